@@ -1,0 +1,50 @@
+"""Where alembic starts: for ``cronjobs db …``, which hands in its connection, and for plain ``alembic`` in a clone.
+
+Plain alembic takes the database from ``-x url=…``, then CRONJOBS_DATABASE_URL, then ./cronjobs.yaml, and the PostgreSQL
+schema from ``-x schema=…``, then the URL's ``?schema=``, then ./cronjobs.yaml.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from alembic import context
+from cronjobs import migrations
+from cronjobs.config import load
+from cronjobs.database import Address, Database, parse_url
+from cronjobs.errors import UsageError
+
+
+def address() -> Address:
+    given = context.get_x_argument(as_dictionary=True)
+    schema = given.get("schema")
+    url = given.get("url") or os.environ.get("CRONJOBS_DATABASE_URL")
+    if isinstance(url, str) and url:
+        return parse_url(url, schema if isinstance(schema, str) else None)
+    file = Path("cronjobs.yaml")
+    if file.exists():
+        settings = load(file, environ=os.environ)
+        return parse_url(settings.database, schema if isinstance(schema, str) else settings.schema)
+    raise UsageError(
+        "which database? Set CRONJOBS_DATABASE_URL, or say alembic -x url=sqlite:///cronjobs.db …, "
+        "or run it where cronjobs.yaml is"
+    )
+
+
+def main() -> None:
+    connection = context.config.attributes.get(migrations.CONNECTION)
+    if connection is not None:
+        migrations.run_online(connection)
+    elif context.is_offline_mode():
+        migrations.run_offline(context.config.attributes.get(migrations.ADDRESS) or address())
+    else:
+        database = Database(address())
+        try:
+            with migrations.transaction(database) as connection:
+                migrations.run_online(connection)
+        finally:
+            database.close()
+
+
+main()

@@ -1,0 +1,60 @@
+"""The public API of cronjobs; everything else is internal.
+
+``@job`` registers a handler, ``enqueue`` writes a job beside your own rows, ``fire_times`` reads cron time. Names are
+loaded when they are first used: cron starts this package every minute, and an idle tick needs none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from cronjobs.version import __version__
+
+if TYPE_CHECKING:
+    from cronjobs.context import Context
+    from cronjobs.errors import Cancelled, CronjobsError, GiveUp, RetryLater, Snooze
+    from cronjobs.jobs import Enqueued, enqueue, job
+    from cronjobs.model import RetryPolicy
+    from cronjobs.occurrences import fire_times
+
+__all__ = [
+    "Cancelled",
+    "Context",
+    "CronjobsError",
+    "Enqueued",
+    "GiveUp",
+    "RetryLater",
+    "RetryPolicy",
+    "Snooze",
+    "__version__",
+    "enqueue",
+    "fire_times",
+    "job",
+]
+
+_HOMES: Final = {
+    "Cancelled": "errors",
+    "Context": "context",
+    "CronjobsError": "errors",
+    "Enqueued": "jobs",
+    "GiveUp": "errors",
+    "RetryLater": "errors",
+    "RetryPolicy": "model",
+    "Snooze": "errors",
+    "enqueue": "jobs",
+    "fire_times": "occurrences",
+    "job": "jobs",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"cronjobs.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,84 @@
+"""Cron's mail as an alarm: a cause that repeats every minute is told once, then rarely, and its end is told once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import tempfile
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.model import duration_text
+
+FIRST_SILENCE: Final = timedelta(hours=1)  # then twice as long each time
+LONGEST_SILENCE: Final = timedelta(hours=24)
+
+
+class Alarm:
+    """Remembers, beside the user's other state, what was told about one configuration file.
+
+    Never fails: where nothing can be remembered, everything is told every time.
+    """
+
+    def __init__(self, config: Path, folder: Path | None = None) -> None:
+        name = hashlib.sha256(os.fsencode(config)).hexdigest()[:16]
+        self._file = (folder or _state_folder()) / f"alarm-{name}.json"
+
+    def worth_telling(self, cause: str, now: datetime) -> bool:
+        """Whether *cause* (its text) should be told now; remembers that it was there."""
+        known = self._load()
+        entry = known.get(cause)
+        if entry is None:
+            known[cause] = {"since": now.isoformat(), "next": (now + FIRST_SILENCE).isoformat(), "told": 1}
+        elif now >= datetime.fromisoformat(entry["next"]):
+            silence = min(FIRST_SILENCE * 2 ** min(entry["told"], 10), LONGEST_SILENCE)
+            entry |= {"next": (now + silence).isoformat(), "told": entry["told"] + 1}
+        else:
+            return False
+        self._store(known)
+        return True
+
+    def over(self, still: set[str], now: datetime) -> list[str]:
+        """Forget the causes that are not among *still*; one sentence for each that is over."""
+        known = self._load()
+        gone = [cause for cause in known if cause not in still]
+        if not gone:
+            return []
+        told = []
+        for cause in gone:
+            lasted = max(timedelta(0), now - datetime.fromisoformat(known.pop(cause)["since"]))
+            told.append(f"over after {duration_text(lasted)}: {cause}")
+        self._store(known)
+        return told
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            known = json.loads(self._file.read_text())
+            return {cause: entry for cause, entry in known.items() if {"since", "next", "told"} <= entry.keys()}
+        except (OSError, ValueError, AttributeError):
+            return {}
+
+    def _store(self, known: dict[str, Any]) -> None:
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fresh = self._file.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps(known))
+            fresh.replace(self._file)
+
+
+def _state_folder() -> Path:
+    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file: cron may set no HOME."""
+    named = os.environ.get("XDG_STATE_HOME")
+    if named and Path(named).is_absolute():
+        return Path(named) / "cronjobs"
+    home = os.environ.get("HOME") or ""
+    if not home:
+        with suppress(KeyError):
+            home = pwd.getpwuid(os.getuid()).pw_dir
+    if home and os.access(home, os.W_OK):
+        return Path(home) / ".local/state/cronjobs"
+    return Path(tempfile.gettempdir()) / f"cronjobs-{os.getuid()}"

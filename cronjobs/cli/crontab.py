@@ -1,0 +1,238 @@
+"""``cronjobs crontab show|install|remove``: the one line in the user's crontab that wakes cronjobs up."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs import crontab
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Put the one line into your crontab that runs cronjobs, look at it, take it out again.",
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        show_default=False,
+        help="The configuration; else $CRONJOBS_CONFIG, else ./cronjobs.yaml. It names the block in the crontab.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Install the line even if a tick in cron's environment does not work yet.")
+]
+
+
+@app.command()
+def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Print the lines that install would write, and say whether your crontab has them.
+
+    Changes nothing. Without a crontab command on this host, the line is the one to give to another scheduler.
+    """
+    wanted = Wanted.of(context, config)
+    state = State.of(wanted)
+    if as_json:
+        typer.echo(json.dumps(state.report(wanted)))
+        return
+    typer.echo(wanted.block, nl=False)
+    typer.echo(state.sentence, err=True)
+    if state.name == "differs":
+        _echo_diff(state.installed or "", wanted.block, err=True)
+
+
+@app.command(
+    help="Put the line into your crontab, after one tick in cron's bare environment has worked.\n\n"
+    "The tick is a real one, it runs what is due, and shows which database cron will reach. If it fails, nothing is "
+    "installed, and the exit code is the tick's. The line stands in a block marked with the configuration's path: "
+    "to install again replaces it, several projects share a crontab, and no other line is touched."
+)
+def install(
+    context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: ForceOption = False
+) -> None:
+    wanted = Wanted.of(context, config)
+    old = crontab.read()
+    new = crontab.install(old, wanted.block, wanted.file)
+    if dry_run:
+        _echo_dry_run(old, new)
+        return
+    environment = crontab.environment(new, wanted.file)
+    typer.echo("running one tick in cron's environment …", err=True)
+    tick = crontab.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
+    if not tick.works and not force:
+        raise crontab.TickFails(tick)
+    if old == new:
+        typer.echo(f"the crontab of {crontab.user().pw_name} has this line already:")
+    else:
+        _write(old, new)
+        typer.echo(f"installed in the crontab of {crontab.user().pw_name}:")
+    typer.echo(crontab.indented(wanted.line))
+    _tell_tick(tick)
+    _tell_host(environment, new, wanted)
+
+
+@app.command()
+def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+    """Take the block of this configuration out of your crontab, and nothing else.
+
+    The configuration file need not exist any more: its path is what marks the block.
+    """
+    file = _config_file(context, config)
+    old = crontab.read()
+    new = crontab.remove(old, file)
+    if dry_run:
+        _echo_dry_run(old, new)
+    elif old == new:
+        typer.echo(f"the crontab of {crontab.user().pw_name} has no block for {file}: nothing to remove")
+    else:
+        _write(old, new)
+        typer.echo(f"removed from the crontab of {crontab.user().pw_name}: cron no longer runs {file}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What belongs into the crontab for one configuration."""
+
+    file: Path
+    interpreter: Path
+    line: str
+    block: str
+    tick_limit: timedelta
+
+    @classmethod
+    def of(cls, context: typer.Context, config: Path | None) -> Wanted:
+        from cronjobs import config as configuration
+
+        file = _config_file(context, config)
+        run = configuration.load(file, environ=os.environ, need_database=False).run
+        python = crontab.interpreter()
+        return cls(
+            file=file,
+            interpreter=python,
+            line=f"{crontab.when(run.every)} {crontab.command(file, python)}",
+            block=crontab.block(file, python, every=run.every),
+            tick_limit=run.budget + timedelta(seconds=15),  # a tick ends itself a second after its budget
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """What the crontab has of it: "same", "differs", "missing", "broken" (marks that make no block), "unknown"."""
+
+    name: str
+    sentence: str
+    installed: str | None = None
+    crontab: str = ""
+
+    @classmethod
+    def of(cls, wanted: Wanted) -> State:
+        owner = crontab.user().pw_name
+        try:
+            text = crontab.read()
+            found = crontab.find(text, wanted.file)
+        except crontab.BlockBroken as error:
+            return cls("broken", str(error))
+        except crontab.CrontabMissing as error:
+            return cls("unknown", str(error))
+        if found is None:
+            return cls("missing", f'the crontab of {owner} does not have it: "cronjobs crontab install"', None, text)
+        if crontab.install(text, wanted.block, wanted.file) == text:
+            return cls("same", f"the crontab of {owner} has exactly this", found.text, text)
+        sentence = f'the crontab of {owner} has something else; "cronjobs crontab install" would change it:'
+        return cls("differs", sentence, found.text, text)
+
+    def report(self, wanted: Wanted) -> dict[str, object]:
+        mail = crontab.mail_program()
+        return {
+            "config": str(wanted.file),
+            "user": crontab.user().pw_name,
+            "interpreter": str(wanted.interpreter),
+            "line": wanted.line,
+            "block": wanted.block,
+            "state": self.name,
+            "message": self.sentence,
+            "installed": self.installed,
+            "daemon_runs": crontab.daemon_runs(),
+            "mail_program": str(mail) if mail else None,
+            "mailto": crontab.environment(self.crontab, wanted.file).get("MAILTO"),
+        }
+
+
+def _config_file(context: typer.Context, given: Path | None) -> Path:
+    """--config behind or before the command's name, else $CRONJOBS_CONFIG, else ./cronjobs.yaml; absolute."""
+    before = context.find_root().params.get("config")
+    return crontab.absolute(Path(given or before or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+
+
+def _write(old: str, new: str) -> None:
+    try:
+        copy = crontab.keep_copy(old)
+    except OSError as error:  # a home that cannot be written to is no reason against it: the change can be undone
+        typer.echo(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}", err=True)
+        copy = None
+    crontab.replace(old, new)
+    if copy is not None:
+        typer.echo(f"the crontab as it was: {copy}", err=True)
+
+
+def _tell_tick(tick: crontab.BareTick) -> None:
+    if tick.database:
+        typer.echo(f"a tick in cron's environment reached {tick.database}")
+    if not tick.works:
+        typer.echo(f"that tick failed with exit code {tick.code}; so will each one until this is put right:", err=True)
+    elif tick.code:
+        typer.echo("a job ended dead in that tick: see cronjobs jobs list --status dead", err=True)
+    if tick.said:
+        typer.echo(crontab.indented(tick.said), err=True)
+
+
+def _tell_host(environment: dict[str, str], text: str, wanted: Wanted) -> None:
+    """Say what on this host would keep a person from seeing that something fails, or cron from running at all."""
+    mailto = environment.get("MAILTO", environment["LOGNAME"])
+    elsewhere = 'look at "cronjobs status", or set log: in the configuration'
+    if crontab.mail_program() is None:
+        typer.echo(
+            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so what a failing tick "
+            f"prints is lost: {elsewhere}",
+            err=True,
+        )
+    elif not mailto:
+        typer.echo(
+            f'MAILTO="" in this crontab: cron mails nothing of what a failing tick prints: {elsewhere}', err=True
+        )
+    else:
+        typer.echo(f"when something fails, cron mails it to {mailto}; a tick without failures is silent")
+    if crontab.daemon_runs() is False:
+        typer.echo("no cron daemon runs here, so nothing will happen yet (Debian: service cron start)", err=True)
+    if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
+        typer.echo("CRONJOBS_DATABASE_URL is set here, but cron will not know it", err=True)
+    for other in crontab.same_file(text, wanted.file):
+        typer.echo(
+            f"the crontab has a block for the same file under another path: cronjobs crontab remove --config {other}",
+            err=True,
+        )
+
+
+def _echo_dry_run(old: str, new: str) -> None:
+    if old == new:
+        typer.echo("nothing would change", err=True)
+    _echo_diff(old, new)
+
+
+def _echo_diff(old: str, new: str, *, err: bool = False) -> None:
+    stream = sys.stderr if err else sys.stdout
+    colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
+    plain = not stream.isatty() or "NO_COLOR" in os.environ  # https://no-color.org
+    for line in crontab.diff(old, new):
+        typer.echo(line if plain else typer.style(line, fg=colours.get(line[0])), err=err)

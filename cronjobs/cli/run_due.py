@@ -1,0 +1,297 @@
+"""``cronjobs run-due``: the tick, for cron and for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cronjobs import events, guard
+from cronjobs.alarm import Alarm
+from cronjobs.cli.setting import (
+    ConfigOption,
+    UrlOption,
+    coloured,
+    complain,
+    echo,
+    echo_json,
+    is_terminal,
+    load_settings,
+    open_database,
+    require_tables,
+)
+from cronjobs.clock import SYSTEM
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.identity import Identity
+from cronjobs.loop import Limits
+from cronjobs.model import duration
+from cronjobs.output import divert_logging, divert_streams
+from cronjobs.settings import Settings
+from cronjobs.tick import Result, Tick
+
+DEATHS_TOLD = 10  # in one mail; the rest is counted
+
+
+class FailOn(StrEnum):
+    DEAD = "dead"
+    ANY = "any"
+    NEVER = "never"
+
+
+def run_due(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=64, help="Jobs at once; else run.workers.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Time for this tick, as 30s; else run.budget.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Start at most this many jobs.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run; change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object that says what the tick did.")] = False,
+    fail_on: Annotated[FailOn, typer.Option(help="Which failures make the exit code 1.")] = FailOn.DEAD,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="A line per event, also without a terminal.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors, also on a terminal.")] = False,
+) -> None:
+    """Run what is due, then exit: this is what cron calls every minute.
+
+    Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and is gone before
+    the next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
+
+    Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
+    3 configuration, 4 database, 128+n ended by a signal (142: the time limit).
+    """
+    armed = guard.arm()
+    verbose = verbose or bool(ctx.find_root().params.get("verbose"))
+    quiet = quiet or bool(ctx.find_root().params.get("quiet"))
+    talk = not quiet and not as_json and (verbose or is_terminal())
+    mail = Mail(_config_path(ctx, config), throttle=not (talk or as_json))
+    try:
+        settings = _settings(load_settings(ctx, config, database_url), workers, budget)
+        until = armed.limit(duration(budget) if budget else settings.run.budget, settings.run.every)
+        database = open_database(settings)
+        require_tables(database)
+        if dry_run:
+            from cronjobs.cli.dry_run import show
+
+            show(settings, database, queue=queue, only=only, as_json=as_json)
+            leave(3 if settings.problems else 0, stuck=False)
+        log = Log(settings.log)
+        reporter = Reporter(log, talk)
+        divert_streams()
+        divert_logging()
+        tick = Tick(
+            settings=settings,
+            database=database,
+            identity=Identity.here(),
+            clock=SYSTEM,
+            watchdog=armed.watchdog,
+            began=armed.began,
+            deadline=until,
+            emit=reporter.note,
+            limits=Limits(queue=queue, only=only, jobs=limit),
+            say_not_started=talk or as_json,
+        )
+        result = tick.run()
+    except CronjobsError as error:
+        mail.trouble(str(error))
+        mail.send()
+        if as_json:
+            echo_json({"exit_code": error.exit_code, "error": str(error)})
+        leave(error.exit_code, stuck=False)
+    took = timedelta(seconds=SYSTEM.monotonic() - armed.began)
+    reporter.note(events.tick_ended(result.did(), result.ended, took))
+    code = result.exit_code(fail_on.value)
+    if as_json:
+        echo_json(_report(settings, str(database.address), result, code, took, reporter))
+    elif talk:
+        echo(_summary(result, took))
+    for problem in settings.problems:
+        mail.trouble(str(problem))
+    if not talk:
+        mail.tell(reporter)
+    mail.send()
+    leave(code, stuck=result.stuck)
+
+
+def _settings(settings: Settings, workers: int | None, budget: str | None) -> Settings:
+    if budget is not None:
+        try:
+            if duration(budget) < timedelta(seconds=1):
+                raise ValueError("a tick needs a budget of at least 1s")
+        except ValueError as error:
+            raise UsageError(f"--budget: {error}") from None
+    if workers is None:
+        return settings
+    return replace(settings, run=replace(settings.run, workers=workers))
+
+
+def _config_path(ctx: typer.Context, config: Path | None) -> Path:
+    named = config or ctx.find_root().params.get("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"
+    return Path(named).absolute()
+
+
+def _report(
+    settings: Settings, database: str, result: Result, code: int, took: timedelta, reporter: Reporter
+) -> dict[str, Any]:
+    return {
+        "exit_code": code,
+        "ended": result.ended,
+        "database": database,
+        "config": str(settings.file),
+        "duration_ms": round(took.total_seconds() * 1000),
+        **vars(result.counts),
+        "recovered": result.recovered,
+        "occurrences": result.occurrences,
+        "pruned": result.pruned,
+        "trouble": result.trouble,
+        "problems": [str(problem) for problem in settings.problems],
+        "events": [{"event": event.name} | event.facts for event in reporter.told],
+    }
+
+
+def _summary(result: Result, took: timedelta) -> str:
+    words = {
+        "succeeded": "succeeded",
+        "failed": "will retry",
+        "dead": "dead",
+        "cancelled": "cancelled",
+        "lost": "lost",
+        "interrupted": "interrupted",
+        "snoozed": "snoozed",
+        "timed_out": "timed out",
+        "released": "given back",
+    }
+    done = [f"{count} {word}" for name, word in words.items() if (count := getattr(result.counts, name))]
+    what = ", ".join(done) or "no job ran"
+    text = f"{what} in {took.total_seconds():.2f} s; {result.ended}"
+    return coloured(text, "red" if result.counts.dead or result.trouble else "green")
+
+
+class Log:
+    """The file of ``log:``, a line per event; JSON lines if its name ends in .jsonl. Never a reason to stop."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._descriptor: int | None = None
+        self._json = file is not None and file.suffix == ".jsonl"
+        self.fault: str | None = None
+        if file is not None:
+            try:
+                # NOFOLLOW: a link planted in a shared folder must not turn into an append to somebody's file.
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._descriptor = os.open(file, flags, 0o600)
+            except OSError as error:
+                self.fault = f"log {file} cannot be written: {error.strerror}"
+
+    def write(self, event: events.Event) -> None:
+        if self._descriptor is None:
+            return
+        now = SYSTEM.now()
+        line = (
+            events.json_line(event, now)
+            if self._json
+            else f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z {events.line(event)}"
+        )
+        try:
+            os.write(self._descriptor, (line + "\n").encode())
+        except OSError as error:
+            self.fault = f"the log cannot be written: {error.strerror}"
+            self._descriptor = None
+
+
+class Reporter:
+    """Takes a tick's events to the log, the terminal, and what is told at the end."""
+
+    def __init__(self, log: Log, talk: bool) -> None:
+        self.log = log
+        self.talk = talk
+        self.told: list[events.Event] = []
+        self.deaths = 0
+
+    def note(self, event: events.Event) -> None:
+        self.log.write(event)
+        if event.name == "job.dead":
+            self.deaths += 1
+        if event.told and (event.level != events.INFO or len(self.told) < 1000):
+            self.told.append(event)
+        if self.talk and event.told:
+            colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
+            name, _, facts = events.line(event).partition(" ")
+            echo(f"{coloured(name, colour) if colour else name} {facts}")
+
+
+@dataclass
+class Mail:
+    """What goes to stderr when nobody watches: cron mails it."""
+
+    config: Path
+    throttle: bool
+
+    def __post_init__(self) -> None:
+        self._causes: list[str] = []
+        self._lines: list[str] = []
+
+    def trouble(self, cause: str) -> None:
+        """Something that will be the same next minute until someone mends it."""
+        self._causes.append(cause)
+
+    def tell(self, reporter: Reporter) -> None:
+        dead = [event for event in reporter.told if event.name == "job.dead"]
+        if reporter.deaths:
+            jobs = "1 job is dead" if reporter.deaths == 1 else f"{reporter.deaths} jobs are dead"
+            self._lines.append(f"cronjobs: {jobs} ({self.config})")
+            for event in dead[:DEATHS_TOLD]:
+                facts = event.facts
+                tries = f" (failed {facts['tries']})" if facts.get("tries") else ""
+                self._lines.append(f"  job {facts['job_id']} {facts['job_type']}: {facts.get('error')}{tries}")
+            if reporter.deaths > DEATHS_TOLD:
+                self._lines.append(f"  … and {reporter.deaths - DEATHS_TOLD} more")
+            self._lines.append('  look: "cronjobs jobs list --status dead", "cronjobs jobs show ID"')
+        for event in reporter.told:
+            if event.level == events.ERROR and event.name != "job.dead":
+                self.trouble(events.line(event))
+        if reporter.log.fault:
+            self.trouble(reporter.log.fault)
+
+    def send(self) -> None:
+        now = SYSTEM.now()
+        for line in self._lines:
+            complain(line)
+        if not self.throttle:
+            for cause in dict.fromkeys(self._causes):
+                complain(cause)
+            return
+        alarm = Alarm(self.config)
+        for cause in dict.fromkeys(self._causes):
+            if alarm.worth_telling(cause, now):
+                complain(cause)
+        for sentence in alarm.over(set(self._causes), now):
+            complain(f"cronjobs: {sentence}")
+
+
+def leave(code: int, *, stuck: bool) -> None:
+    """End the process with *code*, whatever threads still run and whatever has become of stdout."""
+    for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            # A reader that left, a full disk: results are recorded, and the interpreter must not stumble over it.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if stuck or any(not thread.daemon for thread in others):
+        os._exit(code)
+    raise SystemExit(code)

@@ -1,0 +1,128 @@
+"""What every command shares: where the configuration and the database are, and how things are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cronjobs.config import load
+from cronjobs.database import Database, parse_url
+from cronjobs.errors import SchemaMissing, SchemaTooOld
+from cronjobs.settings import Settings
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        show_default=False,
+        help="The configuration; else $CRONJOBS_CONFIG, else ./cronjobs.yaml.",
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        show_default=False,
+        help="The jobs database; else $CRONJOBS_DATABASE_URL, else the configuration's.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def load_settings(ctx: typer.Context, config: Path | None, url: str | None, need_database: bool = True) -> Settings:
+    """Read the configuration; the options may stand before or after the command's name."""
+    root = ctx.find_root().params
+    return load(
+        config or root.get("config"),
+        environ=os.environ,
+        database_url=url or root.get("database_url"),
+        need_database=need_database,
+    )
+
+
+def open_database(settings: Settings) -> Database:
+    return Database(parse_url(settings.database, settings.schema), connections=settings.run.workers + 1)
+
+
+@contextmanager
+def jobs_database(ctx: typer.Context, config: Path | None, url: str | None) -> Iterator[tuple[Settings, Database]]:
+    """The settings and an open database whose tables this code knows."""
+    settings = load_settings(ctx, config, url)
+    database = open_database(settings)
+    try:
+        require_tables(database)
+        yield settings, database
+    finally:
+        database.close()
+
+
+def require_tables(database: Database) -> None:
+    """Raise unless this code runs on the tables; SQLite's are made or migrated on first use, PostgreSQL's never."""
+    from cronjobs.store.meta import require_schema
+
+    try:
+        with database.read() as connection:
+            require_schema(connection)
+    except (SchemaMissing, SchemaTooOld):
+        if not database.is_sqlite:
+            raise
+        from cronjobs import migrations
+
+        migrations.upgrade(database)
+
+
+def actor() -> str:
+    """Who is at the keyboard, for the audit trail."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return f"uid {os.getuid()}"
+
+
+def echo(text: str) -> None:
+    """Print to stdout; a closed or full stdout never changes what a command does."""
+    with suppress(OSError, ValueError):
+        if sys.stdout is not None:
+            sys.stdout.write(text + "\n")
+
+
+def complain(text: str) -> None:
+    """Print to stderr, likewise."""
+    with suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+def echo_json(value: Any) -> None:
+    echo(json.dumps(value, default=_encode, ensure_ascii=False, indent=2))
+
+
+def _encode(value: Any) -> Any:
+    isoformat = getattr(value, "isoformat", None)
+    return isoformat() if isoformat else str(value)
+
+
+def is_terminal() -> bool:
+    try:
+        return sys.stdout is not None and sys.stdout.isatty()
+    except ValueError:
+        return False
+
+
+def coloured(text: str, colour: str) -> str:
+    """Colour only on a terminal, and never against NO_COLOR (no-color.org)."""
+    if not is_terminal() or os.environ.get("NO_COLOR"):
+        return text
+    return typer.style(text, fg=colour)

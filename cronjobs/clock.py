@@ -1,0 +1,64 @@
+"""The only reader of time. Everything else is handed a ``Clock``."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the system needs of time. Tests hand in one that they move themselves."""
+
+    def now(self) -> datetime:
+        """The host's wall clock, aware, UTC. Decides nothing on PostgreSQL, where the database's clock does."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start, never stepping back."""
+
+    @property
+    def shift(self) -> timedelta:
+        """What is added to the database's clock: zero outside tests."""
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    @property
+    def shift(self) -> timedelta:
+        return timedelta(0)
+
+
+SYSTEM: Clock = SystemClock()
+
+
+def sleep(seconds: float) -> None:
+    """Wait without doing anything; only for polls between tries, never for timing."""
+    time.sleep(seconds)
+
+
+def process_age() -> float:
+    """Seconds since this process was started by the kernel; 0.0 where /proc does not say."""
+    try:
+        started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def process_started(pid: int) -> str | None:
+    """The kernel's start time of *pid* as an opaque token, None when it is gone (a zombie counts as gone).
+
+    With the boot id it identifies a process for good, where a bare pid is used again.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,460 @@
+"""cronjobs.yaml → frozen Settings, with every problem at once: file:line:column: path: what is wrong, what to write.
+
+What a file may say is in the tables below: key → reader. A bad entry disables only itself and is listed in
+``Settings.problems``. ConfigError, and nothing runs, for a file that does not parse or has no database, and where going
+on could do harm: which database, project or environment it is, and which schedules and job types there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cronjobs import fields
+from cronjobs.errors import ConfigError, Problem
+from cronjobs.fields import NAME, NAME_RULE
+from cronjobs.interpolate import Variables, mask, read_env_file, secrets_in
+from cronjobs.model import RetryPolicy, duration_text
+from cronjobs.reading import FieldError, Reader, Reading, ReportedError, UnsetError, shown
+from cronjobs.settings import JobTypeSettings, Retention, RetryChanges, RunSettings, ScheduleSettings, Settings
+from cronjobs.yamltree import MAX_BYTES, Node, Scalar, decode, parse
+from cronjobs.yamltree import Mapping as YamlMapping
+
+__all__ = ["load", "mask"]
+
+# Features to come: key → whether an entry without it is unsafe and therefore disabled. Whoever builds one deletes its
+# line here and adds a reader to the table.
+NOT_YET: Final[dict[str, bool]] = {
+    "queues": False,
+    "limits": False,
+    "job_types.isolation": True,  # asks for a hard limit
+    "job_types.max_memory": True,
+    "job_types.on_shutdown": True,  # both: work that must not be repeated
+    "job_types.on_lost": True,
+    "job_types.success_exit_codes": True,  # a success would be taken for a failure, and repeated
+    "job_types.retry_exit_codes": False,
+    "schedules.environments": True,  # it would run where it must not
+    "schedules.spread": False,
+    "schedules.retry_until": False,
+    "schedules.renamed_from": False,
+    "schedules.grace": False,
+}
+
+
+def _later(reading: Reading, node: Node, path: str) -> Node:
+    """Read once the sections that it depends on are known."""
+    return node
+
+
+def _timezone(reading: Reading, node: Node, path: str) -> str:
+    try:
+        zone: str = fields.zone(reading, node, path)
+    except FieldError as error:
+        raise FieldError(f"{error} (Until then a cron: without a timezone of its own is disabled.)") from None
+    return zone
+
+
+def _retry(reading: Reading, node: Node, path: str) -> RetryChanges:
+    given, bad = reading.fields(node, path, "retry", RETRY)
+    if bad:
+        raise ReportedError
+    if "delays" in given and (clash := sorted(given.keys() & {"base", "factor", "cap"})):
+        raise FieldError(f"delays take the place of {', '.join(clash)}: write one or the other")
+    try:
+        RetryPolicy(**given)
+    except ValueError as error:
+        raise FieldError(f"{error}; what is not written counts as base 1m, cap 30m: write both") from None
+    return RetryChanges(tuple(given.items()))
+
+
+def _defaults(reading: Reading, node: Node, path: str) -> RetryChanges:
+    changes: RetryChanges = reading.fields(node, path, "defaults", {"retry": _retry}).values.get(
+        "retry", RetryChanges()
+    )
+    return changes
+
+
+def _run(reading: Reading, node: Node, path: str) -> RunSettings:
+    values = reading.fields(node, path, "run", RUN).values
+    run = replace(RunSettings(), **values)
+    if "lease" in values:
+        return run
+    return replace(run, lease=max(run.lease, run.budget + timedelta(seconds=5)))
+
+
+def _retention(reading: Reading, node: Node, path: str) -> Retention:
+    return Retention(**reading.fields(node, path, "retention", RETENTION).values)
+
+
+_ATTEMPTS: Final = fields.integer(1, 10_000)
+_TIMEOUT: Final = fields.span("100ms", "30d")
+_KEPT: Final = fields.span("1s", "3650d")
+
+RETRY: Final[dict[str, Reader]] = {
+    "max_attempts": _ATTEMPTS,
+    "base": fields.span("10ms", "30d"),
+    "factor": fields.number(1, 100),
+    "cap": fields.span("10ms", "30d"),
+    "jitter": fields.number(0, 0.99),
+    "delays": fields.list_of(fields.span("0s", "30d")),
+}
+RUN: Final[dict[str, Reader]] = {
+    "workers": fields.integer(1, 64),
+    "budget": fields.span("5s", "1h"),
+    "lease": fields.span("2s", "1d"),
+    "shutdown_grace": fields.span("0s", "10m"),
+    "every": fields.span("1m", "1d"),
+    "long_jobs": fields.integer(0, 64),
+    "max_losses": fields.integer(1, 1000),
+}
+RETENTION: Final[dict[str, Reader]] = dict.fromkeys(("succeeded", "dead", "keys", "occurrences", "effects"), _KEPT)
+JOB_TYPE: Final[dict[str, Reader]] = {
+    "command": fields.command,
+    "timeout": _TIMEOUT,
+    "retry": _retry,
+    "env": fields.variables,
+}
+SCHEDULE: Final[dict[str, Reader]] = {
+    "cron": fields.cron,
+    "every": fields.span("1m", "366d", whole_seconds=True),
+    "timezone": fields.zone,
+    "job": fields.name,
+    "command": fields.command,
+    "payload": fields.payload,
+    "queue": fields.name,
+    "priority": fields.integer(0, 9),
+    "timeout": _TIMEOUT,
+    "max_attempts": _ATTEMPTS,
+    "catch_up": fields.choice("none", "latest", "all"),
+    "catch_up_within": fields.span("0s", "366d"),
+    "catch_up_limit": fields.integer(1, 10_000),
+    "overlap": fields.choice("skip", "wait", "allow"),
+}
+FILE: Final[dict[str, Reader]] = {
+    "project": fields.title,
+    "environment": fields.title,
+    "env_file": _later,
+    "database": _later,
+    "schema": fields.database_schema,
+    "imports": fields.list_of(fields.module, keep_good=True),
+    "python_path": fields.list_of(fields.folder, keep_good=True),
+    "setup": fields.function,
+    "env": fields.variables,
+    "timezone": _timezone,
+    "log": fields.log_file,
+    "run": _run,
+    "defaults": _defaults,
+    "retention": _retention,
+    "job_types": _later,
+    "schedules": _later,
+}
+# A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
+FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
+
+
+def load(
+    file: Path | None,
+    *,
+    environ: Mapping[str, str],
+    database_url: str | None = None,
+    need_database: bool = True,
+) -> Settings:
+    """Read the configuration *file*; None: $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+
+    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says; a relative SQLite path in any
+    of them is meant from the file's folder. Without *need_database* an unset ``${…}`` leaves it "". Raises ConfigError.
+    """
+    given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+    folder = given.absolute().parent
+    reading = Reading(str(given), folder, Variables(environ, folder), NOT_YET)
+    tree, flaws = _read(given)
+    reading.problems += flaws
+    if tree is None:
+        raise ConfigError(reading.masked_problems())
+
+    from_env_file = _env_file(reading, tree)
+    reading.variables = Variables({**(from_env_file or {}), **environ}, folder)
+    values, bad = reading.fields(tree, "", "", FILE)
+    override = ("CRONJOBS_DATABASE_URL", environ.get("CRONJOBS_DATABASE_URL"))
+    if database_url is not None:
+        override = ("--database-url", database_url)
+    database = _database(reading, values.get("database"), override, need=need_database and "database" not in bad)
+    named = _named_entries(reading, values, bad)
+    shadowed = _shadowed(reading, tree, values.get("python_path", ()))
+    if flaws or bad & FATAL or from_env_file is None or database is None or named is None or shadowed:
+        raise ConfigError(reading.masked_problems())
+
+    overridden = {name: environ[name] for name in from_env_file if name in environ}
+    env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
+    read_later = {"env_file", "database", "job_types", "schedules", "defaults", "env"}
+    return Settings(
+        file=given.absolute(),
+        folder=folder,
+        database=database,
+        env=tuple(env.items()),
+        retry=values.get("defaults", RetryChanges()),
+        problems=tuple(reading.masked_problems()),
+        positions=reading.positions,
+        secrets=frozenset(reading.secrets | secrets_in({**overridden, **env, "": database})),
+        **{key: value for key, value in values.items() if key not in read_later},
+        **named,
+    )
+
+
+# --- the file and what it refers to -----------------------------------------------------------------------------------
+
+
+def _read(file: Path) -> tuple[YamlMapping | None, list[Problem]]:
+    """The tree of *file* and what keeps it from being one; both if more can be said than the first mistake."""
+
+    def problem(message: str, line: int = 0, column: int = 0) -> Problem:
+        return Problem(str(file), line, column, "", message)
+
+    try:
+        with file.open("rb") as opened:
+            text = decode(opened.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        return None, [problem('there is no such file: run "cronjobs init" to write one, or name yours with --config')]
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'its name is no name'}")]
+    if not isinstance(text, str):
+        return None, [problem(text.message, text.line, text.column)]
+    tree, flaws = parse(text)
+    problems = [problem(flaw.message, flaw.line, flaw.column) for flaw in flaws]
+    if isinstance(tree, YamlMapping):
+        return tree, problems
+    if not problems and (tree is None or (isinstance(tree, Scalar) and tree.is_null)):
+        problems.append(problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it'))
+    elif tree is not None and not problems:
+        problems.append(
+            problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)
+        )
+    return None, problems
+
+
+def _env_file(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
+    """The variables of the file's ``env_file``, read before what may refer to them; None: bad, and it is said."""
+    if "env_file" not in tree.entries:
+        return {}
+    before = len(reading.problems)
+    try:
+        variables: Mapping[str, str] = reading.read(_variables_of_file, tree.entries["env_file"][1], "env_file")
+    except ReportedError:
+        return None
+    return variables if len(reading.problems) == before else None
+
+
+def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, str]:
+    file = fields.path_beside_file(reading, node, path)
+    try:
+        with file.open(encoding="utf-8-sig") as opened:
+            variables, wrong = read_env_file(opened.read(MAX_BYTES))
+    except OSError as error:
+        raise FieldError(f"{shown(node)} cannot be read: {error.strerror} ({file})") from None
+    except ValueError:
+        raise FieldError(f"{shown(node)} is not UTF-8 text") from None
+    reading.problems += [Problem(str(file), line, 1, "", message) for line, message in wrong]
+    return variables
+
+
+def _shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ...]) -> bool:
+    """Report what would be imported instead of this package, if there is such a file or folder."""
+    found = False
+    for folder in (reading.folder, *python_path):
+        if (name := _shadow(folder)) is None:
+            continue
+        found = True
+        message = "rename {}: it would be imported instead of the cronjobs package"
+        if folder == reading.folder:
+            reading.problems.append(Problem(reading.file, 0, 0, "", message.format(name)))
+        else:
+            reading.report(tree.entries["python_path"][1], "python_path", message.format(folder / name))
+    return found
+
+
+def _shadow(folder: Path) -> str | None:
+    """What in *folder* bears our name. A folder without __init__.py is no package, and one with our files is ours."""
+    package = folder / "cronjobs"
+    if (package / "__init__.py").is_file() and not (package / "crongrammar.py").is_file():
+        return "cronjobs/"
+    return "cronjobs.py" if (folder / "cronjobs.py").is_file() else None
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
+
+
+def _database(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
+    """The URL of the database, "" if there is none and none is needed, None after reporting why it cannot be used.
+
+    *override*: where a URL that goes before the file's comes from, and that URL; None: not given.
+    """
+    origin, url = override
+    try:
+        if url is not None:
+            return _database_url(url, reading.folder)
+        if node is None:
+            if need:
+                raise FieldError(
+                    "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+                )
+            return ""
+        return _database_url(reading.text(node), reading.folder)
+    except UnsetError as unset:
+        if not need:
+            return ""
+        message = str(unset)
+    except FieldError as bad:
+        message = f"{origin}: {bad}" if url is not None else str(bad)
+    if url is None and node is not None:
+        reading.report(node, "database", message)
+    else:
+        reading.problems.append(Problem(reading.file, 0, 0, "", message))
+    return None
+
+
+def _database_url(url: str, folder: Path) -> str:
+    """*url* with an absolute path if it is SQLite's. FieldError never tells it: it may hold a password."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://", url)
+    if not url.strip():
+        raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")
+    if scheme is None:
+        raise FieldError("this is no database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name")
+    if scheme[1] not in {"sqlite", "postgres", "postgresql"}:
+        raise FieldError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {scheme[1]}://")
+    if scheme[1] != "sqlite":
+        return url
+    path, question, options = url[scheme.end() :].partition("?")
+    if path and not path.startswith("/"):
+        raise FieldError("a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db")
+    name = path[1:]
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise FieldError("a database in memory ends with the tick: name a file, sqlite:///cronjobs.db")
+    return f"{scheme[0]}/{folder / name}{question}{options}"
+
+
+# --- job types and schedules ------------------------------------------------------------------------------------------
+
+
+class _Context(NamedTuple):
+    """What entries depend on; ``timezone`` None: it is bad, so a schedule needs one of its own."""
+
+    budget: timedelta
+    timezone: str | None
+    taken: frozenset[str] = frozenset()  # names under job_types
+
+
+def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any] | None:
+    """What Settings says of ``job_types`` and ``schedules``; None: one is no mapping, so what it names is not known."""
+    timezone = None if "timezone" in bad else values.get("timezone", "UTC")
+    context = _Context(values.get("run", RunSettings()).budget, timezone)
+    job_types = _entries(reading, values.get("job_types"), "job_types", context, _job_type)
+    context = context._replace(taken=frozenset(job_types.found) | job_types.disabled)
+    schedules = _entries(reading, values.get("schedules"), "schedules", context, _schedule)
+    if not (job_types.good and schedules.good):
+        return None
+    commands = {name: command for name, (_, command) in schedules.found.items() if command is not None}
+    bad_commands = {name for name in schedules.disabled if f"schedules.{name}.command" in reading.positions}
+    return {
+        "job_types": job_types.found | commands,
+        "schedules": {name: schedule for name, (schedule, _) in schedules.found.items()},
+        "disabled_job_types": job_types.disabled | (bad_commands - context.taken),
+        "disabled_schedules": schedules.disabled,
+    }
+
+
+class _Entries(NamedTuple):
+    found: dict[str, Any]
+    disabled: frozenset[str] = frozenset()
+    good: bool = True
+
+
+def _entries(
+    reading: Reading,
+    node: Node | None,
+    section: str,
+    context: _Context,
+    read: Callable[[Reading, _Context, Scalar, Node, str], Any],
+) -> _Entries:
+    """Read a section of named entries; one that is bad is reported, left out and named as disabled."""
+    if node is None or (isinstance(node, Scalar) and node.is_null):
+        return _Entries({})
+    if not isinstance(node, YamlMapping):
+        reading.report(node, section, "write it as a mapping: a name, and below it its settings")
+        return _Entries({}, good=False)
+    found: dict[str, Any] = {}
+    for name, (key, value) in node.entries.items():
+        path = f"{section}.{name}"
+        reading.positions[path] = (key.line, key.column)
+        if not NAME.fullmatch(name):
+            reading.report(key, path, f"{shown(key)} is not {NAME_RULE}")
+            continue
+        try:
+            found[name] = read(reading, context, key, value, path)
+        except ReportedError:
+            continue
+    for again, first in node.duplicates:
+        reading.twice(again, f"{section}.{again.text}", first)
+        found.pop(again.text, None)
+    return _Entries(found, frozenset(node.entries.keys() - found.keys()))
+
+
+def _job_type(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> JobTypeSettings:
+    values, bad = reading.fields(node, path, "job_types", JOB_TYPE)
+    if not _fits_budget(reading, context, values, node, path) or bad:
+        raise ReportedError
+    return JobTypeSettings(key.text, **values)
+
+
+def _schedule(
+    reading: Reading, context: _Context, key: Scalar, node: Node, path: str
+) -> tuple[ScheduleSettings, JobTypeSettings | None]:
+    """A schedule, and the job type of its inline command, which bears its name."""
+    values, bad = reading.fields(node, path, "schedules", SCHEDULE)
+    written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
+    good = not bad and _fits_budget(reading, context, values, node, path)
+    good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
+    good &= _one_of(
+        reading,
+        key,
+        path,
+        written,
+        "job",
+        "command",
+        "what does it run? job: billing.send_invoice or command: [backup, --all]",
+    )
+    if "command" in written and key.text in context.taken:
+        reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
+        good = False
+    timezone = values.pop("timezone", context.timezone)
+    if timezone is None and "cron" in written:  # said once, at the file's own timezone
+        good = False
+    if not good:
+        raise ReportedError
+    arguments = values.pop("command", None)
+    command = JobTypeSettings(key.text, command=arguments, timeout=values.get("timeout")) if arguments else None
+    values = {"job": key.text, "timezone": timezone or "UTC"} | values
+    return ScheduleSettings(key.text, **values), command
+
+
+def _one_of(reading: Reading, key: Scalar, path: str, written: set[str], one: str, other: str, question: str) -> bool:
+    if len(written & {one, other}) == 1:
+        return True
+    both = one in written
+    reading.report(key, path, f"{one} and {other} do not go together: delete one" if both else question)
+    return False
+
+
+def _fits_budget(reading: Reading, context: _Context, values: dict[str, Any], node: Node, path: str) -> bool:
+    timeout = values.get("timeout")
+    if timeout is None or timeout <= context.budget or not isinstance(node, YamlMapping):
+        return True
+    message = (
+        f"timeout {duration_text(timeout)} is above run.budget ({duration_text(context.budget)}): shorten it, or raise "
+        "the budget; longer jobs are not supported by this version yet"
+    )
+    reading.report(node.entries["timeout"][1], f"{path}.timeout", message)
+    return False

@@ -1,0 +1,293 @@
+"""What a cron expression may say: five fields as Debian's cron reads them, and the ``@`` names; nothing else.
+
+It stands in front of croniter, which takes much that cron does not (seconds, ``5/15``, ``R``, ``H``) and reads some of
+it differently (``5-5`` as "every"). What is accepted here was compared with what Debian's cron 3.0pl1-162 accepts
+("crontab -n"). In silence that takes a few more, which can only be mistakes: ranges that run backwards (they select
+nothing), steps longer than their field, a ``*`` inside a list, days that never come. Here they are refused, with what
+to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from cronjobs.errors import CronError
+
+MAX_LENGTH: Final = 256
+
+NAMES: Final = {
+    # Debian's entry.c sets HR_STAR for @hourly; "0 * * * *" says the same.
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_DAYS_IN_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # February in a leap year
+
+
+@dataclass(frozen=True, slots=True)
+class CronExpression:
+    """One expression, understood. Two are equal if they were written alike.
+
+    ``weekdays`` count from 0, Sunday, to 6. ``…_star`` says that the field starts with ``*``: for minutes and hours it
+    decides what a clock change does to the schedule, for days how they combine with weekdays. ``day_fields`` is the
+    third to fifth field in a spelling that croniter and cron read alike: numbers and commas, or ``*`` and ``*/n``.
+    """
+
+    source: str
+    minutes: frozenset[int] = field(compare=False)
+    hours: frozenset[int] = field(compare=False)
+    days: frozenset[int] = field(compare=False)
+    months: frozenset[int] = field(compare=False)
+    weekdays: frozenset[int] = field(compare=False)
+    minute_star: bool = field(compare=False)
+    hour_star: bool = field(compare=False)
+    day_star: bool = field(compare=False)
+    weekday_star: bool = field(compare=False)
+    day_fields: str = field(compare=False, repr=False)
+
+    @property
+    def fixed_time(self) -> bool:
+        """Whether it names times of day; cron(8): "not specified […] with '*' in the hour or minute specifier"."""
+        return not (self.minute_star or self.hour_star)
+
+    @property
+    def both_days_must_match(self) -> bool:
+        """Whether a day must match both day fields: if either starts with ``*`` (cron.c: DOM_STAR, DOW_STAR)."""
+        return self.day_star or self.weekday_star
+
+    def __str__(self) -> str:
+        return self.source
+
+
+def parse(text: str) -> CronExpression:
+    """Read *text*; raises CronError with the column of what is wrong and a sentence saying what to write instead."""
+    _refuse_strange_characters(text)
+    words = [(match.group(), match.start() + 1) for match in re.finditer(r"[^ \t]+", text)]
+    if words and words[0][0].startswith("@"):
+        words = _fields_of_name(words)
+    _refuse_wrong_number_of_fields(text, words)
+    minute, hour, day, month, weekday = (kind.read(*word) for kind, word in zip(_KINDS, words, strict=True))
+    expression = CronExpression(
+        source=text,
+        minutes=minute.values,
+        hours=hour.values,
+        days=day.values,
+        months=month.values,
+        weekdays=frozenset(value % 7 for value in weekday.values),  # 0 and 7 are Sunday
+        minute_star=minute.star,
+        hour_star=hour.star,
+        day_star=day.star,
+        weekday_star=weekday.star,
+        day_fields=f"{day.text} {month.text} {weekday.text}",
+    )
+    _refuse_days_that_never_come(expression, column=words[2][1])
+    return expression
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One field, read: *text* spells it with numbers, each value by itself."""
+
+    values: frozenset[int]
+    star: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One of the five fields: what it is called, what it may hold, and how to read it."""
+
+    name: str
+    low: int
+    high: int
+    size: int  # how many different values it has
+    whole: str  # what its values fill; for the sentence about steps
+    names: tuple[str, ...] = ()
+
+    def read(self, word: str, column: int) -> _Field:
+        items = word.split(",")
+        values: set[int] = set()
+        for item in items:
+            if item.startswith("*") and len(items) > 1:
+                raise CronError(f'"*" stands alone in a field, not in a list: write "*" instead of "{word}"', column)
+            values.update(self._read_item(item, column))
+            column += len(item) + 1
+        star = word.startswith("*")
+        text = word if star else ",".join(str(value) for value in sorted(values))
+        return _Field(frozenset(values), star, text)
+
+    def _read_item(self, item: str, column: int) -> range:
+        """Read ``*``, a value or a range, the first and the last with or without a step."""
+        match = _ITEM.fullmatch(item)
+        if match is None:
+            self._refuse(item, column)
+        if match["star"]:
+            low, high = self.low, self.high
+        else:
+            low = self._read_value(match["low"], column)
+            high = low if match["high"] is None else self._read_value(match["high"], column + match.start("high"))
+        if low > high:
+            self._refuse_backwards(low, high, item, column)
+        if match["step"] is None:
+            return range(low, high + 1)
+        if not match["star"] and match["high"] is None:
+            raise CronError(f'a step needs a range: write "{low}-{self.high}/{match["step"]}", not "{item}"', column)
+        return range(low, high + 1, self._read_step(match["step"], column + match.start("step")))
+
+    def _read_value(self, word: str, column: int) -> int:
+        if word.lower() in self.names:
+            return self.names.index(word.lower()) + self.low
+        if not word.isdigit():
+            self._refuse(word, column)
+        value = int(word)
+        if not self.low <= value <= self.high:
+            raise CronError(f"{self.name} {_short(word)} is not in {self.low}–{self.high}", column)
+        if len(word) > 2:
+            raise CronError(f'write "{value}", not "{_short(word)}"', column)
+        return value
+
+    def _read_step(self, word: str, column: int) -> int:
+        if not word.isdigit():
+            raise CronError(f'"{word}" is not a step: write a number after "/"', column)
+        step = int(word)
+        if step == 0:
+            raise CronError('a step is at least 1: "*/1" and "*" mean every', column)
+        if step > self.size:
+            # Debian takes "*/90" and runs it once an hour, which nobody means.
+            raise CronError(
+                f"step {_short(word)} is longer than {self.whole}: cron starts anew with each, "
+                "so write a smaller step, or use every: instead of cron:",
+                column,
+            )
+        if len(word) > 2:
+            raise CronError(f'write "{step}", not "{_short(word)}"', column)
+        return step
+
+    def _refuse_backwards(self, low: int, high: int, item: str, column: int) -> NoReturn:
+        """Vixie cron takes it and selects nothing; others wrap around. Say how to write the latter."""
+        if "/" in item:
+            instead = "two ranges, each from low to high"
+        elif self.name == "weekday" and low == 7:
+            instead = f'"{self.low}-{high}"'
+        elif self.name == "weekday" and high == 0:
+            instead = f'"{low}-7"'
+        else:
+            instead = f'"{low}-{self.high},{self.low}-{high}"'
+        raise CronError(f'range "{item}" runs backwards: write {instead}', column)
+
+    def _refuse(self, item: str, column: int) -> NoReturn:
+        """Say what *item* is taken for."""
+        if not item:
+            raise CronError("an item of the list is empty: remove the extra comma", column)
+        if word := re.search(r"[A-Za-z]{4,}", item):
+            for name in self.names:
+                if word.group().lower().startswith(name):
+                    raise CronError(f'write "{name}", not "{word.group()}": names are three letters', column)
+        for pattern, reason in _FOREIGN:
+            if foreign := pattern.search(item):
+                raise CronError(reason, column + foreign.start())
+        if item.startswith("-") or re.search(r"\d\.\d", item):
+            raise CronError(f'{self.name} "{_short(item)}" is not a whole number in {self.low}–{self.high}', column)
+        allowed = f'"*", "{self.low}", "{self.low}-{self.high}" or "*/2"'
+        if self.names:
+            allowed += f' or "{self.names[1]}"'
+        raise CronError(f'"{_short(item)}" is not a {self.name}: write it like {allowed}', column)
+
+
+_KINDS: Final = (
+    _Kind("minute", 0, 59, 60, "the 60 minutes of an hour"),
+    _Kind("hour", 0, 23, 24, "the 24 hours of a day"),
+    _Kind("day", 1, 31, 31, "the 31 days of a month"),
+    _Kind("month", 1, 12, 12, "the 12 months of a year", _MONTHS),
+    # 0–7 and not 0–6, also under a step: entry.c, LAST_DOW. So "1-7/2" has Sunday and "*/2" has Saturday.
+    _Kind("weekday", 0, 7, 7, "the 7 days of a week", _WEEKDAYS),
+)
+
+_ITEM: Final = re.compile(
+    r"(?:(?P<star>\*)|(?P<low>[0-9A-Za-z]+)(?:-(?P<high>[0-9A-Za-z]+))?)(?:/(?P<step>[0-9A-Za-z]+))?", re.ASCII
+)
+
+
+def _lone(letters: str) -> re.Pattern[str]:
+    """Letters that are no part of a name: the L of "5L", but not that of "jul"."""
+    return re.compile(f"(?i)(?<![a-z])(?:{letters})(?![a-z])")
+
+
+_FOREIGN: Final = (
+    (re.compile("#"), '"#" is Quartz syntax for the n-th weekday of a month, and is not supported: list the days'),
+    (re.compile(r"\?"), '"?" is Quartz syntax: write "*"'),
+    (re.compile("~"), '"~" is cronie\'s syntax for a random time, and is not supported: write a fixed one'),
+    (_lone("LW|WL"), "LW is Quartz syntax for the last working day, and is not supported: list the days"),
+    (_lone("L"), 'L is Quartz syntax for "last", and is not supported: list the days'),
+    (_lone("W"), "W is Quartz syntax for the nearest working day, and is not supported: list the days"),
+    (_lone("H"), "H is Jenkins syntax for a hashed time, and is not supported: write a fixed one"),
+    (_lone("R"), "R is croniter syntax for a random time, and is not supported: write a fixed one"),
+)
+
+
+def _refuse_strange_characters(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise CronError(f"a cron expression has at most {MAX_LENGTH} characters, this one {len(text)}", MAX_LENGTH + 1)
+    for column, character in enumerate(text, start=1):
+        if " " <= character <= "~" or character == "\t":
+            continue
+        code = f"U+{ord(character):04X}"
+        if character.isascii():
+            raise CronError(f"control character {code} cannot be part of a cron expression: remove it", column)
+        if character in "‐‑‒–—−":
+            raise CronError(f'"{character}" ({code}) is not a hyphen: write ranges with "-"', column)
+        shown = f'"{character}" ({code})' if character.isprintable() and not character.isspace() else code
+        raise CronError(f"{shown} cannot be part of a cron expression: write plain ASCII", column)
+
+
+def _fields_of_name(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    (name, column), *more = words
+    if name.lower() == "@reboot":
+        raise CronError("@reboot is not a time: cronjobs has no daemon that starts with the machine", column)
+    if name.lower() == "@every":
+        raise CronError('"@every" is not a cron name: write every: 10m instead of cron:', column)
+    if name not in NAMES:
+        known = f'write "{name.lower()}"' if name.lower() in NAMES else f"write one of {', '.join(NAMES)}"
+        raise CronError(f'"{_short(name)}" is not a name that cron knows: {known}', column)
+    if more:
+        raise CronError(f'"{name}" stands alone: remove "{_short(more[0][0])}"', more[0][1])
+    return [(word, column) for word in NAMES[name].split()]
+
+
+def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> None:
+    if len(words) < 5:
+        raise CronError(
+            f'a cron expression has 5 fields, this one {len(words)}: write "minute hour day month weekday"',
+            max(1, len(text.rstrip(" \t"))),
+        )
+    if len(words) > 5:
+        years = re.fullmatch(r"(19|20)\d\d.*", words[-1][0], re.ASCII) or len(words) == 7
+        fields = "seconds and years fields" if years else "seconds fields"
+        raise CronError(f'{fields} are not supported: write 5 fields "* * * * *"', words[5][1])
+
+
+def _refuse_days_that_never_come(expression: CronExpression, column: int) -> None:
+    """Where days of the month are not joined by "or" to weekdays, one of them has to be in one of the months.
+
+    That is all there is to see: each date falls on each weekday within 40 years, also 29 February across 2100.
+    """
+    if not expression.both_days_must_match:
+        return
+    longest = max(_DAYS_IN_MONTH[month - 1] for month in expression.months)
+    earliest = min(expression.days)
+    if earliest > longest:
+        months = ", ".join(_MONTHS[month - 1] for month in sorted(expression.months))
+        raise CronError(f"day {earliest} never comes in {months}: choose a day up to {longest}", column)
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 20 else f"{word[:20]}…"

@@ -1,0 +1,360 @@
+"""Engine, URL forms, pragmas, timeouts, and whose turn it is to write.
+
+Both drivers run in autocommit and the ``begin`` event opens the transaction, so that one round trip carries BEGIN and
+the timeouts (``SET LOCAL``: nothing outlives the transaction, as PgBouncer's transaction mode asks).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from cronjobs.clock import SYSTEM, Clock, sleep
+from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, UsageError
+from cronjobs.tables import read_json
+
+CONNECT_TIMEOUT_S: Final = 5
+BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
+POLL_S: Final = 0.002
+GO_PAST_S: Final = 3.0  # longer than ctx.transaction() may hold the lock (2 s), shorter than a write's patience
+
+# What a frozen peer, a foreign lock or a dead runner may cost. In milliseconds, set for each transaction.
+POSTGRESQL_TIMEOUTS: Final = {
+    "statement_timeout": 15_000,
+    "lock_timeout": 2_000,
+    "idle_in_transaction_session_timeout": 30_000,
+    # Without it the SQL of a runner that died goes on, and even commits.
+    "client_connection_check_interval": 2_000,
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """A database URL as cronjobs uses it: the driver is ours, the schema is split off. ``str()`` hides the password."""
+
+    url: URL
+    schema: str | None = None
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    def __str__(self) -> str:
+        # Passwords may also stand in the query (libpq takes ?password=…).
+        hidden = {key: "***" if "password" in key.lower() else value for key, value in self.url.query.items()}
+        return self.url.set(drivername=self.url.get_backend_name(), query=hidden).render_as_string(hide_password=True)
+
+
+# Parameters of other tools' URLs (Prisma's, asyncpg's) that libpq would refuse.
+_NOT_LIBPQ: Final = (
+    "schema",
+    "pgbouncer",
+    "connection_limit",
+    "pool_timeout",
+    "statement_cache_size",
+    "prepared_statement_cache_size",
+    "socket_timeout",
+)
+
+
+def parse_url(text: str, schema: str | None = None) -> Address:
+    """Read a database URL in any form that apps use.
+
+    ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all end in psycopg 3;
+    ``sqlite+aiosqlite://`` in sqlite3. An explicit *schema* wins over the URL's. Raises UsageError; the message holds
+    no password.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise UsageError(
+            "the database URL cannot be read: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
+        ) from None
+    match url.drivername.partition("+")[0]:
+        case "postgres" | "postgresql":
+            in_url = url.query.get("schema")
+            ssl = url.query.get("ssl")  # asyncpg's word for sslmode, with the same values
+            url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
+            if isinstance(ssl, str) and "sslmode" not in url.query:
+                url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})
+            return Address(url, schema or (in_url if isinstance(in_url, str) else None))
+        case "sqlite":
+            if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
+                raise UsageError(
+                    "an in-memory SQLite database ends with the process: name a file, sqlite:///cronjobs.db"
+                )
+            file = Path(str(url.database)).absolute()
+            return Address(URL.create("sqlite+pysqlite", database=str(file)), None)
+        case other:
+            raise UsageError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {other}://")
+
+
+class Turnstile:
+    """Lets threads through one at a time, and one of them (the loop) always next."""
+
+    def __init__(self) -> None:
+        self._waiting_room = threading.Lock()
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def turn(self, *, next_in_line: bool, patience: float) -> Iterator[bool]:
+        """Yield whether the turn came; stand in each of the two rows for at most *patience* seconds."""
+        patience = max(0.0, patience)  # threading takes -1 for "for ever"
+        if next_in_line:
+            got = self._turn.acquire(timeout=patience)
+        else:
+            # Of the others only one at a time stands at the turnstile, so the loop has at most one before it.
+            got = self._waiting_room.acquire(timeout=patience)
+            if got:
+                try:
+                    got = self._turn.acquire(timeout=patience)
+                finally:
+                    self._waiting_room.release()
+        try:
+            yield got
+        finally:
+            if got:
+                self._turn.release()
+
+
+class Database:
+    """The jobs database: ``read()`` and ``write()`` hand out a connection inside a transaction.
+
+    ``clock`` matters on SQLite, whose clock is the host's, and in tests. Errors of the server or the file come out as
+    DatabaseError, in one line, without a password.
+    """
+
+    def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
+        self.address = address
+        self.clock = clock
+        self._turnstile = Turnstile()
+        self._turn_file: int | None = None
+        self._next_file: int | None = None
+        self.engine = _engine(address, clock, connections)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.address.is_sqlite
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A snapshot to look at; what is written in it is rolled back."""
+        with self._told(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
+        """One short write transaction, committed at the end of the block.
+
+        On SQLite writers take turns: threads at a turnstile, processes by flock on files beside the database, because
+        SQLite's own busy handler is not fair. DatabaseBusy after *patience* seconds without a turn.
+        """
+        with self._told():
+            if not self.is_sqlite:
+                with self.engine.begin() as connection:
+                    yield connection
+                return
+            started = self.clock.monotonic()
+            with self._turnstile.turn(next_in_line=next_in_line, patience=patience) as got:
+                if not got:
+                    raise DatabaseBusy(str(self.address), patience)
+                left = patience - (self.clock.monotonic() - started)
+                with self._turn_among_processes(left), self.engine.connect() as connection:
+                    transaction = self._begin_immediate(connection, started + patience)
+                    with transaction:
+                        yield connection
+
+    def _begin_immediate(self, connection: Connection, give_up_at: float) -> Any:
+        connection = connection.execution_options(cronjobs_write=True)
+        started = self.clock.monotonic()
+        while True:
+            try:
+                return connection.begin()
+            except DBAPIError as error:
+                if not _is_locked(error):
+                    raise
+                if self.clock.monotonic() >= give_up_at:
+                    raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
+            sleep(POLL_S)
+
+    @contextmanager
+    def _turn_among_processes(self, patience: float) -> Iterator[None]:
+        """The turnstile again, between processes: who holds ``-next`` is the only one to try for ``-turn``.
+
+        With one lock alone, a process that writes again at once took it back before the poll of the other (5 s of 5 s).
+        """
+        started = self.clock.monotonic()
+        turn, following = self._turn_files()
+        # A program that is stopped while it is next must not keep everyone else away: after a while they go past it.
+        is_next = self._lock(following, started + min(patience, GO_PAST_S), POLL_S)
+        try:
+            # Only one process polls this often, and what it waits for takes milliseconds.
+            got = self._lock(turn, started + patience, POLL_S / 10 if is_next else POLL_S)
+        finally:
+            if is_next:
+                fcntl.flock(following, fcntl.LOCK_UN)
+        if not got:
+            raise DatabaseBusy(str(self.address), max(0.0, patience))
+        try:
+            yield
+        finally:
+            fcntl.flock(turn, fcntl.LOCK_UN)
+
+    def _turn_files(self) -> tuple[int, int]:
+        """Two empty files beside the database, open for as long as it is; the kernel drops the locks of who dies."""
+        if self._turn_file is None or self._next_file is None:
+            self._turn_file, self._next_file = self._open_lock("turn"), self._open_lock("next")
+        return self._turn_file, self._next_file
+
+    def _open_lock(self, name: str) -> int:
+        path = f"{self.address.url.database}-{name}"
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise DatabaseError(f"database {self.address} cannot be used: {path}: {error.strerror}") from None
+
+    def _lock(self, file: int, give_up_at: float, poll_s: float) -> bool:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if self.clock.monotonic() >= give_up_at:
+                    return False
+            sleep(poll_s)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise tell(self.address, error) from error
+
+    def close(self) -> None:
+        self.engine.dispose()
+        for file in (self._turn_file, self._next_file):
+            if file is not None:
+                os.close(file)
+        self._turn_file = self._next_file = None
+
+
+def _engine(address: Address, clock: Clock, connections: int) -> Engine:
+    options: dict[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": connections,
+        "max_overflow": connections,
+        "json_deserializer": read_json,
+        "execution_options": {"cronjobs_clock": clock},
+    }
+    if address.schema:
+        options["execution_options"]["schema_translate_map"] = {None: address.schema}
+    if address.is_sqlite:
+        _create_private(Path(str(address.url.database)), address)
+        # autocommit: our own BEGIN decides (see _open_sqlite); the pool hands a connection to any thread, one at a time
+        options["connect_args"] = {"isolation_level": None, "check_same_thread": False}
+        engine = create_engine(address.url, **options)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _open_sqlite)
+        return engine
+    defaults = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "application_name": "cronjobs",
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    }
+    options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
+    # prepare_threshold: a prepared statement lives in a session, which PgBouncer hands to somebody else.
+    options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
+    try:
+        engine = create_engine(address.url, **options)
+    except (ImportError, NoSuchModuleError):  # psycopg is missing, or libpq for it
+        raise DriverMissing(str(address)) from None
+    event.listen(engine, "begin", _open_postgresql)
+    return engine
+
+
+def _create_private(file: Path, address: Address) -> None:
+    """Make the file with mode 0600 before SQLite would make it with cron's umask; its -wal and -shm follow it."""
+    if not file.parent.is_dir():
+        raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")
+    try:
+        with suppress(FileExistsError):
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise DatabaseError(f"database {address} cannot be made: {error.strerror}") from None
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    try:
+        _set_pragmas(connection)
+    except sqlite3.Error:
+        connection.close()  # the pool has not taken it over yet
+        raise
+
+
+def _set_pragmas(connection: sqlite3.Connection) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    # WAL: readers and the one writer do not wait for each other. FULL: a committed job survives a power cut.
+    for tries_left in range(250, -1, -1):
+        try:
+            if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                cursor.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # Turning WAL on needs the file alone, and SQLite's busy handler is not asked for that lock.
+            if "locked" not in str(error) or not tries_left:
+                raise
+            sleep(POLL_S * 10)
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _open_sqlite(connection: Connection) -> None:
+    # IMMEDIATE: a deferred transaction that reads and then writes fails at once when someone wrote in between.
+    write = connection.get_execution_options().get("cronjobs_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+_POSTGRESQL_BEGIN: Final = "BEGIN; " + "; ".join(f"SET LOCAL {name} = {ms}" for name, ms in POSTGRESQL_TIMEOUTS.items())
+
+
+def _open_postgresql(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN))
+
+
+def _is_locked(error: DBAPIError) -> bool:
+    return isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig)
+
+
+def tell(address: Address, error: DBAPIError) -> DatabaseError:
+    """Turn a driver's error into one line that names the cause and holds no secret."""
+    reason = " ".join(str(error.orig).split())
+    password = address.url.password
+    if isinstance(password, str) and password:
+        reason = reason.replace(password, "***")
+    if _is_locked(error):
+        return DatabaseBusy(str(address), BUSY_TIMEOUT_MS / 1000)
+    # Without an SQLSTATE no server answered; other errors without one are the driver's about a statement of ours.
+    unanswered = isinstance(error, OperationalError | InterfaceError) and not getattr(error.orig, "sqlstate", None)
+    if not address.is_sqlite and (error.connection_invalidated or unanswered):
+        return DatabaseUnreachable(str(address), reason)
+    # SQLSTATE class 22 is "data exception"; sqlite3 raises DataError and, for a CHECK, IntegrityError.
+    sqlstate = getattr(error.orig, "sqlstate", None) or ""
+    if sqlstate.startswith("22") or isinstance(error.orig, sqlite3.DataError):
+        return BadValue(f"database {address}: {reason}")
+    return DatabaseError(f"database {address}: {reason}")

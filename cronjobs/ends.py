@@ -1,0 +1,127 @@
+"""From what a worker handed back to what the store writes: decide, and put into storable words. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from cronjobs.model import (
+    OUTCOME_WORDS,
+    Failed,
+    Finished,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    RetryPolicy,
+    Status,
+    Succeeded,
+    TimedOut,
+    Transition,
+)
+from cronjobs.payloads import result_json
+from cronjobs.policy import decide
+from cronjobs.store.leases import Expired, Finish, Lease
+from cronjobs.text import OUTPUT_LIMIT, cap, clean
+
+
+@dataclass(frozen=True)
+class Decided:
+    """An attempt's end, what becomes of its job, and the row that says so."""
+
+    finished: Finished
+    transition: Transition
+    finish: Finish
+
+
+def lease_of(job: Job) -> Lease:
+    assert job.locked_by is not None
+    return Lease(job.id, job.attempt, job.locked_by)
+
+
+def decide_end(
+    finished: Finished, policy: RetryPolicy, now: datetime, *, ended_ago: timedelta = timedelta(0), max_losses: int
+) -> Decided:
+    """Decide about one ended attempt; *now* is the database's clock, *ended_ago* how long the end waited for us."""
+    job, outcome = finished.job, finished.outcome
+    transition = decide(job, outcome, policy, now, random.uniform(-1, 1), max_losses=max_losses)
+    return Decided(finished, transition, _finish(finished, transition, ended_ago))
+
+
+def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) -> Finish:
+    outcome = finished.outcome
+    result, note = result_json(outcome.result) if isinstance(outcome, Succeeded) else (None, None)
+    if isinstance(outcome, Succeeded):
+        note = outcome.note or note
+    return Finish(
+        lease=lease_of(finished.job),
+        status=transition.status,
+        failures=transition.failures,
+        losses=transition.losses,
+        interruptions=transition.interruptions,
+        outcome=OUTCOME_WORDS.get(type(outcome)),
+        run_at=transition.run_at,
+        ended_ago=ended_ago,
+        duration=finished.duration,
+        worker=finished.worker or None,
+        error_type=_error_type(outcome),
+        error=_stored(getattr(outcome, "error", None) or note),
+        traceback=_stored(getattr(outcome, "traceback", None)),
+        output=_stored(finished.output),
+        result=result,
+    )
+
+
+def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
+    """The history row of an attempt that still runs: what the next tick reads once its lease is over."""
+    return Finish(
+        lease=lease_of(job),
+        status=Status.RUNNING,
+        failures=job.failures,
+        losses=job.losses,
+        interruptions=job.interruptions,
+        outcome=OUTCOME_WORDS[type(outcome)],
+        duration=duration,
+        worker=worker or None,
+        error_type=_error_type(outcome),
+        error=_stored(getattr(outcome, "error", None)),
+    )
+
+
+def outcome_of_expired(expired: Expired) -> Outcome:
+    """What the history row says of an attempt whose lease ran out; none was written: lost."""
+    match expired.outcome:
+        case None | "lost":
+            return Lost()
+        case "timed_out":
+            return TimedOut(expired.error or "timed out")
+        case "interrupted":
+            return Interrupted(expired.error or "interrupted by shutdown")
+        case other:
+            # Written by a version that knows more: the attempt did end, so it is charged as a failure, not run blindly.
+            return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
+
+
+def without_texts(finish: Finish) -> Finish:
+    """The same end without what people or programs wrote: for the one value in a batch that the database refuses."""
+    error = (
+        "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
+    )
+    return replace(finish, error=error, traceback=None, output=None, result=None)
+
+
+def _error_type(outcome: Outcome) -> str | None:
+    match outcome:
+        case Failed(error_type=error_type):
+            return clean(error_type)[:200]
+        case TimedOut():
+            return "TimedOut"
+        case Lost():
+            return "Lost"
+        case _:
+            return None
+
+
+def _stored(text: str | None) -> str | None:
+    return None if text is None else cap(text, OUTPUT_LIMIT)

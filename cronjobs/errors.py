@@ -1,0 +1,161 @@
+"""Every error of cronjobs: a class takes facts and writes the sentence: what, where, what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class CronjobsError(Exception):
+    """Base of all errors that cronjobs raises on purpose; ``exit_code`` is what a command ends with."""
+
+    exit_code = 1
+
+
+class UsageError(CronjobsError):
+    """A call or a command line that cannot be meant."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong in a configuration file.
+
+    ``line`` and ``column`` count from 1; 0 means the whole file. ``path`` is dotted ("schedules.nightly.cron"), or "".
+    """
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+
+
+class ConfigError(CronjobsError):
+    """The configuration cannot be used at all: nothing runs, nothing is retired. Carries every problem found."""
+
+    exit_code = 3
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class ForeignDatabase(CronjobsError):
+    """The database belongs to another project or environment, so nothing of it is claimed."""
+
+    exit_code = 3
+
+    def __init__(self, *, what: str, theirs: str, ours: str) -> None:
+        super().__init__(
+            f'this database belongs to {what} "{theirs}" and the configuration says "{ours}": nothing was claimed. '
+            f'If it is meant to change hands (a restored copy, a new name), say so: run "cronjobs db adopt"'
+        )
+
+
+class DatabaseError(CronjobsError):
+    """The database cannot be used now; the message never holds a password."""
+
+    exit_code = 4
+
+
+class BadValue(DatabaseError):
+    """The database refused a value (not the statement, not the connection): one row of a batch may be to blame."""
+
+
+class DatabaseUnreachable(DatabaseError):
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"database {url} cannot be reached: {reason}")
+
+
+class DatabaseBusy(DatabaseError):
+    def __init__(self, url: str, waited_s: float) -> None:
+        super().__init__(
+            f"database {url} was locked by another process for {waited_s:.1f} s: "
+            "look for a program that holds a transaction open on it"
+        )
+
+
+class DriverMissing(DatabaseError):
+    def __init__(self, url: str) -> None:
+        super().__init__(f"database {url} needs the PostgreSQL driver: pip install 'cronjobs[postgres]'")
+
+
+class SchemaMissing(DatabaseError):
+    def __init__(self, url: str) -> None:
+        super().__init__(f'database {url} has no cronjobs tables: run "cronjobs db upgrade"')
+
+
+class SchemaTooOld(DatabaseError):
+    def __init__(self, *, found: str, needed: str) -> None:
+        super().__init__(f'database is at revision {found}, this version needs {needed}: run "cronjobs db upgrade"')
+
+
+class SchemaTooNew(DatabaseError):
+    def __init__(self, *, found: str, known: str, oldest_code: str) -> None:
+        super().__init__(
+            f"database is at revision {found}, which asks for code of revision {oldest_code} or later; "
+            f"this version knows {known}: install a newer cronjobs"
+        )
+
+
+class CronError(CronjobsError, ValueError):
+    """A cron expression or interval that cannot be meant. ``column`` counts from 1 within the expression."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, column: int = 1) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+class PayloadError(CronjobsError, ValueError):
+    """A payload, meta or result that cannot be stored as small JSON."""
+
+    exit_code = 2
+
+
+class LeaseLost(CronjobsError):
+    """The lease of this attempt was taken over or ran out; nothing that it writes counts any more."""
+
+
+class Cancelled(CronjobsError):
+    """Raised by ``ctx.check()`` when the job should stop; ``reason``: cancelled, shutdown, timeout or lease lost."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the job was asked to stop: {reason}")
+        self.reason = reason
+
+
+class GiveUp(CronjobsError):
+    """Raise it in a handler for a permanent failure (bad input, missing record): the job is dead at once."""
+
+
+class RetryLater(CronjobsError):
+    """Raise it in a handler to retry after *after* (seconds, "90s", timedelta; None: by the policy). It is charged."""
+
+    def __init__(self, message: str = "asked to be retried later", after: object = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Snooze(CronjobsError):
+    """Raise it in a handler to come back at *until* (aware datetime, or a delay) without a charge."""
+
+    def __init__(self, until: object) -> None:
+        super().__init__(f"snoozed until {until}")
+        self.until = until
+
+
+class UnknownJobType(CronjobsError):
+    """No handler or command is registered under this name."""
+
+    exit_code = 2
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        listed = ", ".join(known) if known else "none"
+        super().__init__(f'no job type "{name}" is registered here; known: {listed}')

@@ -1,0 +1,170 @@
+"""Every event of a tick: its constant name, its facts, and how it reads as a line of text or of JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cronjobs.model import Failed, Finished, Job, RetryPolicy, Status, Transition
+from cronjobs.text import one_line
+
+INFO: Final = "info"
+WARNING: Final = "warning"
+ERROR: Final = "error"
+
+VALUE_LIMIT: Final = 500  # characters of one fact in a line
+
+
+@dataclass(frozen=True)
+class Event:
+    """A constant *name* and its facts. ``told``: worth a line on a terminal."""
+
+    name: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    level: str = INFO
+    told: bool = True
+
+
+def _of(job: Job, worker: str, **more: Any) -> dict[str, Any]:
+    return {"job_id": job.id, "job_type": job.job_type, "worker": worker, "attempt": job.attempt} | more
+
+
+def job_claimed(job: Job) -> Event:
+    return Event("job.claimed", _of(job, ""), told=False)
+
+
+def job_started(job: Job, worker: str) -> Event:
+    return Event("job.started", _of(job, worker), told=False)
+
+
+def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Event:
+    """succeeded, retried (with the next delay), dead, cancelled, interrupted, snoozed: by where the job went."""
+    job = end.job
+    facts = _of(job, end.worker, duration_ms=_ms(end.duration))
+    error = getattr(end.outcome, "error", None)
+    match transition.status:
+        case Status.SUCCEEDED:
+            note = getattr(end.outcome, "note", None)
+            return Event("job.succeeded", facts | ({"note": note} if note else {}), WARNING if note else INFO)
+        case Status.CANCELLED:
+            return Event("job.cancelled", facts | {"error": error}, WARNING)
+        case Status.DEAD:
+            permanent = isinstance(end.outcome, Failed) and end.outcome.permanent
+            return Event(
+                "job.dead", facts | {"error": error, "tries": _tries(job, transition, policy, permanent)}, ERROR
+            )
+        case Status.FAILED:
+            more = {"error": error, "tries": _tries(job, transition, policy), "next_delay_ms": _ms(transition.delay)}
+            return Event("job.retried", facts | more, WARNING)
+        case _ if transition.delay is not None:
+            return Event("job.snoozed", facts | {"next_delay_ms": _ms(transition.delay)})
+        case _:
+            return Event("job.interrupted", facts | {"error": error}, WARNING)
+
+
+def _tries(job: Job, transition: Transition, policy: RetryPolicy, permanent: bool = False) -> str:
+    most = job.max_attempts or policy.max_attempts
+    return f"{transition.failures} of {most}" + (", permanent" if permanent else "")
+
+
+def job_lost(job: Job, transition: Transition) -> Event:
+    level = ERROR if transition.status is Status.DEAD else WARNING
+    name = "job.dead" if transition.status is Status.DEAD else "job.lost"
+    error = "its runner died or lost its lease"
+    return Event(name, _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by), level)
+
+
+def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
+    """Its thread runs on and keeps the slot until the tick ends."""
+    error = f"still running after its timeout of {timeout.total_seconds():g} s"
+    return Event("job.timed_out", _of(job, worker, error=error, duration_ms=_ms(timeout)), WARNING)
+
+
+def job_still_running(job: Job, worker: str, why: str) -> Event:
+    return Event("job.still_running", _of(job, worker, error=f"did not stop in time ({why})"), WARNING)
+
+
+def lease_lost(job: Job, worker: str) -> Event:
+    error = "the lease was taken over or ran out; nothing of this attempt was recorded"
+    return Event("job.lease_lost", _of(job, worker, error=error), ERROR)
+
+
+def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datetime, **more: Any) -> Event:
+    facts = {"schedule": schedule, "for": last_for.isoformat(), "count": count} | more
+    quiet = outcome == "enqueued" or (outcome == "skipped" and str(more.get("reason", "")).startswith("paused"))
+    return Event(f"schedule.{outcome}", facts, INFO if quiet else WARNING)
+
+
+def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
+    return Event(
+        "schedules.applied", {"fingerprint": fingerprint} | {what: names for what, names in changes.items() if names}
+    )
+
+
+def watermark_reset(schedule: str, seen_until: datetime) -> Event:
+    why = f"its watermark {seen_until.isoformat()} lay in the future: a clock was wrong; it falls back to now"
+    return Event("schedule.watermark_reset", {"schedule": schedule, "error": why}, WARNING)
+
+
+def schedule_broken(schedule: str, reason: str) -> Event:
+    return Event("schedule.broken", {"schedule": schedule, "error": reason}, ERROR)
+
+
+def unresolved(job_type: str, waiting: int) -> Event:
+    why = "no handler or command of this name is registered on this host; the jobs wait"
+    return Event("jobs.unresolved", {"job_type": job_type, "waiting": waiting, "error": why}, WARNING)
+
+
+def fault(where: str, what: str) -> Event:
+    return Event("config.fault", {"where": where, "error": what}, ERROR)
+
+
+def clock_skew(seconds: float) -> Event:
+    why = "this host's clock and the database's differ; the database's decides"
+    return Event("clock.skew", {"seconds": round(seconds, 1), "error": why}, WARNING)
+
+
+def signalled(name: str) -> Event:
+    return Event("tick.stopping", {"signal": name}, WARNING)
+
+
+def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
+    """Said on a terminal, with -v or --json: what was due but did not fit into what is left of the tick."""
+    why = (
+        f"its timeout of {timeout_s:g} s does not fit into the {max(0.0, remaining_s):.0f} s that are left of this tick"
+    )
+    return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
+
+
+def database_trouble(error: str) -> Event:
+    return Event("database.trouble", {"error": error}, ERROR)
+
+
+def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
+    return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | did, told=False)
+
+
+def line(event: Event) -> str:
+    """``job.retried job_id=17 job_type=mail.send … error="503 from provider"``: always exactly one line."""
+    return " ".join(
+        [event.name, *(f"{key}={_value(value)}" for key, value in event.facts.items() if value not in (None, ""))]
+    )
+
+
+def json_line(event: Event, at: datetime) -> str:
+    return json.dumps({"at": at.isoformat(), "event": event.name} | event.facts, default=str, ensure_ascii=True)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool | int | float):
+        return str(value)
+    text = one_line(", ".join(map(str, value)) if isinstance(value, list) else str(value), VALUE_LIMIT)
+    if text and all(character.isalnum() or character in "._:/+-@*" for character in text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _ms(span: timedelta | None) -> int | None:
+    return None if span is None else round(span.total_seconds() * 1000)

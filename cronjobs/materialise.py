@@ -1,0 +1,186 @@
+"""From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.database import Database
+from cronjobs.definitions import schedule_from_definition
+from cronjobs.errors import CronjobsError
+from cronjobs.policy import ON_TIME_WITHIN, CatchUpPlan, Range, ledger_reason, overlap
+from cronjobs.settings import ScheduleSettings
+from cronjobs.store import schedules as store
+from cronjobs.store.enqueue import NewJob, insert_jobs
+from cronjobs.store.schedules import LedgerRow, StoredSchedule
+from cronjobs.store.sql import database_now
+
+FUTURE_WATERMARK: Final = timedelta(minutes=5)
+
+
+@dataclass
+class Materialised:
+    """What one pass did: occurrences by outcome; ``busy`` names schedules that another tick was at."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    busy: list[str] = field(default_factory=list)
+
+    def count(self, outcome: str, by: int) -> None:
+        self.counts[outcome] = self.counts.get(outcome, 0) + by
+
+
+@dataclass(frozen=True)
+class Due:
+    """A schedule's plan, made outside any transaction from the watermark it was read with."""
+
+    stored: StoredSchedule
+    schedule: ScheduleSettings | None
+    plan: CatchUpPlan
+    seen_until: datetime
+    next_at: datetime | None
+    event: events.Event | None = None
+
+
+def materialise(
+    database: Database,
+    emit: Callable[[events.Event], None],
+    *,
+    but: Collection[str] = (),
+    everything: bool = False,
+    before_writing: Callable[[Connection], None] = lambda _: None,
+) -> Materialised:
+    """Settle every occurrence that is due: ledger, jobs and new watermark in one short transaction.
+
+    *but* names schedules to leave alone (their entry in the file is broken). *everything* takes also those whose
+    wake-up hint has not come, as a sync wants before definitions change.
+    """
+    done = Materialised()
+    with database.read() as connection:
+        now = database_now(connection)
+        stored = (
+            [s for s in store.all_schedules(connection) if s.status == "active" and s.name not in but]
+            if everything
+            else store.due_schedules(connection, but)
+        )
+    due = [found for schedule in stored if (found := plan_for(schedule, now)) is not None]
+    for found in due:
+        if found.event is not None:
+            emit(found.event)
+    if not due:
+        return done
+    told: list[events.Event] = []
+    with database.write() as connection:
+        before_writing(connection)
+        locked = store.lock_schedules(connection, [(found.stored.id, found.stored.seen_until) for found in due])
+        for found in due:
+            if found.stored.id in locked:
+                told += _write(connection, found, now, done)
+            else:
+                done.busy.append(found.stored.name)
+    for event in told:
+        emit(event)
+    return done
+
+
+def plan_for(stored: StoredSchedule, now: datetime) -> Due | None:
+    """Decide about a schedule's occurrences up to *now*; None when there is nothing to write."""
+    from cronjobs.occurrences import next_after, timing
+
+    try:
+        schedule = schedule_from_definition(stored.name, stored.definition)
+        when = timing(schedule.cron, schedule.every, schedule.timezone)
+    except (CronjobsError, ValueError, TypeError, KeyError) as error:
+        # A newer version wrote it, or someone by hand: its watermark stays, so nothing is lost when it can be read.
+        event = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
+        return Due(stored, None, CatchUpPlan(), stored.seen_until, stored.next_at, event)
+    if stored.seen_until > now:
+        if stored.seen_until - now <= FUTURE_WATERMARK:
+            return None
+        event = events.watermark_reset(stored.name, stored.seen_until)
+        return Due(stored, schedule, CatchUpPlan(), now, next_after(when, now), event)
+    plan = catch_up(schedule, stored.seen_until, now)
+    return Due(stored, schedule, plan, now, next_after(when, now))
+
+
+def catch_up(schedule: ScheduleSettings, seen_until: datetime, now: datetime) -> CatchUpPlan:
+    """What is owed for the occurrences in (*seen_until*, *now*].
+
+    One that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within ``catch_up_within``
+    and coalesces the others within it into that run; ``none`` runs none; what is beyond is missed.
+    """
+    from cronjobs.occurrences import count_between, newest_between, timing
+
+    when = timing(schedule.cron, schedule.every, schedule.timezone)
+    reach = ON_TIME_WITHIN if schedule.catch_up == "none" else max(schedule.catch_up_within, ON_TIME_WITHIN)
+    reach_from = max(seen_until, now - reach)
+    run = tuple(newest_between(when, reach_from, now, 1))
+    missed = _range(count_between(when, seen_until, reach_from))
+    coalesced = _range(count_between(when, reach_from, run[0] - timedelta(microseconds=1))) if run else None
+    return CatchUpPlan(missed, coalesced, run)
+
+
+def _range(span: tuple[int, datetime | None, datetime | None]) -> Range | None:
+    count, first, last = span
+    return None if first is None or last is None else Range(first, last, count)
+
+
+def _write(connection: Connection, due: Due, now: datetime, done: Materialised) -> list[events.Event]:
+    stored, schedule, plan = due.stored, due.schedule, due.plan
+    if schedule is None:
+        return []
+    rows: list[LedgerRow] = []
+
+    def settle(outcome: str, span: Range, reason: str | None = None, job_id: int | None = None) -> None:
+        rows.append(LedgerRow(stored.id, span.first, span.last, span.count, outcome, reason, job_id))
+
+    if plan.missed:
+        settle("missed", plan.missed, ledger_reason(schedule.catch_up))
+    if stored.paused:
+        for span in (plan.coalesced, *(Range(instant, instant, 1) for instant in plan.run)):
+            if span is not None:
+                settle("skipped", span, stored.paused)
+    else:
+        unfinished = store.unfinished_jobs(connection, stored.name) if plan.run else []
+        for instant in plan.run:
+            placed = overlap(schedule.overlap, unfinished)
+            job_id = placed.job_id
+            if placed.outcome == "enqueued":
+                [job_id] = insert_jobs(connection, [job_for(schedule, instant)])
+            if plan.coalesced:
+                into = f"stands for it: the occurrence of {instant.isoformat()}"
+                settle(
+                    "coalesced" if placed.outcome == "enqueued" else placed.outcome,
+                    plan.coalesced,
+                    placed.reason or into,
+                    job_id,
+                )
+            settle(placed.outcome, Range(instant, instant, 1), placed.reason, job_id)
+    store.record_occurrences(connection, rows, now)
+    store.move_watermark(connection, stored.id, due.seen_until, due.next_at)
+    told = []
+    for row in rows:
+        done.count(row.outcome, row.count)
+        more = {"reason": row.reason, "job_id": row.job_id}
+        told.append(events.occurrence_recorded(stored.name, row.outcome, row.count, row.last_for, **more))
+    return told
+
+
+def job_for(schedule: ScheduleSettings, scheduled_for: datetime, run_at: datetime | None = None) -> NewJob:
+    """The job of one occurrence; what the schedule says about limits goes into the row, where it comes first."""
+    return NewJob(
+        job_type=schedule.job,
+        payload=schedule.payload,
+        run_at=run_at or scheduled_for,
+        queue=schedule.queue,
+        priority=schedule.priority,
+        max_attempts=schedule.max_attempts,
+        timeout_s=None if schedule.timeout is None else schedule.timeout.total_seconds(),
+        schedule=schedule.name,
+        scheduled_for=scheduled_for,
+        enqueued_by=f"schedule {schedule.name}",
+    )

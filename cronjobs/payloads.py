@@ -1,0 +1,116 @@
+"""What may be stored as a payload, meta or result: small, plain JSON that every database and language can read."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+from cronjobs.errors import PayloadError
+from cronjobs.tables import BadJson
+
+LIMIT_BYTES: Final = 256 * 1024
+LIMIT_DEPTH: Final = 32
+LIMIT_DIGITS: Final = 1000  # Python refuses to parse 4,301; other languages lose far fewer
+META_LIMIT_BYTES: Final = 8 * 1024
+
+
+def payload_fault(payload: Any) -> str | None:
+    """Say what is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
+    if isinstance(payload, BadJson):
+        return f"payload is {payload.reason}"
+    if not isinstance(payload, dict):
+        return f"payload must be a JSON object, not {_kind(payload)}"
+    fault = _fault(payload, "payload", 1)
+    if fault:
+        return fault
+    size = len(json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode())
+    if size > LIMIT_BYTES:
+        return f"payload has {size:,} bytes, more than {LIMIT_BYTES:,}: store the data elsewhere and pass a reference"
+    return None
+
+
+def check_payload(payload: Any) -> dict[str, Any]:
+    """Return *payload* if it can be stored; raises PayloadError that says where it cannot."""
+    fault = payload_fault(payload)
+    if fault:
+        raise PayloadError(fault)
+    return dict(payload)
+
+
+def check_meta(meta: Any) -> dict[str, str]:
+    """Return *meta* if it is a small mapping of strings; raises PayloadError."""
+    if not isinstance(meta, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in meta.items()):
+        raise PayloadError("meta must map strings to strings")
+    fault = _fault(meta, "meta", 1)
+    if fault:
+        raise PayloadError(fault)
+    if len(json.dumps(meta)) > META_LIMIT_BYTES:
+        raise PayloadError(f"meta has more than {META_LIMIT_BYTES:,} bytes: it is for trace ids and the like")
+    return dict(meta)
+
+
+def result_json(result: Any) -> tuple[str | None, str | None]:
+    """A handler's result as JSON text, or None and why it could not be kept. Never raises: the work is done."""
+    if result is None:
+        return None, None
+    fault = _fault(result, "result", 1)
+    if fault:
+        return None, f"the result was not kept: {fault}"
+    written = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+    if len(written.encode()) > LIMIT_BYTES:
+        return None, f"the result was not kept: it has more than {LIMIT_BYTES:,} bytes"
+    return written, None
+
+
+def text_fault(value: str) -> str | None:
+    """PostgreSQL stores neither NUL nor half of a surrogate pair."""
+    if "\x00" in value:
+        return "contains a NUL character"
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        return "contains half of a surrogate pair"
+    return None
+
+
+def _fault(value: Any, where: str, depth: int) -> str | None:
+    if depth > LIMIT_DEPTH:
+        return f"{where} is nested deeper than {LIMIT_DEPTH} levels"
+    match value:
+        case None | bool():
+            return None
+        case str():
+            fault = text_fault(value)
+            return f"{where} {fault}" if fault else None
+        case int():
+            return f"{where} has more than {LIMIT_DIGITS} digits" if abs(value) >= 10**LIMIT_DIGITS else None
+        case float():
+            return None if math.isfinite(value) else f"{where} is {value}, which is not JSON"
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    return f"{where} has the key {key!r}, which is not a string"
+                fault = text_fault(key)
+                if fault:
+                    return f"a key of {where} {fault}"
+                fault = _fault(item, f"{where}.{key[:60]}", depth + 1)
+                if fault:
+                    return fault
+            return None
+        case list() | tuple():
+            return next(
+                (fault for i, item in enumerate(value) if (fault := _fault(item, f"{where}[{i}]", depth + 1))), None
+            )
+        case _:
+            return f"{where} is a {type(value).__name__}, which is not JSON"
+
+
+def _kind(value: Any) -> str:
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+    }
+    return names.get(type(value), f"a {type(value).__name__}")

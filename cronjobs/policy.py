@@ -1,0 +1,166 @@
+"""What must happen next, as pure functions: decide, backoff, catch-up, overlap, admission. No I/O, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from cronjobs.model import (
+    CancelledByRequest,
+    Failed,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    Released,
+    RetryPolicy,
+    Snoozed,
+    Status,
+    Succeeded,
+    TimedOut,
+    Transition,
+    duration,
+)
+
+FREE_INTERRUPTIONS: Final = 3  # in a row; the next one is charged, or a job longer than every deploy would never end
+SOONEST_RETRY: Final = timedelta(seconds=1)  # "never an instant retry", also when the next occurrence is now
+ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this is missed, and catch_up decides
+
+
+def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
+    """The delay after the *failures*-th charged failure (from 1); *jitter* is a random number in [-1, 1].
+
+    min(base * factor**(failures-1), cap), or the delay list whose last entry repeats; then ± policy.jitter. Clamped
+    before the power is taken: 2.0**1100 and timedelta(2**60) both raise.
+    """
+    if policy.delays is not None:
+        delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
+    else:
+        base, cap = duration(policy.base), duration(policy.cap)
+        steps = failures - 1
+        steps_to_cap = math.log(cap / base, policy.factor) if policy.factor > 1 else math.inf
+        delay = cap if steps >= steps_to_cap else min(base * policy.factor**steps, cap)
+    return delay * (1 + policy.jitter * max(-1.0, min(1.0, jitter)))
+
+
+def decide(
+    job: Job, outcome: Outcome, policy: RetryPolicy, now: datetime, jitter: float, *, max_losses: int = 10
+) -> Transition:
+    """Say what becomes of *job* after an attempt ended with *outcome*.
+
+    *now* is the database's clock; *jitter* a random number in [-1, 1]. Only failures and time-outs are charged (and
+    interruptions after the third in a row); losses and snoozes prove nothing against the job.
+    """
+    failures, losses = job.failures, job.losses
+    match outcome:
+        case Succeeded():
+            return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
+        case CancelledByRequest():
+            return Transition(Status.CANCELLED, failures, losses, interruptions=0)
+        case Released():
+            return Transition(Status.QUEUED, failures, losses, job.interruptions)
+        case Snoozed(until=until):
+            wait = max(until - now, SOONEST_RETRY)
+            return Transition(Status.QUEUED, failures, losses, interruptions=0, run_at=now + wait, delay=wait)
+        case Lost():
+            losses += 1
+            status = Status.DEAD if losses >= max_losses else Status.FAILED
+            run_at = None if status is Status.DEAD else now
+            return Transition(status, failures, losses, interruptions=0, run_at=run_at, delay=timedelta(0))
+        case Interrupted() if job.interruptions < FREE_INTERRUPTIONS:
+            return Transition(Status.QUEUED, failures, losses, job.interruptions + 1, run_at=now)
+        case Failed(permanent=True):
+            return Transition(Status.DEAD, failures + 1, losses, interruptions=0)
+        case Failed() | TimedOut() | Interrupted():
+            failures += 1
+            if failures >= (job.max_attempts or policy.max_attempts):
+                return Transition(Status.DEAD, failures, losses, interruptions=0)
+            delay = _retry_delay(job, outcome, policy, failures, now, jitter)
+            return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + delay, delay=delay)
+
+
+def _retry_delay(
+    job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
+) -> timedelta:
+    if isinstance(outcome, Failed) and outcome.retry_after is not None:
+        return max(outcome.retry_after, SOONEST_RETRY)
+    delay = backoff(policy, failures, jitter)
+    if isinstance(outcome, Failed) and outcome.at_least is not None:
+        return max(delay, outcome.at_least)
+    if job.next_occurrence is not None:
+        # A nightly schedule whose provider is back must not sleep through its next turn (design: overlap).
+        delay = min(delay, job.next_occurrence - now)
+    return max(delay, SOONEST_RETRY)
+
+
+def fits(timeout: timedelta, remaining: timedelta) -> bool:
+    """Whether a job may start now: its time-out ends before the tick does, so that the tick never interrupts it."""
+    return timeout <= remaining
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """*count* occurrences from *first* to *last*, both of which are occurrences."""
+
+    first: datetime
+    last: datetime
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpPlan:
+    """What is owed for the occurrences since the watermark: ``missed``, then ``coalesced`` into the first of ``run``.
+
+    ``run`` is oldest first; each becomes one job, if overlap lets it.
+    """
+
+    missed: Range | None = None
+    coalesced: Range | None = None
+    run: tuple[datetime, ...] = ()
+
+
+def ledger_reason(policy: str) -> str:
+    """Why occurrences are recorded missed, by the catch-up policy that left them behind."""
+    return {
+        "none": "no tick came in time (catch_up: none)",
+        "latest": "no tick came within catch_up_within",
+        "all": "no tick came within catch_up_within, or more than catch_up_limit were owed",
+    }[policy]
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """An unfinished job of the schedule, and whether it is only waiting."""
+
+    job_id: int
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where one occurrence goes: a job of its own, or a ledger row that names the job it gave way to."""
+
+    outcome: OccurrenceOutcome
+    reason: str | None = None
+    job_id: int | None = None
+
+
+def overlap(policy: str, busy: Sequence[Busy]) -> Placed:
+    """Decide about an occurrence that is due while *busy* jobs of its schedule are unfinished."""
+    if not busy or policy == "allow":
+        return Placed("enqueued")
+    if policy == "skip":
+        holder = busy[0]
+        return Placed("skipped", f"overlap: job {holder.job_id} was still unfinished", holder.job_id)
+    waiting = next((job for job in busy if job.waiting), None)
+    if waiting is None:
+        return Placed("enqueued")
+    return Placed("coalesced", f"overlap: job {waiting.job_id} is already waiting", waiting.job_id)

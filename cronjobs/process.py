@@ -1,0 +1,397 @@
+"""One attempt of a declared command, in a process of its own: started, watched, stopped, and told as an outcome.
+
+An argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can become an
+option or a command. ``launcher`` stands between: it answers for every process that the command starts, and for all of
+them dying with this one. What is decided is decided here; see ``run_command`` for the rules.
+
+Output goes to a file, never a pipe: whoever inherits a pipe keeps ``communicate()`` waiting, and a busy runner would
+hold up the command. The file has no name, so nothing remains of it whatever dies.
+
+On macOS and other POSIX systems all of this works but for two things that only Linux can do: a process that leaves the
+command's process group is not found, and the command survives a kill -9 of the *launcher*.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import fcntl
+import marshal
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Final, Protocol
+
+from cronjobs.clock import Clock
+from cronjobs.model import (
+    CancelledByRequest,
+    Failed,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    Succeeded,
+    TimedOut,
+    duration_text,
+)
+from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, CappedText, clean, one_line
+
+POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
+LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> >(tee log)`` outlives its shell
+LEFTOVER_GRACE_S: Final = 2.0
+LAUNCHER_GRACE_S: Final = 5.0  # it gives up by itself after 3
+DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cannot give the middle back
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+
+
+@dataclass(frozen=True)
+class ExitCodes:
+    """What exit statuses mean. One in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy."""
+
+    success: frozenset[int] = frozenset({0})
+    permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR, EX_CONFIG: sysexits(3)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run: ``env`` is the whole environment, ``stdin`` the payload as JSON, ``grace`` from TERM to KILL."""
+
+    argv: tuple[str, ...]
+    folder: Path
+    env: Mapping[str, str]
+    stdin: bytes
+    timeout: timedelta
+    grace: timedelta
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)
+
+
+class StopSignal(Protocol):
+    """Turns from None to "cancelled", "shutdown", "timeout" or "lease lost", once, at any time, from any thread."""
+
+    @property
+    def reason(self) -> str | None: ...
+
+
+def command_environment(
+    base: Mapping[str, str], job: Job, *, deadline: datetime | None = None, timezone: tzinfo = UTC
+) -> dict[str, str]:
+    """Return *base* with the job's facts as ``CRONJOBS_…``; a fact that the job does not have is unset.
+
+    Instants are ISO 8601; ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so that its date is "today".
+    """
+    facts = {
+        "CRONJOBS_JOB_ID": str(job.id),
+        "CRONJOBS_JOB_TYPE": job.job_type,
+        "CRONJOBS_ATTEMPT": str(job.attempt),
+        "CRONJOBS_SCHEDULE": job.schedule,
+        "CRONJOBS_SCHEDULED_FOR": job.scheduled_for.astimezone(timezone).isoformat() if job.scheduled_for else None,
+        "CRONJOBS_STANDS_FOR": str(job.stands_for),
+        "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
+        "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
+    }
+    # Unset, not inherited: the runner may itself have been started by a command of an outer job.
+    env = {name: value for name, value in base.items() if name not in facts}
+    return env | {name: clean(value) for name, value in facts.items() if value is not None}
+
+
+def run_command(
+    command: Command, stop: StopSignal, *, clock: Clock, on_output: Callable[[str], None] | None = None
+) -> tuple[Outcome, str | None]:
+    """Run *command* to its end; return its outcome, and its output cleaned and capped (None: there was none).
+
+    At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, then SIGKILL after the grace (at
+    once when the lease is lost: another runner may be starting it). Only an end that came before that SIGTERM counts as
+    a result: an exit 0 after it may as well be a tidy "I was told to stop", and taking it for success would lose work.
+    What a command leaves running when it ends is ended too, and named in the output; that does not make it fail.
+
+    A command that could not be started is a failed attempt, retried: a file may be missing only while a deploy replaces
+    it. *on_output* is handed what is printed, as it comes, for a person who watches; what it raises ends the command.
+    """
+    if stop.reason is not None:
+        return _stopped(command, stop.reason, _Ending()), None
+    try:
+        child = _Child(command)
+    except (OSError, ValueError) as error:  # no process, no temporary file; a character that no argument can hold
+        return Failed(_sentence(f"the command could not be started: {error}"), "StartError"), None
+    with child:
+        reason = _watch(child, command, stop, clock, on_output)
+        output = child.output()
+    outcome = _outcome(command, child.ending, reason, _last_line(output.text()))
+    if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
+        names = ", ".join(child.ending.signalled)
+        output.write(f"\n[cronjobs] ended what the command had left running: {names}\n")
+    return outcome, output.text()
+
+
+def _watch(
+    child: _Child, command: Command, stop: StopSignal, clock: Clock, on_output: Callable[[str], None] | None
+) -> str | None:
+    """Wait until nothing of the command is left; return why it was stopped, None if it was not."""
+    deadline = clock.monotonic() + command.timeout.total_seconds()
+    grace = command.grace.total_seconds()
+    reason: str | None = None
+    plan: deque[tuple[float, bytes]] = deque()  # what to do when, once it has to end
+    wait = POLL_S
+    while not child.gone:
+        child.listen(wait)
+        if on_output is not None and (news := child.new_output()):
+            on_output(news)
+        now = clock.monotonic()
+        if not plan and child.ending.status is not None:
+            pause = now + LEFTOVER_PAUSE_S
+            plan = _steps(pause, max(pause, min(pause + LEFTOVER_GRACE_S, deadline + grace)))
+        elif not plan and (reason := _why_stop(child, stop, now >= deadline)):
+            plan = _steps(now, now if reason == "lease lost" else now + grace)
+        while plan and plan[0][0] <= now:
+            _, order = plan.popleft()
+            child.order(order)
+            if order == _GIVE_UP:
+                return reason
+        wait = min(POLL_S, max(0.0, plan[0][0] - now)) if plan else POLL_S
+    return reason
+
+
+_TERM: Final = b"T"
+_KILL: Final = b"K"
+_GIVE_UP: Final = b""  # the launcher itself does not answer
+
+
+def _steps(term_at: float, kill_at: float) -> deque[tuple[float, bytes]]:
+    return deque([(term_at, _TERM), (kill_at, _KILL), (kill_at + LAUNCHER_GRACE_S, _GIVE_UP)])
+
+
+def _why_stop(child: _Child, stop: StopSignal, overdue: bool) -> str | None:
+    if stop.reason is not None:
+        return stop.reason
+    if overdue:
+        return "timeout"
+    return "too much output" if child.disk_used() > DISK_LIMIT else None
+
+
+# --- from an ending to an outcome, pure ------------------------------------------------------------------------------
+
+
+@dataclass
+class _Ending:
+    """What the launcher reported; its docstring has the protocol."""
+
+    pid: int | None = None
+    failure: tuple[str, int] | None = None  # "folder" or "command", errno
+    status: int | None = None  # the exit status; negative: the signal
+    stopped: bool = False  # signalled before it ended
+    signalled: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # what could not be killed
+
+
+def _outcome(command: Command, ending: _Ending, reason: str | None, last_line: str) -> Outcome:
+    if ending.failure is not None:
+        return _not_started(command, *ending.failure)
+    if ending.status is not None and not ending.stopped:
+        return _exited(command.exit_codes, ending.status, last_line)
+    if reason is None and not ending.stopped:
+        said = "the command was lost: its launcher ended without a word, killed by hand or because memory ran out"
+        return Failed(_sentence(said, last_line), "LauncherDied")
+    # Without a reason of ours the launcher's own timer was first: this process was frozen, or starved.
+    return _stopped(command, reason or "timeout", ending, last_line)
+
+
+def _exited(codes: ExitCodes, status: int, last_line: str) -> Outcome:
+    if status in codes.success:
+        return Succeeded()
+    if status < 0:
+        name = _signal_name(-status)
+        hint = " (by hand, or because memory ran out)" if -status == signal.SIGKILL else ""
+        return Failed(_sentence(f"killed by {name}{hint}", last_line), name)
+    return Failed(_sentence(f"exit status {status}", last_line), f"exit-{status}", permanent=status in codes.permanent)
+
+
+def _stopped(command: Command, reason: str, ending: _Ending, last_line: str = "") -> Outcome:
+    still = f", but these could not be killed: {', '.join(ending.left)}" if ending.left else ""
+    match reason:
+        case "cancelled":
+            return CancelledByRequest(_sentence(f"cancelled{still}"))
+        case "shutdown":
+            return Interrupted(_sentence(f"interrupted by shutdown{still}"))
+        case "lease lost":
+            return Lost(_sentence(f"the lease was lost, so the command was killed{still}"))
+        case "too much output":
+            said = f"stopped: its output took more than {DISK_LIMIT // 1024**2} MiB of disk{still}"
+            return Failed(_sentence(said, last_line), "TooMuchOutput")
+    killed = f" and a grace of {duration_text(command.grace)}, killed" if ending.status == -signal.SIGKILL else ""
+    return TimedOut(_sentence(f"timed out after {duration_text(command.timeout)}{killed}{still}", last_line))
+
+
+def _not_started(command: Command, where: str, number: int) -> Failed:
+    name, why = command.argv[0], os.strerror(number)
+    if where == "folder":
+        return Failed(_sentence(f"the folder {command.folder} cannot be entered: {why}"), "StartError")
+    match number:
+        case errno.ENOENT | errno.ENOTDIR if "/" in name:
+            said = f"command not found: {name} (looked up from {command.folder}); if it is there, see its #! line"
+        case errno.ENOENT | errno.ENOTDIR:
+            path = command.env.get("PATH", os.defpath)
+            said = f"command not found: {name} is not on PATH={path}; write its full path, or set PATH under env:"
+        case errno.EACCES:
+            said = f"command not executable: {name}; chmod +x it, and see its folders' permissions"
+        case errno.ENOEXEC:
+            said = f"command not executable: {name} is neither a program nor a script with a #! line"
+        case errno.E2BIG:
+            said = f"the arguments and environment of {name} are too long for the kernel"
+        case _:
+            said = f"the command {name} could not be started: {why}"
+    return Failed(_sentence(said), "CommandNotFound" if number in (errno.ENOENT, errno.ENOTDIR) else "StartError")
+
+
+def _sentence(said: str, last_line: str = "") -> str:
+    # A character is at most four bytes.
+    return one_line(f"{said}: {last_line}" if last_line else said, ERROR_LIMIT // 4)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals between the first and the last have no name
+        return f"signal {number}"
+
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def _last_line(output: str | None) -> str:
+    """Return the last line that says something, as a terminal would show it: no colours, what follows the last \\r."""
+    lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
+    return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")
+
+
+# --- the launcher's other end ----------------------------------------------------------------------------------------
+
+
+class _Child:
+    """The launcher, the socket to it, and the command's files. Leaving the ``with`` ends whatever is left."""
+
+    def __init__(self, command: Command) -> None:
+        self.ending = _Ending()
+        self.gone = False
+        self._unread = b""
+        self._shown = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        spec = marshal.dumps(
+            (
+                [os.fsencode(argument) for argument in command.argv],
+                {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()},
+                os.fsencode(command.folder),
+                (command.timeout + command.grace).total_seconds() + 1,
+            )
+        )
+        # A payload has no size that fits every pipe, and writing to one would need a thread.
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(command.stdin)
+            stdin.seek(0)
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 closed by __exit__
+            # ``echo >/dev/stderr`` truncates a file; without O_APPEND the next write would leave NULs before it.
+            fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
+            self._channel, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    # -I -S: none of the user's PYTHON… variables, no site-packages; a third of the usual start.
+                    # A session of its own: a Ctrl-C at our terminal, or a kill of our group, is for us alone.
+                    self._launcher = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
+                        stdin=stdin,
+                        stdout=self._output,
+                        stderr=self._output,
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,
+                    )
+            except BaseException:
+                self._channel.close()
+                self._output.close()
+                raise
+        self._poller = select.poll()
+        self._poller.register(self._channel, select.POLLIN)
+        self.order(len(spec).to_bytes(8, "big") + spec)
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()  # tells the launcher to kill whatever is left
+        try:
+            self._launcher.wait(None if self.gone else LAUNCHER_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._launcher.kill()
+        if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
+            try:  # the launcher was killed; its command had PDEATHSIG, its group may live
+                os.killpg(self.ending.pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self._output.close()
+
+    def order(self, order: bytes) -> None:
+        try:
+            self._channel.sendall(order)
+        except OSError:  # it is gone; listen() is about to say so
+            pass
+
+    def listen(self, timeout_s: float) -> None:
+        """Take in what the launcher reports within *timeout_s*; return as soon as there is something."""
+        if not self._poller.poll(timeout_s * 1000):
+            # The stream has no end while a forked copy of this process (multiprocessing) holds the other side.
+            self.gone = self._launcher.poll() is not None
+            return
+        try:
+            data = self._channel.recv(65536)
+        except ConnectionResetError:  # it died with an order unread
+            data = b""
+        self.gone = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._report(*line.decode().split("\t"))
+
+    def _report(self, kind: str, *fields: str) -> None:
+        match kind:
+            case "started":
+                self.ending.pid = int(fields[0])
+            case "failed":
+                self.ending.failure = (fields[0], int(fields[1]))
+            case "exited":
+                self.ending.status, self.ending.stopped = int(fields[0]), fields[1] == "1"
+            case "signalled":
+                self.ending.signalled = self.ending.signalled or fields
+            case "left":
+                self.ending.left = fields
+
+    def disk_used(self) -> int:
+        return os.fstat(self._output.fileno()).st_blocks * 512  # POSIX leaves the unit open; it is 512 everywhere
+
+    def output(self) -> CappedText:
+        """Read head and tail of the file; never what lies between."""
+        text = CappedText(OUTPUT_LIMIT)
+        fd = self._output.fileno()
+        size = os.fstat(fd).st_size
+        if size <= OUTPUT_LIMIT:
+            text.write(os.pread(fd, size, 0).decode(errors="replace"))
+            return text
+        half = OUTPUT_LIMIT // 2
+        text.write(os.pread(fd, half, 0).decode(errors="replace"))
+        text.skip(size - 2 * half)
+        text.write(os.pread(fd, half, size - half).decode(errors="replace"))
+        return text
+
+    def new_output(self) -> str:
+        """Return what was printed since the last call; of a flood only its end."""
+        fd = self._output.fileno()
+        size = os.fstat(fd).st_size
+        start = max(self._shown if self._shown <= size else 0, size - OUTPUT_LIMIT)
+        self._shown = size
+        return self._decoder.decode(os.pread(fd, size - start, start))

@@ -1,0 +1,119 @@
+"""What a configuration file says, frozen: the shapes that ``config`` fills and everything else reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from cronjobs.errors import Problem
+from cronjobs.model import RetryPolicy
+
+CatchUp = Literal["none", "latest", "all"]
+Overlap = Literal["skip", "wait", "allow"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a tick works; ``every`` is the distance of cron's wake-ups."""
+
+    workers: int = 4
+    budget: timedelta = timedelta(seconds=55)
+    lease: timedelta = timedelta(seconds=60)
+    shutdown_grace: timedelta = timedelta(seconds=10)
+    every: timedelta = timedelta(minutes=1)
+    long_jobs: int = 4
+    max_losses: int = 10
+
+    @property
+    def default_timeout(self) -> timedelta:
+        """Of a job type that declares none: two undeclared jobs in a row still fit into one tick."""
+        return min(timedelta(seconds=30), self.budget / 3)
+
+
+@dataclass(frozen=True)
+class Retention:
+    succeeded: timedelta = timedelta(days=14)
+    dead: timedelta = timedelta(days=90)  # and cancelled
+    keys: timedelta = timedelta(days=365)
+    occurrences: timedelta = timedelta(days=90)  # and ticks
+    effects: timedelta = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class RetryChanges:
+    """The fields of a ``retry:`` mapping that were written; the others come from the next source in precedence."""
+
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    def apply(self, policy: RetryPolicy) -> RetryPolicy:
+        from dataclasses import replace
+
+        given = dict(self.changes)
+        if given.keys() & {"base", "factor", "cap"} and "delays" not in given:
+            given["delays"] = None
+        return replace(policy, **given)
+
+
+@dataclass(frozen=True)
+class JobTypeSettings:
+    """An entry of ``job_types:``, or an inline command of a schedule (then it bears the schedule's name)."""
+
+    name: str
+    command: tuple[str, ...] | None = None
+    timeout: timedelta | None = None
+    retry: RetryChanges = RetryChanges()
+    env: tuple[tuple[str, str], ...] = ()  # for commands, on top of cron's and the file's env
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """A valid entry of ``schedules:``. Exactly one of ``cron`` and ``every`` is set."""
+
+    name: str
+    job: str
+    cron: str | None = None
+    every: timedelta | None = None
+    timezone: str = "UTC"
+    payload: dict[str, Any] = field(default_factory=dict)
+    queue: str = "default"
+    priority: int = 5
+    timeout: timedelta | None = None
+    max_attempts: int | None = None
+    catch_up: CatchUp = "latest"
+    catch_up_within: timedelta = timedelta(hours=24)
+    catch_up_limit: int = 100
+    overlap: Overlap = "skip"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One configuration file. ``folder`` is where it lies: on the import path, and commands run in it.
+
+    ``database`` is the URL as written after ${…}, "" when a command that needs none allowed that. ``disabled`` names
+    the schedules and job types whose entries are bad: they are neither run nor retired.
+    """
+
+    file: Path
+    folder: Path
+    database: str = ""
+    project: str = ""
+    environment: str = ""
+    schema: str | None = None
+    timezone: str = "UTC"
+    imports: tuple[str, ...] = ()
+    python_path: tuple[Path, ...] = ()
+    setup: str | None = None  # "django.setup": module.function, called before the imports
+    env: tuple[tuple[str, str], ...] = ()
+    log: Path | None = None
+    run: RunSettings = RunSettings()
+    retry: RetryChanges = RetryChanges()  # defaults.retry
+    retention: Retention = Retention()
+    job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
+    schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
+    disabled_schedules: frozenset[str] = frozenset()
+    disabled_job_types: frozenset[str] = frozenset()
+    problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
+    secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown

@@ -1,0 +1,86 @@
+"""What ``cronjobs init`` writes: a file of settings and a file of handlers that run as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+# A line that begins with "#" and no space behind it is an example: without the "#" it is valid (a test does that).
+_YAML: Final = """\
+# cronjobs.yaml: what runs, and when. Try it:  cronjobs check  ·  cronjobs run-due  ·  cronjobs status
+# Let cron do it every minute:  cronjobs crontab install
+# Quote cron expressions, and values with ": " or " #" in them. Durations: 55s, 10m, 24h, 7d.
+
+project: @project@                  # kept in the database: somebody else's jobs are never touched
+#environment: production             # likewise: a copy restored on a test machine runs nothing
+database: sqlite:///cronjobs.db      # beside this file; or postgresql://user@host/name
+#env_file: .env                      # cron does not know your shell's variables; then: database: ${DATABASE_URL}
+imports: [jobs]                      # the modules with your @job functions; this folder is on the import path
+#python_path: [.]                    # more folders to import from
+#setup: django.setup                 # called before the imports
+#env: {DJANGO_SETTINGS_MODULE: shop.settings}
+timezone: @timezone@
+log: cronjobs.log                    # a line per event; none: no file
+
+#run:
+#  workers: 4                        # jobs at the same time; 1 runs them one after another, in order
+#  budget: 55s                       # one tick takes no longer, so it is gone before the next minute
+#defaults:
+#  retry: {max_attempts: 10, base: 1m, factor: 2, cap: 30m}
+#retention: {succeeded: 14d, dead: 90d}
+
+schedules:
+  hello:
+    every: 5m
+    job: hello                       # @job("hello") in jobs.py
+    payload: {name: world}           # its keyword arguments
+#  nightly-report:
+#    cron: "15 2 * * *"              # minute hour day month weekday
+#    timezone: America/New_York      # where 02:15 is meant; default: the timezone above
+#    job: reports.nightly
+#    timeout: 30s
+#    max_attempts: 5
+#    catch_up: latest                # after an outage: latest, none or all
+#    catch_up_within: 24h
+#    overlap: skip                   # the last one still runs: skip, wait or allow
+#  tidy-up:
+#    cron: "@daily"
+#    command: [find, /tmp/my-app, -mtime, "+7", -delete]   # an argument list, no shell
+
+#job_types:
+#  reports.nightly: {timeout: 40s, retry: {max_attempts: 3}}   # overrides what @job says
+#  backup:                           # a command that can be enqueued: cronjobs enqueue backup
+#    command: [pg_dump, --file, /backup/app.sql, app]
+#    timeout: 50s
+"""
+
+_HANDLERS: Final = '''\
+"""The jobs of this project. Run one now:  cronjobs run hello  ·  in 5 minutes:  cronjobs enqueue hello --in 5m"""
+
+from cronjobs import Context, job
+
+
+@job("hello", timeout="10s")
+def hello(ctx: Context, name: str = "world") -> dict[str, str]:
+    """A payload's keys arrive as keyword arguments. What is printed and what is returned are kept with the job."""
+    print(f"Hello, {name}! This is job {ctx.job_id}, attempt {ctx.attempt}.")
+    return {"greeted": name}
+'''
+
+
+def starter_yaml(*, timezone: str, project: str) -> str:
+    """The text of a first cronjobs.yaml."""
+    return _YAML.replace("@project@", _value(project)).replace("@timezone@", _value(timezone))
+
+
+def starter_handlers() -> str:
+    """The text of a first jobs.py, which ``starter_yaml`` imports."""
+    return _HANDLERS
+
+
+def _value(text: str) -> str:
+    """*text* as a YAML value, in quotes unless it is plainly a word; ``${`` stays what it is."""
+    if re.fullmatch(r"(?!null$)[A-Za-z][A-Za-z0-9_./+-]*", text, re.IGNORECASE):
+        return text
+    return json.dumps(text, ensure_ascii=False).replace("${", "$${")

@@ -1,0 +1,99 @@
+"""Put jobs into the table, in a transaction that belongs to the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cronjobs.model import Status
+from cronjobs.store.sql import clock_of, is_postgresql
+from cronjobs.tables import jobs, server_now
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job about to be written; texts and JSON are checked before. ``run_at`` None: now plus ``delay``."""
+
+    job_type: str
+    payload: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    queue: str = "default"
+    priority: int = 5
+    max_attempts: int | None = None
+    timeout_s: float | None = None
+    idempotency_key: str | None = None
+    concurrency_key: str | None = None
+    schedule: str | None = None
+    scheduled_for: datetime | None = None
+    enqueued_by: str | None = None
+
+
+def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
+    """Insert *job*; return its id, whether it is new, and its status.
+
+    With a key that is spent already, nothing is written and the existing row is told. ON CONFLICT DO NOTHING, then
+    SELECT: never an error that would spoil the caller's transaction.
+    """
+    values = _values(connection, job)
+    dialect = postgresql if is_postgresql(connection) else sqlite
+    insert = dialect.insert(jobs).values(values)
+    if job.idempotency_key is not None:
+        insert = insert.on_conflict_do_nothing(index_elements=[jobs.c.idempotency_key])
+    inserted = connection.execute(insert.returning(jobs.c.id, jobs.c.status)).first()
+    if inserted is not None:
+        return inserted.id, True, Status(inserted.status)
+    there = connection.execute(
+        select(jobs.c.id, jobs.c.status).where(jobs.c.idempotency_key == job.idempotency_key)
+    ).one()
+    return there.id, False, Status(there.status)
+
+
+def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
+    """Insert jobs without idempotency keys in one statement; return their ids in order."""
+    if not new:
+        return []
+    statement = jobs.insert().returning(jobs.c.id, sort_by_parameter_order=True)
+    return list(connection.execute(statement, [_values(connection, job, complete=True) for job in new]).scalars())
+
+
+def _values(connection: Connection, job: NewJob, *, complete: bool = False) -> dict[str, Any]:
+    """Columns to write. A column left out gets the server's default, unless *complete* (executemany wants all)."""
+    clock = clock_of(connection)
+    if is_postgresql(connection):
+        now: Any = server_now() + clock.shift if clock.shift else server_now()
+    else:
+        now = clock.now()
+    values: dict[str, Any] = {
+        "job_type": job.job_type,
+        "payload": job.payload,
+        "meta": job.meta,
+        "queue": job.queue,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "timeout_s": job.timeout_s,
+        "idempotency_key": job.idempotency_key,
+        "concurrency_key": job.concurrency_key,
+        "schedule": job.schedule,
+        "scheduled_for": job.scheduled_for,
+    }
+    if job.enqueued_by is not None or complete:
+        values["enqueued_by"] = job.enqueued_by
+    if complete:
+        if job.run_at is None:
+            raise ValueError("a group of jobs needs run_at on each")
+        return values | {"run_at": job.run_at}
+    values["run_at"] = job.run_at if job.run_at is not None else (now + job.delay if job.delay else now)
+    values["created_at"] = now
+    return values
+
+
+def job_status(connection: Connection, job_id: int) -> Status | None:
+    status = connection.execute(select(jobs.c.status).where(jobs.c.id == job_id)).scalar()
+    return None if status is None else Status(status)

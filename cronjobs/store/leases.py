@@ -1,0 +1,476 @@
+"""Claim, renew, finish, recover: every statement about who may run a job. The fence is in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.model import Job, Status
+from cronjobs.store.sql import after_now, among, database_now, define, group, group_value, is_postgresql, run
+
+_CLAIMED: Final = (
+    "id, job_type, payload, meta, queue, priority, run_at, attempts, failures, losses, interruptions, max_attempts, "
+    "timeout_s, locked_by, idempotency_key, concurrency_key, schedule, scheduled_for, created_at, started_at"
+)
+_LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
+_FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
+    "status": "text",
+    "failures": "int",
+    "losses": "int",
+    "interruptions": "int",
+    "outcome": "text",
+    "run_at": "timestamptz",
+    "ended_ago": "float8",
+    "duration": "float8",
+    "worker": "text",
+    "error_type": "text",
+    "error": "text",
+    "traceback": "text",
+    "output": "text",
+    "result": "text",
+}
+
+define(
+    claimed=_CLAIMED,
+    claimed_j=", ".join(f"j.{column}" for column in _CLAIMED.split(", ")),
+    open_branch="""
+      b.queue IS NOT NULL AND (CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}""",
+    eligible="""
+      j.queue = b.queue AND j.priority = b.priority AND j.{waiting} AND j.run_at <= {now}
+      AND ((j.timeout_s IS NULL AND j.job_type {among_fitting})
+        OR (j.timeout_s IS NOT NULL AND (j.timeout_s <= :remaining OR j.timeout_s > :longest)
+            AND j.job_type {among_known}))""",
+    among_fitting=among("fitting"),
+    among_known=among("known"),
+    after_lease=after_now(":lease_s"),
+    next_occurrence="""
+      (SELECT s.next_at FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active') AS next_occurrence""",
+    stands_for="""
+      (SELECT 1 + coalesce(sum(c.count), 0) FROM {occurrences} c
+       WHERE j.schedule IS NOT NULL AND c.job_id = j.id AND c.outcome = 'coalesced') AS stands_for""",
+    timezone_key=lambda postgresql: (
+        "s.definition ->> 'timezone'" if postgresql else "json_extract(s.definition, '$.timezone')"
+    ),
+    schedule_timezone="(SELECT {timezone_key} FROM {schedules} s WHERE s.name = j.schedule) AS timezone",
+    lease_rows=group("rows", _LEASE_COLUMNS),
+    finish_rows=group("rows", _FINISH_COLUMNS),
+    ended_at=after_now("-o.ended_ago"),
+    began_at=after_now("-o.ended_ago - o.duration"),
+)
+
+
+# --- claim ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Which jobs a runner may take now.
+
+    ``known``: the job types it can run; ``fitting``: those whose own time-out ends before the tick; a row's timeout_s
+    is held against ``remaining_s``. Above ``longest_s`` no tick could ever run it: it is claimed, to be told dead.
+    ``queue`` None: every queue.
+    """
+
+    known: Collection[str]
+    fitting: Collection[str]
+    remaining_s: float
+    longest_s: float
+    queue: str | None = None
+
+
+def claim(
+    connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: Admission
+) -> tuple[datetime, list[Job]]:
+    """Lease up to *limit* due jobs for *locked_by*; return the database's now and the jobs in the order to run them.
+
+    Order is (priority, run_at, id). Rows that others hold locked are passed over, so nobody waits for anybody.
+    """
+    parameters = {
+        "limit": limit,
+        "queue": admission.queue,
+        "known": group_value(connection, sorted(admission.known)),
+        "fitting": group_value(connection, sorted(admission.fitting)),
+        "remaining": admission.remaining_s,
+        "longest": admission.longest_s,
+    }
+    lease_parameters = {"locked_by": locked_by, "lease_s": lease.total_seconds()}
+    if is_postgresql(connection):
+        rows = run(connection, _CLAIM_POSTGRESQL, **parameters, **lease_parameters).all()
+    else:
+        rows = _claim_sqlite(connection, parameters, lease_parameters)
+    if not rows:
+        return database_now(connection), []
+    jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
+    return rows[0].now, jobs
+
+
+# A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and pass the limit
+# (bug 15715). The lateral subquery with the lock is drawn from row by row, best branch first, so that no more is locked
+# than taken, and a row that somebody holds costs one step to the next instead of an empty hand.
+_CLAIM_POSTGRESQL: Final = """
+  WITH RECURSIVE {branches},
+  head AS MATERIALIZED (
+    SELECT b.queue, b.priority FROM branch b
+    CROSS JOIN LATERAL (SELECT j.run_at, j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT 1) h
+    WHERE {open_branch} ORDER BY b.priority, h.run_at, h.id),
+  picked AS MATERIALIZED (
+    SELECT c.id FROM head b
+    CROSS JOIN LATERAL (
+      SELECT j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c
+    LIMIT :limit)
+  UPDATE {jobs} j SET status = 'running', attempts = j.attempts + 1, locked_by = :locked_by,
+    locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
+  FROM picked WHERE j.id = picked.id AND j.{waiting}
+  RETURNING {claimed_j}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone}"""
+
+
+def _claim_sqlite(
+    connection: Connection, parameters: dict[str, Any], lease_parameters: dict[str, Any]
+) -> Sequence[Row[Any]]:
+    # The writer is alone (BEGIN IMMEDIATE), so looking and taking can be several statements.
+    branches = run(
+        connection,
+        "WITH RECURSIVE {branches} SELECT b.queue, b.priority FROM branch b WHERE {open_branch}",
+        queue=parameters.pop("queue"),
+    ).all()
+    due: list[tuple[int, int, int]] = []
+    for branch in sorted(branches, key=lambda branch: branch.priority):
+        if len(due) == parameters["limit"] and branch.priority > due[-1][0]:
+            break
+        rows = run(
+            connection,
+            """SELECT j.priority, j.run_at AS due_us, j.id FROM {jobs} j,
+               (SELECT :branch_queue AS queue, :branch_priority AS priority) b
+               WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit""",
+            branch_queue=branch.queue,
+            branch_priority=branch.priority,
+            **parameters,
+        )
+        due = sorted([*due, *((row.priority, row.due_us, row.id) for row in rows)])[: parameters["limit"]]
+    if not due:
+        return []
+    ids = group_value(connection, [id_ for _, _, id_ in due])
+    run(
+        connection,
+        """UPDATE {jobs} SET status = 'running', attempts = attempts + 1, locked_by = :locked_by,
+           locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
+           WHERE id IN (SELECT value FROM json_each(:ids)) AND {waiting}""",
+        ids=ids,
+        **lease_parameters,
+    )
+    return run(
+        connection,
+        """SELECT {claimed_j}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
+           WHERE j.id IN (SELECT value FROM json_each(:ids))""",
+        ids=ids,
+    ).all()
+
+
+def job_from(row: Row[Any]) -> Job:
+    """A row as the rest of the program knows it; what plain SQL wrote into ``meta`` is made harmless here."""
+    fields = row._mapping
+    meta = fields["meta"]
+    return Job(
+        id=row.id,
+        job_type=row.job_type,
+        payload=row.payload,
+        meta={str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {},
+        queue=row.queue,
+        priority=row.priority,
+        run_at=row.run_at,
+        attempt=row.attempts,
+        failures=row.failures,
+        losses=row.losses,
+        interruptions=row.interruptions,
+        max_attempts=row.max_attempts,
+        timeout_s=row.timeout_s,
+        locked_by=row.locked_by,
+        idempotency_key=row.idempotency_key,
+        concurrency_key=row.concurrency_key,
+        schedule=row.schedule,
+        scheduled_for=row.scheduled_for,
+        stands_for=int(fields.get("stands_for") or 1),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        next_occurrence=fields.get("next_occurrence"),
+        timezone=fields.get("timezone") or "UTC",
+    )
+
+
+# --- renew ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to run one attempt: the fence in Python."""
+
+    job_id: int
+    attempt: int
+    locked_by: str
+
+    def row(self) -> dict[str, Any]:
+        return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """``lost`` are gone for good; what is in none of the sets was locked by someone else: try again next turn."""
+
+    renewed: frozenset[int]
+    cancel_requested: frozenset[int]
+    lost: frozenset[int]
+
+
+def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> Renewal:
+    """Renew by *lease* from the database's now; say which were renewed, asked to cancel, or lost."""
+    rows = [held.row() for held in leases]
+    renewed = _update_mine(
+        connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=lease.total_seconds()
+    )
+    mine = {row.id: row.cancel_requested_at for row in _still_mine(connection, leases)}
+    return Renewal(
+        renewed=frozenset(renewed),
+        cancel_requested=frozenset(id_ for id_, requested_at in mine.items() if requested_at is not None),
+        lost=frozenset(held.job_id for held in leases if held.job_id not in mine),
+    )
+
+
+def _update_mine(
+    connection: Connection, source: str, rows: Sequence[dict[str, Any]], assignments: str, **parameters: Any
+) -> list[int]:
+    """Update those of *rows* that pass the fence and that nobody else holds locked; return their ids.
+
+    A row locked by someone's open psql session is passed over (one such row blocked the renewal of fifty leases).
+    """
+    if is_postgresql(connection):
+        statement = (
+            "WITH o AS MATERIALIZED " + source + ", "
+            "mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} {lock}) "
+            "UPDATE {jobs} j SET " + assignments + " FROM o JOIN mine ON mine.id = o.id WHERE {fence} RETURNING j.id"
+        )
+    else:
+        statement = "UPDATE {jobs} AS j SET " + assignments + " FROM " + source + " AS o WHERE {fence} RETURNING id"
+    return list(run(connection, statement, rows=group_value(connection, rows), **parameters).scalars())
+
+
+def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row[Any]]:
+    return run(
+        connection,
+        "SELECT j.id, j.cancel_requested_at FROM {lease_rows} AS o JOIN {jobs} j ON {fence}",
+        rows=group_value(connection, [held.row() for held in leases]),
+    ).all()
+
+
+# --- finish -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finish:
+    """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
+
+    ``ended_ago`` and ``duration`` are spans, so that instants are the database's (clocks are never compared).
+    ``duration`` None: the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON
+    text.
+    """
+
+    lease: Lease
+    status: Status
+    failures: int
+    losses: int
+    interruptions: int
+    outcome: str | None
+    run_at: datetime | None = None
+    ended_ago: timedelta = timedelta(0)
+    duration: timedelta | None = None
+    worker: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    output: str | None = None
+    result: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        return self.lease.row() | {
+            "status": str(self.status),
+            "failures": self.failures,
+            "losses": self.losses,
+            "interruptions": self.interruptions,
+            "outcome": self.outcome,
+            "run_at": self.run_at,
+            "ended_ago": self.ended_ago.total_seconds(),
+            "duration": None if self.duration is None else self.duration.total_seconds(),
+            "worker": self.worker,
+            "error_type": self.error_type,
+            "error": self.error,
+            "traceback": self.traceback,
+            "output": self.output,
+            "result": self.result,
+        }
+
+
+@dataclass(frozen=True)
+class Written:
+    """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by someone: try again."""
+
+    written: frozenset[int]
+    lost: frozenset[int]
+
+
+_FINISH: Final = """
+  status = o.status, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
+  locked_by = NULL, locked_until = NULL, run_at = coalesce(o.run_at, j.run_at),
+  last_error = coalesce(o.error, j.last_error), error_type = coalesce(o.error_type, j.error_type),
+  last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
+  result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {json_type}) ELSE j.result END,
+  started_at = CASE WHEN o.duration IS NULL THEN j.started_at ELSE {began_at} END,
+  finished_at = CASE WHEN o.status IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END"""
+
+
+def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
+    """Write how attempts ended, job row and history row together, each only past the fence."""
+    written = set(_update_mine(connection, "{finish_rows}", [end.row() for end in finishes], _FINISH))
+    write_history(connection, [end for end in finishes if end.lease.job_id in written and end.outcome])
+    left = [end.lease for end in finishes if end.lease.job_id not in written]
+    mine = {row.id for row in _still_mine(connection, left)} if left else set()
+    return Written(frozenset(written), frozenset(held.job_id for held in left if held.job_id not in mine))
+
+
+def write_history(connection: Connection, finishes: Sequence[Finish]) -> None:
+    """Add history rows of attempts whose lease this transaction holds, or has just given up.
+
+    A row may be there already: a time-out is recorded while its thread still runs. A result that came after all
+    replaces it (a result that arrived before the work was stopped counts).
+    """
+    if finishes:
+        run(
+            connection,
+            """
+            INSERT INTO {job_runs} (job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type,
+              error, traceback, output)
+            SELECT j.id, o.attempt, o.outcome,
+              CASE WHEN o.duration IS NULL THEN coalesce(j.started_at, j.created_at) ELSE {began_at} END, {ended_at},
+              o.locked_by, o.worker, o.error_type, o.error, o.traceback, o.output
+            FROM {finish_rows} AS o JOIN {jobs} j ON j.id = o.id WHERE true
+            ON CONFLICT (job_id, attempt) DO UPDATE SET outcome = excluded.outcome,
+              finished_at = excluded.finished_at, error_type = excluded.error_type, error = excluded.error,
+              traceback = excluded.traceback, output = excluded.output""",
+            rows=group_value(connection, [end.row() for end in finishes]),
+        )
+
+
+def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> None:
+    """Write the history rows of attempts that still run past their time-out or the grace; their leases stay."""
+    if finishes:
+        mine = {row.id for row in _still_mine(connection, [end.lease for end in finishes])}
+        write_history(connection, [end for end in finishes if end.lease.job_id in mine])
+
+
+def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
+    """Shorten leases to *left* from now, as the last act before the process and its threads end."""
+    rows = [held.row() for held in leases]
+    return _update_mine(connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=left.total_seconds())
+
+
+# --- recover ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expired:
+    """A job whose lease ran out. ``outcome`` is what its runner managed to write about the attempt, or None: lost."""
+
+    job: Job
+    outcome: str | None
+    error: str | None
+    error_type: str | None
+
+
+def expired_leases(connection: Connection, limit: int) -> tuple[datetime, list[Expired]]:
+    """Lock up to *limit* jobs whose lease ran out, by the database's clock, passing over what others hold."""
+    rows = run(
+        connection,
+        """
+        SELECT {claimed_j}, {now} AS now, {next_occurrence}, r.outcome, r.error, r.error_type AS run_error_type
+        FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
+        WHERE j.locked_until IS NOT NULL AND j.locked_until < {now} ORDER BY j.locked_until LIMIT :limit {lock}""",
+        limit=limit,
+    ).all()
+    found = [Expired(job_from(row), row.outcome, row.error, row.run_error_type) for row in rows]
+    return (rows[0].now if rows else database_now(connection)), found
+
+
+# --- after an answer was lost -----------------------------------------------------------------------------------------
+
+
+def held_by(connection: Connection, locked_by: str) -> list[Job]:
+    """Every job leased to *locked_by*: what a claim whose COMMIT got no answer really took."""
+    rows = run(
+        connection,
+        """
+        SELECT {claimed_j}, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
+        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by ORDER BY j.priority, j.run_at, j.id""",
+        locked_by=locked_by,
+    ).all()
+    return [job_from(row) for row in rows]
+
+
+def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
+    """Which of *finishes* are in the history already, written by us: their COMMIT got no answer and went through."""
+    if not finishes:
+        return set()
+    rows = run(
+        connection,
+        """
+        SELECT r.job_id FROM {finish_rows} AS o JOIN {job_runs} r
+        ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = o.outcome""",
+        rows=group_value(connection, [end.row() for end in finishes]),
+    )
+    return set(rows.scalars())
+
+
+def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
+    """Job types that are due and not among *known*, with how many of their jobs wait."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
+        AND NOT (j.job_type {among_known}) GROUP BY j.job_type ORDER BY j.job_type""",
+        known=group_value(connection, sorted(known)),
+    ).all()
+    return [(row.job_type, row.waiting) for row in rows]
+
+
+def due_by_type(connection: Connection, queue: str | None) -> list[tuple[str, float | None, int]]:
+    """Due jobs by type and row time-out: what a short tick did not start."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type, j.timeout_s, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
+        AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
+        GROUP BY j.job_type, j.timeout_s ORDER BY j.job_type""",
+        queue=queue,
+    ).all()
+    return [(row.job_type, row.timeout_s, row.waiting) for row in rows]
+
+
+def claim_one(connection: Connection, job_id: int, *, locked_by: str, lease: timedelta) -> Job | None:
+    """Lease one waiting job whatever its run_at says, for someone who named it; None when it is not free."""
+    found = run(
+        connection,
+        "SELECT j.id FROM {jobs} j WHERE j.id = :id AND j.{waiting} {lock}",
+        id=job_id,
+    ).first()
+    if found is None:
+        return None
+    run(
+        connection,
+        """UPDATE {jobs} SET status = 'running', attempts = attempts + 1, locked_by = :locked_by,
+           locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL WHERE id = :id""",
+        id=job_id,
+        locked_by=locked_by,
+        lease_s=lease.total_seconds(),
+    )
+    return next(job for job in held_by(connection, locked_by) if job.id == job_id)

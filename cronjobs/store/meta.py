@@ -1,0 +1,97 @@
+"""The one row that says whose database this is and which code may run on it; no alembic needed to read it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, func, insert, select, text, update
+
+from cronjobs.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from cronjobs.tables import SCHEMA_REVISION, audit, meta
+
+
+@dataclass(frozen=True)
+class Meta:
+    """``project`` and ``environment`` are "" until somebody claims the database."""
+
+    project: str
+    environment: str
+    schema_revision: str
+    oldest_code: str
+    pruned_at: datetime | None
+
+
+def read_meta(connection: Connection) -> Meta:
+    """Read the row; raises SchemaMissing, and leaves the transaction usable."""
+    if not has_table(connection, meta.name):
+        raise SchemaMissing(_where(connection))
+    columns = (meta.c.project, meta.c.environment, meta.c.schema_revision, meta.c.oldest_code, meta.c.pruned_at)
+    row = connection.execute(select(*columns).where(meta.c.id == 1)).one_or_none()
+    if row is None:
+        raise SchemaMissing(_where(connection))
+    return Meta(*row)
+
+
+def require_schema(connection: Connection) -> Meta:
+    """Make sure that this code runs on this schema; raises SchemaMissing, SchemaTooOld or SchemaTooNew.
+
+    A newer schema is fine as long as it lets code of our revision run: old hosts tick on during a deploy.
+    """
+    found = read_meta(connection)
+    require_revision(found.schema_revision, found.oldest_code)
+    return found
+
+
+def require_revision(schema_revision: str, oldest_code: str) -> None:
+    """Compare what the meta row says with what this code knows. Revisions are numbers of four digits, so text sorts."""
+    if schema_revision < SCHEMA_REVISION:
+        raise SchemaTooOld(found=schema_revision, needed=SCHEMA_REVISION)
+    if oldest_code > SCHEMA_REVISION:
+        raise SchemaTooNew(found=schema_revision, known=SCHEMA_REVISION, oldest_code=oldest_code)
+
+
+def adopt(connection: Connection, project: str, environment: str, actor: str | None) -> Meta:
+    """Give the database to *project* and *environment*, with an audit row; return what it said before.
+
+    *actor* None: whoever the database says is connected. Adopting what is ours already writes nothing.
+    """
+    before = read_meta(connection)
+    if (before.project, before.environment) == (project, environment):
+        return before
+    connection.execute(update(meta).where(meta.c.id == 1).values(project=project, environment=environment))
+    entry = {
+        "action": "adopt",
+        "subject": project,
+        "host": socket.gethostname(),
+        "detail": {
+            "project": {"from": before.project, "to": project},
+            "environment": {"from": before.environment, "to": environment},
+        },
+    }
+    connection.execute(insert(audit).values(entry if actor is None else entry | {"actor": actor}))
+    return before
+
+
+def has_table(connection: Connection, name: str) -> bool:
+    """Is *name* there, in the configured schema or else on the search_path? Never an error that ends a transaction."""
+    if connection.dialect.name == "sqlite":
+        found = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name")
+        return connection.execute(found, {"name": name}).scalar() is not None
+    return connection.execute(select(func.to_regclass(qualified(connection, name)))).scalar() is not None
+
+
+def qualified(connection: Connection, name: str) -> str:
+    """*name* as SQL finds it: behind the configured schema, or bare, for the search_path."""
+    schema = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
+    if schema is None:
+        return name
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    return f"{quote(schema)}.{quote(name)}"
+
+
+def _where(connection: Connection) -> str:
+    url = connection.engine.url
+    # The query may hold a password too.
+    return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

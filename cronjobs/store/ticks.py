@@ -1,0 +1,160 @@
+"""What a tick reads first and writes last, the audit trail, and pruning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cronjobs.store.sql import is_postgresql, run
+from cronjobs.tables import audit, meta, ticks, to_microseconds
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All that an idle tick needs to know, in one round trip."""
+
+    now: datetime
+    project: str
+    environment: str
+    schema_revision: str
+    oldest_code: str
+    pruned_at: datetime | None
+    expired: bool  # a lease ran out
+    schedules_due: bool
+    jobs_due: bool
+    last_fingerprint: str | None  # of the file this host carried at its previous tick
+    fingerprint_known: bool  # some host has applied this file before
+    last_tick_at: datetime | None  # of any host
+
+
+def overview(connection: Connection, *, host: str, fingerprint: str) -> Overview:
+    """Read what is owed; *host* and *fingerprint* are this tick's."""
+    row = run(
+        connection,
+        """
+        WITH RECURSIVE {branches}
+        SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at,
+          EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}) AS expired,
+          EXISTS (SELECT 1 FROM {schedules} WHERE status = 'active' AND next_at IS NOT NULL
+                  AND (next_at <= {now} OR seen_until > {now})) AS schedules_due,
+          EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND NOT {paused} AND EXISTS (
+                    SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
+                    AND j.run_at <= {now})) AS jobs_due,
+          (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.started_at DESC, t.id DESC LIMIT 1)
+            AS last_fingerprint,
+          EXISTS (SELECT 1 FROM {audit} a WHERE a.action = 'sync' AND a.subject = :fingerprint) AS fingerprint_known,
+          (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at
+        FROM {meta} m WHERE m.id = 1""",
+        host=host,
+        fingerprint=fingerprint,
+    ).one()
+    facts = dict(row._mapping)
+    for name in ("expired", "schedules_due", "jobs_due", "fingerprint_known"):
+        facts[name] = bool(facts[name])
+    return Overview(**facts)
+
+
+def begin_tick(connection: Connection, row: dict[str, Any]) -> None:
+    """Write the row of a tick that has work; at its end ``end_tick`` completes it."""
+    connection.execute(_insert(connection).values(row).on_conflict_do_nothing(index_elements=[ticks.c.tick]))
+
+
+def end_tick(connection: Connection, row: dict[str, Any]) -> None:
+    """Write what a tick did and why it ended: its only write, if it was idle."""
+    changes = {name: row[name] for name in ("finished_at", "did", "ended", "fingerprint")}
+    insert_ = _insert(connection).values(row)
+    connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
+
+
+def _insert(connection: Connection) -> Any:
+    return (postgresql if is_postgresql(connection) else sqlite).insert(ticks)
+
+
+def any_schedule(connection: Connection) -> bool:
+    return run(connection, "SELECT 1 FROM {schedules} LIMIT 1").first() is not None
+
+
+def record(
+    connection: Connection,
+    *,
+    action: str,
+    subject: str = "",
+    actor: str | None = None,
+    host: str | None = None,
+    why: str | None = None,
+    detail: dict[str, Any] | None = None,
+    at: datetime | None = None,
+) -> None:
+    """Append to the audit trail. ``actor`` None: whom the database knows."""
+    values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
+    if actor is not None:
+        values["actor"] = actor
+    if at is not None:
+        values["at"] = at  # type: ignore[assignment]
+    connection.execute(insert(audit).values(values))
+
+
+def last_audit(connection: Connection, action: str, subject: str) -> Any:
+    return connection.execute(
+        select(audit).where(audit.c.action == action, audit.c.subject == subject).order_by(audit.c.at.desc()).limit(1)
+    ).first()
+
+
+# --- prune ------------------------------------------------------------------------------------------------------------
+
+# A keyed job's key stays spent: its row is stripped, and goes only after retention.keys.
+_PRUNE_JOBS: Final = """DELETE FROM {jobs} WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
+  status = :status AND idempotency_key IS NULL AND finished_at < :before ORDER BY finished_at LIMIT :batch)"""
+_PRUNE_KEYS: Final = """DELETE FROM {jobs} WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
+  status = :status AND idempotency_key IS NOT NULL AND finished_at < :before ORDER BY finished_at LIMIT :batch)"""
+_STRIP_RUNS: Final = """DELETE FROM {job_runs} WHERE job_id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
+  status = :status AND idempotency_key IS NOT NULL AND finished_at < :before ORDER BY finished_at DESC LIMIT :batch)"""
+_STRIP: Final = """UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:empty AS {json_type}),
+  result = NULL WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND status = :status
+  AND idempotency_key IS NOT NULL AND finished_at < :before
+  AND (result IS NOT NULL OR CAST(payload AS text) <> :empty) ORDER BY finished_at LIMIT :batch)"""
+# Never above the watermark: an occurrence that is not settled yet has no row, and one just below it explains a gap.
+_PRUNE_OCCURRENCES: Final = """DELETE FROM {occurrences} AS c WHERE c.last_for < :before AND EXISTS (
+  SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)"""
+_PRUNE_TICKS: Final = "DELETE FROM {ticks} WHERE started_at < :before"
+_PRUNE_EFFECTS: Final = "DELETE FROM {effects} WHERE begun_at < :before"
+
+
+@dataclass(frozen=True)
+class PruneBefore:
+    """Instants before which rows have served their time, by what they are."""
+
+    succeeded: datetime
+    dead: datetime
+    keys: datetime
+    occurrences: datetime
+    effects: datetime
+
+
+def prune(connection: Connection, before: PruneBefore, batch: int) -> int:
+    """Remove one bounded batch of each kind of old row; return how many rows went."""
+    gone = 0
+    limits = {"succeeded": before.succeeded, "dead": before.dead, "cancelled": before.dead}
+    for status, limit in limits.items():
+        gone += _rows(connection, _PRUNE_JOBS, status=status, before=limit, batch=batch)
+        _rows(connection, _STRIP_RUNS, status=status, before=limit, batch=batch)
+        _rows(connection, _STRIP, status=status, before=limit, batch=batch, empty="{}")
+        gone += _rows(connection, _PRUNE_KEYS, status=status, before=min(before.keys, limit), batch=batch)
+    gone += _rows(connection, _PRUNE_OCCURRENCES, before=before.occurrences)
+    gone += _rows(connection, _PRUNE_TICKS, before=before.occurrences)
+    gone += _rows(connection, _PRUNE_EFFECTS, before=before.effects)
+    return gone
+
+
+def _rows(connection: Connection, statement: str, **parameters: Any) -> int:
+    if not is_postgresql(connection):
+        parameters["before"] = to_microseconds(parameters["before"])
+    return run(connection, statement, **parameters).rowcount
+
+
+def set_pruned_at(connection: Connection, now: datetime) -> None:
+    connection.execute(update(meta).values(pruned_at=now))

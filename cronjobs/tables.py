@@ -1,0 +1,456 @@
+"""The tables as SQLAlchemy Core sees them; ``alembic/versions`` makes them, a test holds both together.
+
+Every column that a caller may leave out has a server-side default, so that any language enqueues with plain SQL.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Dialect,
+    Float,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+# SQLite holds instants as whole microseconds. This range refuses what people write by mistake: text, seconds and
+# milliseconds lie below it (1973 in microseconds), nanoseconds above it (the end of year 9999).
+SQLITE_FIRST_INSTANT: Final = 100_000_000_000_000
+SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
+
+WAITING_SQL: Final = "status IN ('queued', 'failed')"
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware UTC datetime: timestamptz on PostgreSQL, integer microseconds since 1970 on SQLite.
+
+    SQLAlchemy's ``DateTime(timezone=True)`` would drop the offset on SQLite without a word.
+    """
+
+    impl = BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(BigInteger())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone: pass an aware datetime, e.g. datetime.now(UTC)")
+        return value if dialect.name == "postgresql" else to_microseconds(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            return value.astimezone(UTC)
+        return from_microseconds(value)
+
+
+def to_microseconds(instant: datetime) -> int:
+    return (instant - EPOCH) // MICROSECOND
+
+
+def from_microseconds(value: int) -> datetime:
+    return EPOCH + timedelta(microseconds=value)
+
+
+@dataclass(frozen=True)
+class BadJson:
+    """What stands in for a JSON value that plain SQL wrote and nobody can read; one such row never stops the others."""
+
+    reason: str
+
+
+def read_json(value: str | bytes) -> Any:
+    """Parse JSON that anyone may have written; what cannot be read comes back as ``BadJson``."""
+    try:
+        return json.loads(value, parse_constant=_refuse_constant)
+    except RecursionError:
+        return BadJson("JSON is nested too deeply")
+    except ValueError as error:
+        return BadJson(f"not JSON: {error}")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+class Json(TypeDecorator[Any]):
+    """JSONB on PostgreSQL, text on SQLite (a column declared JSON has numeric affinity there: '"5"' would become 5)."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(JSONB(none_as_null=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return read_json(value) if isinstance(value, str | bytes) and dialect.name != "postgresql" else value
+
+
+class server_now(FunctionElement[datetime]):  # noqa: N801 SQL functions are lower case
+    """The database's clock as a column default."""
+
+    inherit_cache = True
+    type = Instant()
+
+
+@compiles(server_now, "postgresql")
+def _server_now_postgresql(element: server_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "statement_timestamp()"
+
+
+@compiles(server_now, "sqlite")
+def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) -> str:
+    # unixepoch('subsec') needs SQLite 3.42; julianday() loses whole milliseconds to its float.
+    return (
+        "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
+    )
+
+
+class server_caller(FunctionElement[str]):  # noqa: N801
+    """Who is connected, where the database knows: user and application name."""
+
+    inherit_cache = True
+    type = Text()
+
+
+@compiles(server_caller, "postgresql")
+def _server_caller_postgresql(element: server_caller, compiler: SQLCompiler, **kw: Any) -> str:
+    return "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
+
+
+@compiles(server_caller, "sqlite")
+def _server_caller_sqlite(element: server_caller, compiler: SQLCompiler, **kw: Any) -> str:
+    return "NULL"
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pk",
+        "ck": "%(table_name)s_%(constraint_name)s_ck",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fk",
+    }
+)
+
+# SQLite counts ids itself only in a column that is exactly INTEGER PRIMARY KEY.
+RowId = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _instants(*columns: str) -> list[CheckConstraint]:
+    """CHECKs that hold SQLite's instants to microseconds; PostgreSQL has a type for them."""
+    return [
+        CheckConstraint(
+            f"{column} IS NULL OR (typeof({column}) = 'integer' AND {column} BETWEEN {SQLITE_FIRST_INSTANT} "
+            f"AND {SQLITE_LAST_INSTANT})",
+            name=f"{column}_microseconds",
+        ).ddl_if(dialect="sqlite")
+        for column in columns
+    ]
+
+
+jobs = Table(
+    "cronjobs_jobs",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("job_type", Text, nullable=False),
+    Column("payload", Json, nullable=False, server_default=text("'{}'")),
+    Column("meta", Json, nullable=False, server_default=text("'{}'")),
+    Column("queue", Text, nullable=False, server_default=text("'default'")),
+    Column("priority", SmallInteger, nullable=False, server_default=text("5")),
+    Column("status", Text, nullable=False, server_default=text("'queued'")),
+    Column("run_at", Instant, nullable=False, server_default=server_now()),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("losses", Integer, nullable=False, server_default=text("0")),
+    Column("interruptions", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer),
+    Column("timeout_s", Float),
+    Column("locked_by", Text),
+    Column("locked_until", Instant),
+    Column("idempotency_key", Text),
+    Column("concurrency_key", Text),
+    Column("schedule", Text),
+    Column("scheduled_for", Instant),
+    Column("last_error", Text),
+    Column("error_type", Text),
+    Column("last_failed_at", Instant),
+    Column("result", Json),
+    Column("enqueued_by", Text, server_default=server_caller()),
+    Column("cancel_requested_at", Instant),
+    Column("created_at", Instant, nullable=False, server_default=server_now()),
+    Column("started_at", Instant),
+    Column("finished_at", Instant),
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("idempotency_key"),
+    CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
+    CheckConstraint(
+        "(status = 'running') = (locked_by IS NOT NULL) AND (status = 'running') = (locked_until IS NOT NULL)",
+        name="leased_when_running",
+    ),
+    CheckConstraint(
+        "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
+    ),
+    CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+    CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
+    CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
+    CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
+    *_instants(
+        "run_at",
+        "locked_until",
+        "scheduled_for",
+        "last_failed_at",
+        "cancel_requested_at",
+        "created_at",
+        "started_at",
+        "finished_at",
+    ),
+    # SQLite takes any type in any column; a text where a number is meant would stop the program that reads the row.
+    CheckConstraint(
+        "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
+        "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
+        "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
+        "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
+        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null')",
+        name="types",
+    ).ddl_if(dialect="sqlite"),
+    sqlite_autoincrement=True,  # or the id of a pruned job comes back for another
+)
+
+# What is due: one limited branch per (queue, priority), so neither a flood at another priority nor a future is read.
+Index(
+    "cronjobs_jobs_waiting_idx",
+    jobs.c.queue,
+    jobs.c.priority,
+    jobs.c.run_at,
+    jobs.c.id,
+    postgresql_where=text(WAITING_SQL),
+    sqlite_where=text(WAITING_SQL),
+)
+# Expired leases. Not "WHERE status = 'running'": that predicate draws the finish statement off the primary key.
+Index(
+    "cronjobs_jobs_leased_idx",
+    jobs.c.locked_until,
+    postgresql_where=text("locked_until IS NOT NULL"),
+    sqlite_where=text("locked_until IS NOT NULL"),
+)
+# Is an unfinished job of this schedule there (overlap)?
+Index(
+    "cronjobs_jobs_schedule_idx",
+    jobs.c.schedule,
+    postgresql_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
+    sqlite_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
+)
+Index(
+    "cronjobs_jobs_concurrency_idx",
+    jobs.c.concurrency_key,
+    postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
+    sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
+)
+# What died lately, what may be pruned.
+Index(
+    "cronjobs_jobs_finished_idx",
+    jobs.c.status,
+    jobs.c.finished_at,
+    postgresql_where=text("finished_at IS NOT NULL"),
+    sqlite_where=text("finished_at IS NOT NULL"),
+)
+
+job_runs = Table(
+    "cronjobs_job_runs",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("finished_at", Instant, nullable=False),
+    Column("runner", Text, nullable=False),
+    Column("worker", Text),
+    Column("error_type", Text),
+    Column("error", Text),
+    Column("traceback", Text),
+    Column("output", Text),
+    PrimaryKeyConstraint("job_id", "attempt"),
+    ForeignKeyConstraint(["job_id"], ["cronjobs_jobs.id"], ondelete="CASCADE"),
+    CheckConstraint(
+        "outcome IN ('succeeded', 'failed', 'timed_out', 'lost', 'interrupted', 'cancelled', 'snoozed')", name="outcome"
+    ),
+    *_instants("started_at", "finished_at"),
+)
+Index("cronjobs_job_runs_finished_idx", job_runs.c.finished_at)
+
+schedules = Table(
+    "cronjobs_schedules",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("definition", Json, nullable=False),
+    Column("fingerprint", Text, nullable=False),  # of the file that defined it
+    Column("status", Text, nullable=False, server_default=text("'active'")),
+    Column("seen_until", Instant, nullable=False),  # the watermark: every occurrence up to here is in the ledger
+    Column("next_at", Instant),  # a hint, so that an idle tick parses no cron; NULL: it never comes due again
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("name"),
+    CheckConstraint("status IN ('active', 'retired')", name="status"),
+    *_instants("seen_until", "next_at"),
+    sqlite_autoincrement=True,
+)
+
+occurrences = Table(
+    "cronjobs_occurrences",
+    metadata,
+    Column("schedule_id", BigInteger, nullable=False),
+    Column("first_for", Instant, nullable=False),
+    Column("last_for", Instant, nullable=False),
+    Column("count", Integer, nullable=False, server_default=text("1")),
+    Column("outcome", Text, nullable=False),
+    Column("reason", Text),
+    Column("job_id", BigInteger),  # made, or given way to, or coalesced into; no foreign key: it outlives jobs
+    Column("decided_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("schedule_id", "last_for"),
+    CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
+    CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
+    *_instants("first_for", "last_for", "decided_at"),
+)
+Index(
+    "cronjobs_occurrences_job_idx",
+    occurrences.c.job_id,
+    postgresql_where=text("job_id IS NOT NULL"),
+    sqlite_where=text("job_id IS NOT NULL"),
+)
+Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
+
+ticks = Table(
+    "cronjobs_ticks",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("tick", Text, nullable=False),  # the token that ends its locked_by
+    Column("host", Text, nullable=False),
+    Column("boot_id", Text),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("fingerprint", Text),
+    Column("started_at", Instant, nullable=False),
+    Column("finished_at", Instant),  # NULL: still at work, or killed
+    Column("did", Json, nullable=False, server_default=text("'{}'")),
+    Column("ended", Text),  # why it ended
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("tick"),
+    *_instants("started_at", "finished_at"),
+    sqlite_autoincrement=True,
+)
+Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.started_at)
+Index("cronjobs_ticks_started_idx", ticks.c.started_at)
+
+effects = Table(
+    "cronjobs_effects",
+    metadata,
+    Column("key", Text, nullable=False),
+    Column("job_id", BigInteger),
+    Column("attempt", Integer),
+    Column("state", Text, nullable=False, server_default=text("'begun'")),
+    Column("begun_at", Instant, nullable=False, server_default=server_now()),
+    Column("recorded_at", Instant),
+    Column("result", Json),
+    PrimaryKeyConstraint("key"),
+    CheckConstraint("state IN ('begun', 'recorded', 'stopped')", name="state"),
+    CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
+    *_instants("begun_at", "recorded_at"),
+)
+Index("cronjobs_effects_job_idx", effects.c.job_id)
+
+queues = Table(
+    "cronjobs_queues",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("max_waiting", Integer),
+    Column("on_full", Text, nullable=False, server_default=text("'error'")),
+    Column("dropped", BigInteger, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("name"),
+    CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
+    CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
+)
+
+pauses = Table(
+    "cronjobs_pauses",
+    metadata,
+    Column("scope", Text, nullable=False),
+    Column("name", Text, nullable=False, server_default=text("''")),  # '' for scope all
+    Column("until", Instant),  # NULL: until someone resumes
+    Column("by", Text),
+    Column("why", Text),
+    Column("paused_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("scope", "name"),
+    CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
+    *_instants("until", "paused_at"),
+)
+
+audit = Table(
+    "cronjobs_audit",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("at", Instant, nullable=False, server_default=server_now()),
+    Column("actor", Text, server_default=server_caller()),
+    Column("host", Text),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False, server_default=text("''")),
+    Column("why", Text),
+    Column("detail", Json),
+    PrimaryKeyConstraint("id"),
+    *_instants("at"),
+    sqlite_autoincrement=True,
+)
+Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
+
+meta = Table(
+    "cronjobs_meta",
+    metadata,
+    Column("id", Integer, nullable=False, server_default=text("1"), autoincrement=False),
+    Column("project", Text, nullable=False, server_default=text("''")),
+    Column("environment", Text, nullable=False, server_default=text("''")),
+    Column("schema_revision", Text, nullable=False),
+    Column("oldest_code", Text, nullable=False),
+    Column("pruned_at", Instant),
+    PrimaryKeyConstraint("id"),
+    CheckConstraint("id = 1", name="one_row"),
+    *_instants("pruned_at"),
+)
+
+VERSION_TABLE: Final = "cronjobs_alembic_version"
+SCHEMA_REVISION: Final = "0001"  # the newest that this code knows; a test holds it to alembic's head

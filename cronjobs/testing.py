@@ -1,0 +1,47 @@
+"""What users' tests (and ours) need: a clock that they move themselves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from cronjobs.clock import SYSTEM
+
+
+class FakeClock:
+    """A clock that stands still until it is moved, on SQLite and on a real PostgreSQL alike.
+
+    Hand it to ``Database(address, clock=…)``. It starts at *start* (aware), else at the present. PostgreSQL's own clock
+    goes on between reading ``shift`` and running the statement, so its fake now is later by that moment, never earlier.
+    Column defaults of the tables know nothing of it.
+    """
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._now = SYSTEM.now() if start is None else _utc(start)
+        self._advanced_s = 0.0
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        """Real seconds plus what was advanced: who waits for a lock under a fake clock still gives up."""
+        return SYSTEM.monotonic() + self._advanced_s
+
+    @property
+    def shift(self) -> timedelta:
+        return self._now - SYSTEM.now()
+
+    def advance(self, by: timedelta) -> datetime:
+        """Move on by *by* (negative: the wall clock steps back, the monotonic one does not); return the new now."""
+        return self.set(self._now + by)
+
+    def set(self, instant: datetime) -> datetime:
+        instant = _utc(instant)
+        self._advanced_s += max(0.0, (instant - self._now).total_seconds())
+        self._now = instant
+        return instant
+
+
+def _utc(instant: datetime) -> datetime:
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant!r} has no time zone: pass an aware datetime, e.g. datetime(2026, 1, 1, tzinfo=UTC)")
+    return instant.astimezone(UTC)

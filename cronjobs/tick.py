@@ -1,0 +1,364 @@
+"""``run-due``, top to bottom: recover, sync, materialise, loop, stop, prune, record."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from types import FrameType
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events, jobtypes
+from cronjobs.clock import Clock
+from cronjobs.database import Database
+from cronjobs.definitions import fingerprint
+from cronjobs.ends import decide_end, outcome_of_expired
+from cronjobs.errors import DatabaseError, ForeignDatabase
+from cronjobs.identity import Identity
+from cronjobs.jobtypes import JobTypes
+from cronjobs.loop import Counts, Limits, Loop
+from cronjobs.materialise import materialise
+from cronjobs.model import Finished, Lost
+from cronjobs.settings import Settings
+from cronjobs.store import leases, meta, ticks
+from cronjobs.store.ticks import Overview, PruneBefore
+from cronjobs.sync import sync
+from cronjobs.version import __version__
+from cronjobs.watchdog import Watchdog
+from cronjobs.worker import Surroundings, Workers
+
+RECOVER_BATCH: Final = 200
+PRUNE_EVERY: Final = timedelta(hours=1)
+PRUNE_BATCH: Final = 2000
+SPARE_TIME_S: Final = 10.0  # what must be left of the tick for it to prune
+WRONG_CLOCK: Final = timedelta(days=1)
+SKEW: Final = timedelta(seconds=60)
+
+
+@dataclass
+class Result:
+    """What a tick did. ``stuck``: a thread still runs, so the process must end at once."""
+
+    ended: str = ""
+    counts: Counts = field(default_factory=Counts)
+    occurrences: dict[str, int] = field(default_factory=dict)
+    recovered: int = 0
+    pruned: int = 0
+    faults: int = 0  # of the user's code and configuration
+    trouble: str | None = None  # of the database
+    stuck: bool = False
+    signal: int | None = None
+
+    def did(self) -> dict[str, Any]:
+        """The non-zero figures, for the tick's row."""
+        counts = {name: count for name, count in asdict(self.counts).items() if count}
+        more: dict[str, Any] = {"recovered": self.recovered, "pruned": self.pruned, "occurrences": self.occurrences}
+        return counts | {name: value for name, value in more.items() if value}
+
+    def exit_code(self, fail_on: str = "dead") -> int:
+        """0 the tick did its work; 1 a job ended dead; 3 configuration; 4 database; 128+n signal."""
+        if self.trouble is not None:
+            return 4
+        if self.signal is not None:
+            return 128 + self.signal
+        if self.faults:
+            return 3
+        failed = self.counts.dead + (self.counts.failed + self.counts.timed_out if fail_on == "any" else 0)
+        return 1 if failed and fail_on != "never" else 0
+
+
+@dataclass
+class Tick:
+    """One run of ``run-due``. ``deadline`` is in seconds of the monotonic clock; ``began`` when the process did."""
+
+    settings: Settings
+    database: Database
+    identity: Identity
+    clock: Clock
+    watchdog: Watchdog
+    began: float
+    deadline: float
+    emit: Callable[[events.Event], None]
+    limits: Limits = field(default_factory=Limits)
+    say_not_started: bool = False
+    on_output: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.result = Result()
+        self.loop: Loop | None = None
+        self.job_types: JobTypes | None = None
+        self.row_begun = False
+        self.stop_requested: str | None = None
+        self.started_at: datetime | None = None
+        self.fingerprint: str | None = None
+
+    # --- the story ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Do the tick; what it did is in the result. Raises ForeignDatabase and SchemaMissing before anything ran."""
+        result = self.result
+        result.faults += len(self.settings.problems)
+        with self._signals():
+            try:
+                seen = self._look()
+                if seen.expired:
+                    result.recovered = self._recover()
+                self._sync(seen)
+                if seen.schedules_due and self._go_on():
+                    self._materialise()
+                if (seen.jobs_due or result.recovered or result.occurrences.get("enqueued")) and self._go_on():
+                    self._load_handlers()
+                    self._work()
+                self._prune(seen)
+                self._record()
+            except DatabaseError as error:
+                if self.started_at is None:
+                    raise  # nothing ran: the caller tells it, with the exit code of the error
+                result.trouble = str(error)
+                self.emit(events.database_trouble(str(error)))
+        return result
+
+    def _look(self) -> Overview:
+        mark = fingerprint(self.settings)
+        with self.database.read() as connection:
+            meta.require_schema(connection)
+            sent = self.clock.monotonic()
+            seen = ticks.overview(connection, host=self.identity.host, fingerprint=mark)
+        self._require_ours(seen)
+        self.now_read_at, self.database_now = sent, seen.now
+        self.started_at = seen.now - timedelta(seconds=sent - self.began)
+        skew = self.clock.now() - seen.now
+        if abs(skew) > SKEW:
+            self.emit(events.clock_skew(skew.total_seconds()))
+        return seen
+
+    def _require_ours(self, seen: Overview) -> None:
+        ours = (self.settings.project, self.settings.environment)
+        theirs = (seen.project, seen.environment)
+        if ours == theirs:
+            return
+        if theirs == ("", ""):
+            with self.database.write() as connection:
+                meta.adopt(connection, *ours, actor="first tick")
+            return
+        what = "project" if ours[0] != theirs[0] else "environment"
+        index = 0 if what == "project" else 1
+        raise ForeignDatabase(what=what, theirs=theirs[index], ours=ours[index])
+
+    def _recover(self) -> int:
+        """Settle attempts whose lease ran out: by what their runner wrote about them, else as lost."""
+        self._load_handlers()
+        recovered = 0
+        while self._go_on():
+            with self.database.write() as connection:
+                self._begin_row(connection)
+                now, expired = leases.expired_leases(connection, RECOVER_BATCH)
+                decided = [
+                    decide_end(
+                        Finished(found.job, outcome_of_expired(found)),
+                        self._types().policy(found.job.job_type, self.settings),
+                        now,
+                        max_losses=self.settings.run.max_losses,
+                    )
+                    for found in expired
+                ]
+                rows = [
+                    # The history row is there, or the attempt began, as far as anyone knows, when it was claimed.
+                    replace(end.finish, outcome=None) if found.outcome else replace(end.finish, duration=None)
+                    for found, end in zip(expired, decided, strict=True)
+                ]
+                written = leases.finish(connection, rows).written if rows else frozenset()
+            for end in decided:
+                if end.finish.lease.job_id in written:
+                    self._count_recovered(end.finished, end)
+            recovered += len(written)
+            if len(expired) < RECOVER_BATCH:
+                break
+        return recovered
+
+    def _count_recovered(self, finished: Finished, end: Any) -> None:
+        if isinstance(finished.outcome, Lost):
+            self.result.counts.lost += 1
+            self.emit(events.job_lost(finished.job, end.transition))
+        else:
+            policy = self._types().policy(finished.job.job_type, self.settings)
+            self.emit(events.job_ended(finished, end.transition, policy))
+        if end.transition.status == "dead":
+            self.result.counts.dead += 1
+
+    def _sync(self, seen: Overview) -> None:
+        """Apply the file if nobody has, or if this host's last tick carried another: a deploy, or a roll-back."""
+        mark = fingerprint(self.settings)
+        self.fingerprint = mark
+        carried_another = seen.last_fingerprint is not None and seen.last_fingerprint != mark
+        if seen.fingerprint_known and not carried_another:
+            return
+        if not seen.fingerprint_known and not self.settings.schedules and not self.settings.disabled_schedules:
+            with self.database.read() as connection:
+                if not ticks.any_schedule(connection):
+                    return  # nothing to apply, nothing to retire
+        done = sync(
+            self.database,
+            self.settings,
+            self._emit_occurrence,
+            host=self.identity.host,
+            actor="tick",
+            before_writing=self._begin_row,
+        )
+        if done.plan.refused:
+            self.result.faults += 1
+            self.emit(events.fault(str(self.settings.file), done.plan.refused))
+        if not done.applied:
+            self.fingerprint = seen.last_fingerprint  # so that the next tick sees the change again
+
+    def _materialise(self) -> None:
+        materialise(
+            self.database,
+            self._emit_occurrence,
+            but=self.settings.disabled_schedules,
+            before_writing=self._begin_row,
+        )
+
+    def _emit_occurrence(self, event: events.Event) -> None:
+        kind, _, outcome = event.name.partition(".")
+        if kind == "schedule" and "count" in event.facts:
+            counts = self.result.occurrences
+            counts[outcome] = counts.get(outcome, 0) + event.facts["count"]
+        elif event.name == "schedule.broken":
+            self.result.faults += 1
+        self.emit(event)
+
+    def _work(self) -> None:
+        run = self.settings.run
+        around = Surroundings(self.settings.folder, run.budget, self.settings.secrets, self.on_output)
+        self.loop = Loop(
+            database=self.database,
+            settings=self.settings,
+            job_types=self._types(),
+            workers=Workers(run.workers, around, self.clock),
+            watchdog=self.watchdog,
+            clock=self.clock,
+            locked_by=str(self.identity),
+            deadline=self.deadline,
+            database_now=self.database_now,
+            now_read_at=self.now_read_at,
+            emit=self.emit,
+            before_writing=self._begin_row,
+            limits=self.limits,
+            counts=self.result.counts,
+        )
+        if self.stop_requested is not None:
+            self.loop.stop(self.stop_requested)
+        self.result.ended = self.loop.run()
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Due work that this tick did not begin: of unknown type, or too long for what is left."""
+        if self.loop is None or self.loop.trouble is not None:
+            return
+        remaining = self.deadline - self.clock.monotonic()
+        types = self._types().types
+        with self.database.read() as connection:
+            for job_type, waiting in leases.unresolved(connection, types.keys()):
+                self.emit(events.unresolved(job_type, waiting))
+            if self.say_not_started:
+                for job_type, timeout_s, waiting in leases.due_by_type(connection, self.limits.queue):
+                    if job_type in types and self.limits.only in (None, job_type):
+                        needs = timeout_s if timeout_s is not None else types[job_type].timeout.total_seconds()
+                        self.emit(events.not_started(job_type, waiting, needs, remaining))
+
+    def _prune(self, seen: Overview) -> None:
+        """Remove a bounded batch of old rows, at most hourly, and only in spare time."""
+        now, retention = seen.now, self.settings.retention
+        due = seen.pruned_at is None or abs(now - seen.pruned_at) >= PRUNE_EVERY
+        held = self.loop is not None and (self.loop.held or self.loop.trouble is not None)
+        if not due or held or not self._go_on() or self.deadline - self.clock.monotonic() < SPARE_TIME_S:
+            return
+        with self.database.write() as connection:
+            self._begin_row(connection)
+            # After a jump of the clock nothing is old for certain: this tick and the next hour's prune nothing.
+            if seen.last_tick_at is None or abs(now - seen.last_tick_at) <= WRONG_CLOCK:
+                before = PruneBefore(
+                    succeeded=now - retention.succeeded,
+                    dead=now - retention.dead,
+                    keys=now - retention.keys,
+                    occurrences=now - retention.occurrences,
+                    effects=now - retention.effects,
+                )
+                self.result.pruned = ticks.prune(connection, before, PRUNE_BATCH)
+            ticks.set_pruned_at(connection, now)
+
+    def _record(self) -> None:
+        if not self.result.ended:
+            self.result.ended = self.stop_requested or "nothing is due"
+        if self.loop is not None:
+            self.result.stuck = self.loop.finish(self._write_row)
+            if self.loop.trouble is not None:
+                self.result.trouble = str(self.loop.trouble)
+            return
+        with self.database.write() as connection:
+            self._write_row(connection)
+
+    # --- the tick's row -----------------------------------------------------------------------------------------------
+
+    def _begin_row(self, connection: Connection) -> None:
+        """A working tick INSERTs its row with its first write, so that a killed one has left a trace."""
+        if not self.row_begun:
+            self.row_begun = True  # should this transaction roll back, the last write still writes the whole row
+            ticks.begin_tick(connection, self._row())
+
+    def _write_row(self, connection: Connection) -> None:
+        finished_at = self.database_now + timedelta(seconds=self.clock.monotonic() - self.now_read_at)
+        ticks.end_tick(
+            connection,
+            self._row() | {"finished_at": finished_at, "did": self.result.did(), "ended": self.result.ended},
+        )
+
+    def _row(self) -> dict[str, Any]:
+        return {
+            "tick": self.identity.tick,
+            "host": self.identity.host,
+            "boot_id": self.identity.boot_id,
+            "pid": self.identity.pid,
+            "version": __version__,
+            "fingerprint": self.fingerprint,
+            "started_at": self.started_at,
+        }
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _load_handlers(self) -> None:
+        if self.job_types is None:
+            self.job_types = jobtypes.load(self.settings)
+            self.result.faults += len(self.job_types.faults)
+            for fault in self.job_types.faults:
+                self.emit(events.fault(fault.where, fault.what))
+
+    def _types(self) -> JobTypes:
+        self._load_handlers()
+        assert self.job_types is not None
+        return self.job_types
+
+    def _go_on(self) -> bool:
+        return self.stop_requested is None and self.clock.monotonic() < self.deadline
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT begin shutdown; a second one ends it."""
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            self.stop_requested = self.stop_requested or signal.Signals(number).name
+            self.result.signal = number
+            if self.loop is not None:
+                self.loop.stop(self.stop_requested)
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,102 @@
+"""Real commands for tests: run in a folder of their own, and marked, so that whatever outlives its test is found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cronjobs.clock import SYSTEM, process_started, sleep
+from cronjobs.model import Outcome
+from cronjobs.process import Command, ExitCodes, run_command
+from cronjobs.testing import FakeClock
+
+LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="subreaper, PDEATHSIG and /proc are Linux's")
+
+
+class Stop:
+    """What a worker hands in: anyone may set the reason at any time."""
+
+    reason: str | None = None
+
+
+class Shell:
+    """Runs commands in a folder of their own, marked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.clock = FakeClock()
+        self.stop = Stop()
+        self.seen = ""
+        self.on_output: Callable[[str], None] | None = None
+
+    def run(
+        self,
+        *argv: str,
+        stdin: bytes = b"{}",
+        timeout: float = 30,
+        grace: float = 5,
+        exit_codes: ExitCodes | None = None,
+        **env: str,
+    ) -> tuple[Outcome, str | None]:
+        command = Command(
+            argv,
+            self.folder,
+            {"PATH": "/usr/bin:/bin", "MARK": self.mark, **env},
+            stdin,
+            timedelta(seconds=timeout),
+            timedelta(seconds=grace),
+            exit_codes or ExitCodes(),
+        )
+        return run_command(command, self.stop, clock=self.clock, on_output=self.on_output)
+
+    def sh(self, script: str, **options: float) -> tuple[Outcome, str | None]:
+        return self.run("sh", "-c", script, **options)  # type: ignore[arg-type]
+
+    def when(self, text: str, act: Callable[[], object]) -> None:
+        """Call *act* once *text* was printed."""
+        done: list[bool] = []
+
+        def watch(news: str) -> None:
+            self.seen += news
+            if text in self.seen and not done:
+                done.append(True)
+                act()
+
+        self.on_output = watch
+
+    def alive(self) -> set[int]:
+        mark, found = f"MARK={self.mark}".encode(), set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0") and process_started(int(folder.name)):
+                    found.add(int(folder.name))
+            except OSError:
+                continue
+        return found
+
+
+@contextmanager
+def marked_shell(folder: Path) -> Iterator[Shell]:
+    """A Shell after which no process of its own may be left."""
+    shell = Shell(folder)
+    yield shell
+    left = shell.alive()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def until(condition: Callable[[], object], within_s: float = 10) -> None:
+    deadline = SYSTEM.monotonic() + within_s
+    while not condition():
+        assert SYSTEM.monotonic() < deadline, "it did not come true in time"
+        sleep(0.005)

@@ -1,0 +1,43 @@
+"""A cronjobs.yaml in the working folder, read; shared by the tests of the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cronjobs.config import load
+from cronjobs.errors import ConfigError
+from cronjobs.settings import Settings
+
+DATABASE = "database: sqlite:///x.db\n"
+
+
+def read(text: str | bytes, environ: dict[str, str] | None = None, **options: Any) -> Settings:
+    Path("cronjobs.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
+    return load(None, environ=environ or {}, **options)
+
+
+def problems(text: str | bytes, environ: dict[str, str] | None = None, **options: Any) -> list[str]:
+    """Of a file that can be used."""
+    return [str(problem) for problem in read(text, environ, **options).problems]
+
+
+def refusal(text: str | bytes, environ: dict[str, str] | None = None, **options: Any) -> list[str]:
+    """Of a file that cannot."""
+    with pytest.raises(ConfigError) as refused:
+        read(text, environ, **options)
+    assert str(refused.value).splitlines() == [str(problem) for problem in refused.value.problems]
+    return [str(problem) for problem in refused.value.problems]
+
+
+def cases(table: str) -> list[tuple[str, str]]:
+    """Lines of YAML, each with what is said of it indented below."""
+    found: list[tuple[str, str]] = []
+    for line in table.strip().splitlines():
+        if line.startswith("    "):
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}".strip())
+        else:
+            found.append((line, ""))
+    return found

