@@ -25,7 +25,8 @@ class Identity:
     @classmethod
     def here(cls) -> Identity:
         return cls(
-            host=socket.gethostname().replace(":", "-") or "localhost",
+            # Containers get a new random name each time; CRONJOBS_HOST gives theirs a steady one.
+            host=(os.environ.get("CRONJOBS_HOST") or socket.gethostname() or "localhost").replace(":", "-"),
             boot_id=_read("/proc/sys/kernel/random/boot_id"),
             pid_namespace=_namespace(),
             pid=os.getpid(),

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection
@@ -35,17 +36,20 @@ class Registration:
     timeout: timedelta | None = None
     retry: RetryPolicy | None = None
 
-    @property
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.handler)
+
+    @cached_property
     def takes_ctx(self) -> bool:
-        return next(iter(inspect.signature(self.handler).parameters), None) == "ctx"
+        return next(iter(self.signature.parameters), None) == "ctx"
 
     def bind(self, payload: Mapping[str, Any]) -> str | None:
         """Say how *payload*'s keys do not fit the handler's parameters, or None."""
-        signature = inspect.signature(self.handler)
         try:
-            signature.bind(*([None] if self.takes_ctx else []), **payload)
+            self.signature.bind(*([None] if self.takes_ctx else []), **payload)
         except TypeError as error:
-            return f"payload does not fit {self.name}{signature}: {error}"
+            return f"payload does not fit {self.name}{self.signature}: {error}"
         return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cronjobs.jobs import Registration, registered
 from cronjobs.model import RetryPolicy, duration_text
-from cronjobs.settings import JobTypeSettings, Settings
+from cronjobs.settings import Settings
 from cronjobs.text import one_line
 
 
@@ -61,11 +61,11 @@ def load(settings: Settings) -> JobTypes:
     """
     faults = _import_handlers(settings)
     types: dict[str, JobType] = {}
-    for name, registration in registered().items():
-        types[name] = _job_type(settings, settings.job_types.get(name), name, registration)
-    for name, declared in settings.job_types.items():
-        if declared.command is not None:
-            types[name] = _job_type(settings, declared, name, None)
+    for name in registered().keys() | {name for name, declared in settings.job_types.items() if declared.command}:
+        try:
+            types[name] = _job_type(settings, name)
+        except ValueError as error:  # the file's cap below the base that the code says
+            faults.append(Fault(name, f"its retry: in the file does not go with the one in the code: {error}"))
     for name, job_type in list(types.items()):
         if name in settings.disabled_job_types:
             del types[name]
@@ -81,19 +81,23 @@ def load(settings: Settings) -> JobTypes:
     return JobTypes(types, tuple(faults))
 
 
-def _job_type(
-    settings: Settings, declared: JobTypeSettings | None, name: str, registration: Registration | None
-) -> JobType:
+def _job_type(settings: Settings, name: str) -> JobType:
+    declared, registration = settings.job_types.get(name), registered().get(name)
+    command = declared.command if declared else None
+    if command is not None:
+        registration = None
     retry = registration.retry if registration and registration.retry else settings.retry.apply(RetryPolicy())
     timeout = registration.timeout if registration else None
-    env: tuple[tuple[str, str], ...] = ()
     if declared is not None:
         retry = declared.retry.apply(retry)
         timeout = declared.timeout or timeout
-        env = declared.env
-    command = declared.command if declared else None
     return JobType(
-        name, timeout or settings.run.default_timeout, retry, None if command else registration, command, env
+        name,
+        timeout or settings.run.default_timeout,
+        retry,
+        registration,
+        command,
+        declared.env if declared else (),
     )
 
 

@@ -134,9 +134,12 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
     if schedule is None:
         return []
     rows: list[LedgerRow] = []
+    # A watermark that was set back (a restored table, a person) must neither run an occurrence again nor stop here.
+    known = store.recorded(connection, stored.id, stored.seen_until)
 
     def settle(outcome: str, span: Range, reason: str | None = None, job_id: int | None = None) -> None:
-        rows.append(LedgerRow(stored.id, span.first, span.last, span.count, outcome, reason, job_id))
+        if span.last not in known:
+            rows.append(LedgerRow(stored.id, span.first, span.last, span.count, outcome, reason, job_id))
 
     if plan.missed:
         settle("missed", plan.missed, ledger_reason(schedule.catch_up))
@@ -147,6 +150,8 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
     else:
         unfinished = store.unfinished_jobs(connection, stored.name) if plan.run else []
         for instant in plan.run:
+            if instant in known:
+                continue
             placed = overlap(schedule.overlap, unfinished)
             job_id = placed.job_id
             if placed.outcome == "enqueued":

@@ -148,7 +148,8 @@ def transaction(database: Database) -> Iterator[Connection]:
                 connection.exec_driver_sql(_SHORT_LOCKS)
                 if schema is not None and not _schema_exists(connection, schema):
                     connection.exec_driver_sql(f"CREATE SCHEMA {_quoted(schema)}")
-                if connection.exec_driver_sql(_pin(schema)).scalar() is None:
+                connection.exec_driver_sql(_pin(schema))
+                if connection.exec_driver_sql("SELECT current_schema()").scalar() is None:
                     raise DatabaseError(
                         f"database {database.address} has no schema to make tables in: its search_path names none that "
                         'exists. Name one in the configuration, "schema: jobs"'
@@ -198,7 +199,7 @@ def _options() -> dict[str, Any]:
         "target_metadata": metadata,
         "version_table": VERSION_TABLE,
         "include_name": _is_ours,
-        "include_object": lambda _object, name, kind, _reflected, _compared: _is_ours(name, kind, {}),
+        "include_object": _is_compared,
         "process_revision_directives": _number,
     }
 
@@ -206,6 +207,12 @@ def _options() -> dict[str, Any]:
 def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
     """Keep autogenerate's eyes off the tables of the user's own application."""
     return kind != "table" or (name is not None and name.startswith(PREFIX) and name != VERSION_TABLE)
+
+
+def _is_compared(thing: Any, name: str | None, kind: str, _reflected: bool, other: Any) -> bool:
+    # SQLite has no identity columns to reflect, which alembic 1.16 takes for a change.
+    lost_identity = kind == "column" and other is not None and thing.identity is not None and other.identity is None
+    return _is_ours(name, kind, {}) and not lost_identity
 
 
 def _number(_context: Any, _revision: Any, directives: list[Any]) -> None:
@@ -235,13 +242,13 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _pin(schema: str | None) -> str:
-    """SQL that makes bare names mean one schema until the end of the transaction, and returns NULL if there is none.
+    """SQL that makes bare names mean one schema until the end of the transaction.
 
     Without a configured schema it is the one that holds our tables already, else the first of the search_path.
     pg_temp comes last: unnamed, it would come first, and anyone's temporary table would stand in for ours.
     """
     if schema is not None:
-        chosen = "'" + _quoted(schema).replace("'", "''") + "'"
+        chosen = "quote_ident('" + schema.replace("'", "''") + "')"
     else:
         chosen = (
             "quote_ident(coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "

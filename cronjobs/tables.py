@@ -92,7 +92,7 @@ class BadJson:
 def read_json(value: str | bytes) -> Any:
     """Parse JSON that anyone may have written; what cannot be read comes back as ``BadJson``."""
     try:
-        return json.loads(value, parse_constant=_refuse_constant)
+        return _DECODER.decode(value if isinstance(value, str) else bytes(value).decode())
     except RecursionError:
         return BadJson("JSON is nested too deeply")
     except ValueError as error:
@@ -101,6 +101,9 @@ def read_json(value: str | bytes) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class Json(TypeDecorator[Any]):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from postgres import PostgresServer
+from ticking import Project
 
 from cronjobs import migrations
 from cronjobs.database import Database, parse_url
@@ -143,3 +144,13 @@ def database(database_url: str, clock: FakeClock) -> Iterator[Database]:
     database = Database(parse_url(database_url), clock=clock)
     yield database
     database.close()
+
+
+@pytest.fixture
+def project(database_url: str, tmp_path: Path) -> Iterator[Project]:
+    """A folder with a configuration and handlers, on each kind of database; none of its ticks outlives the test."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    project = Project(folder, database_url).configure()
+    yield project
+    project.end_everything()

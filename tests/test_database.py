@@ -20,7 +20,7 @@ from sqlalchemy import text
 
 from cronjobs import migrations
 from cronjobs.database import Database, Turnstile, parse_url
-from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, UsageError
+from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, UsageError
 from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
 
@@ -162,6 +162,15 @@ def test_a_file_that_is_no_database_is_said_in_one_line(tmp_path: Path) -> None:
     ):
         pass
     assert "\n" not in str(caught.value)
+
+
+def test_without_the_driver_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(DriverMissing) as caught:
+        Database(parse_url("postgres://u:hunter2@h/d"))
+    assert str(caught.value) == (
+        "database postgresql://u:***@h/d needs the PostgreSQL driver: pip install 'cronjobs[postgres]'"
+    )
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:

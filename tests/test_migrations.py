@@ -253,21 +253,24 @@ def test_a_role_that_may_not_create_schemas_migrates_in_one_that_is_there(
 DAMAGE = [
     ("DROP INDEX cronjobs_jobs_waiting_idx", ["cronjobs_jobs: index cronjobs_jobs_waiting_idx is missing"]),
     ("DROP VIEW cronjobs_dead_jobs", ["view cronjobs_dead_jobs is missing"]),
-    ("DROP TABLE cronjobs_pauses CASCADE", ["table cronjobs_pauses is missing"]),
+    ("DROP TABLE cronjobs_pauses", ["table cronjobs_pauses is missing"]),
     (
         "DROP INDEX cronjobs_jobs_leased_idx; CREATE INDEX cronjobs_jobs_leased_idx ON cronjobs_jobs (locked_until)",
         ["cronjobs_jobs: index cronjobs_jobs_leased_idx is «"],
     ),
     ("ALTER TABLE cronjobs_queues RENAME COLUMN dropped TO fell", ["cronjobs_queues: column dropped is missing"]),
 ]
+WIDER_PRIORITY = (
+    "ALTER TABLE cronjobs_jobs DROP CONSTRAINT cronjobs_jobs_priority_ck; "
+    "ALTER TABLE cronjobs_jobs ADD CONSTRAINT cronjobs_jobs_priority_ck CHECK (priority BETWEEN 0 AND 99)"
+)
 DAMAGE_POSTGRESQL = [
     (
         "ALTER TABLE cronjobs_jobs DROP CONSTRAINT cronjobs_jobs_status_ck",
         ["cronjobs_jobs: constraint cronjobs_jobs_status_ck is missing"],
     ),
     (
-        "ALTER TABLE cronjobs_jobs DROP CONSTRAINT cronjobs_jobs_priority_ck, "
-        "ADD CONSTRAINT cronjobs_jobs_priority_ck CHECK (priority BETWEEN 0 AND 99)",
+        WIDER_PRIORITY,
         ["cronjobs_jobs: constraint cronjobs_jobs_priority_ck is «CHECK"],
     ),
     (
@@ -276,9 +279,7 @@ DAMAGE_POSTGRESQL = [
     ),
     (
         "ALTER TABLE cronjobs_jobs ALTER COLUMN run_at DROP DEFAULT",
-        [
-            "cronjobs_jobs: column run_at is «timestamp with time zone NOT NULL» and should be «timestamp with time zone "
-        ],
+        ["cronjobs_jobs: column run_at is «timestamp with time zone NOT NULL» and should be «timestamp with"],
     ),
     (
         "ALTER TABLE cronjobs_jobs ALTER COLUMN queue DROP NOT NULL",
@@ -323,10 +324,11 @@ def test_a_check_that_is_gone_from_sqlite_is_found(sqlite_migrated: str) -> None
         )
         connection.commit()
     with opened(f"sqlite:///{sqlite_migrated}") as database:
-        assert migrations.check(database) == [
-            "cronjobs_jobs: constraint cronjobs_jobs_priority_ck is «CHECK (priority >= 0)» and should be "
-            "«CHECK (priority BETWEEN 0 AND 9)»"
-        ]
+        [finding] = migrations.check(database)
+    assert finding == (
+        "cronjobs_jobs: constraint cronjobs_jobs_priority_ck is «CHECK (priority >= 0)» and should be "
+        "«CHECK (priority BETWEEN 0 AND 9)»"
+    )
 
 
 def test_what_somebody_added_is_no_finding(database: Database) -> None:
@@ -530,8 +532,7 @@ def psql(postgres_migrated: str) -> Iterator[psycopg.Connection]:
 
 
 def test_enqueue_by_one_select(psql: psycopg.Connection) -> None:
-    found = psql.execute("""SELECT cronjobs_enqueue('t.say', '{"line":"x"}')""").fetchone()
-    assert found == (("1", "t", "queued"),) or found == ((1, True, "queued"),)
+    assert psql.execute("""SELECT cronjobs_enqueue('t.say', '{"line":"x"}')""").rowcount == 1
     assert psql.execute("SELECT job_type, payload, queue, priority FROM cronjobs_jobs").fetchall() == [
         ("t.say", {"line": "x"}, "default", 5)
     ]
@@ -585,7 +586,7 @@ def test_a_key_in_an_open_transaction_is_waited_for_and_then_taken(postgres_migr
             one.execute("BEGIN")
             [(first, _, _)] = one.execute(call).fetchall()
             found: list[tuple[object, ...]] = []
-            waiting = threading.Thread(target=lambda two=two, found=found: found.extend(two.execute(call)))  # type: ignore[misc]
+            waiting = threading.Thread(target=lambda two=two, found=found: found.extend(two.execute(call)))
             waiting.start()
             waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
             while one.execute(waits, [two.info.backend_pid]).fetchone() != ("Lock",):
@@ -652,12 +653,8 @@ def test_enqueue_has_only_the_callers_rights(postgres_migrated: str, psql: psyco
 
 
 def test_only_migrations_imports_alembic() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, cronjobs.database, cronjobs.store.meta, cronjobs.testing; "
-            "sys.exit(any(name.partition('.')[0] in ('alembic', 'mako') for name in sys.modules))",
-        ],
+    program = (
+        "import sys, cronjobs.database, cronjobs.store.meta, cronjobs.testing; "
+        "sys.exit(any(name.partition('.')[0] in ('alembic', 'mako') for name in sys.modules))"
     )
-    assert done.returncode == 0
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

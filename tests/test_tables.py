@@ -39,6 +39,7 @@ def execute(database: Database, statement: str) -> list[Row[Any]]:
 JOB = "INSERT INTO cronjobs_jobs (job_type, {}) VALUES ('t', {})"
 RUN = "INSERT INTO cronjobs_job_runs (job_id, attempt, outcome, started_at, finished_at, runner) VALUES "
 OCCURRENCE = "INSERT INTO cronjobs_occurrences (schedule_id, first_for, last_for, count, outcome) VALUES "
+SCHEDULE = "INSERT INTO cronjobs_schedules (name, definition, fingerprint, status, seen_until) VALUES "
 
 REFUSED = [
     ("cronjobs_jobs_status_ck", JOB.format("status", "'bogus'")),
@@ -63,7 +64,7 @@ REFUSED = [
     ("cronjobs_job_runs_outcome_ck", RUN + "(1, 1, 'exploded', @, @, 'me')"),
     (
         "cronjobs_schedules_status_ck",
-        "INSERT INTO cronjobs_schedules (name, definition, fingerprint, status, seen_until) VALUES ('n', '1', '', '', @)",
+        SCHEDULE + "('n', '{}', 'f', 'paused', @)",
     ),
     ("cronjobs_occurrences_outcome_ck", OCCURRENCE + "(1, @, @, 1, 'forgotten')"),
     ("cronjobs_occurrences_range_ck", OCCURRENCE + "(1, @, @, 0, 'enqueued')"),

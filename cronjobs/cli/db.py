@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from cronjobs.cli.setting import ConfigOption, UrlOption, load_settings, open_database
+from cronjobs.cli.setting import (
+    ConfigOption,
+    JsonOption,
+    UrlOption,
+    actor,
+    complain,
+    echo,
+    echo_json,
+    load_settings,
+    open_database,
+)
 from cronjobs.database import Address, parse_url
 
 app = typer.Typer(no_args_is_help=True, help="The tables in the jobs database: make, compare, hand over.")
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 class Dialect(StrEnum):
@@ -37,9 +43,9 @@ def upgrade(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOp
     finally:
         database.close()
     if before == after:
-        typer.echo(f"revision {after}: nothing to do")
+        echo(f"revision {after}: nothing to do")
     else:
-        typer.echo(f"revision {before or 'none'} → {after}")
+        echo(f"revision {before or 'none'} → {after}")
 
 
 @app.command()
@@ -55,11 +61,11 @@ def current(
     finally:
         database.close()
     if as_json:
-        typer.echo(json.dumps({"database": str(database.address), "revision": revision, "newest": newest}))
+        echo_json({"database": str(database.address), "revision": revision, "newest": newest})
         return
-    typer.echo(revision or "none")
+    echo(revision or "none")
     if (revision or "") < newest:
-        typer.echo(f'this version brings revision {newest}: run "cronjobs db upgrade"', err=True)
+        complain(f'this version brings revision {newest}: run "cronjobs db upgrade"')
 
 
 @app.command()
@@ -79,12 +85,12 @@ def check(
     finally:
         database.close()
     if as_json:
-        typer.echo(json.dumps(findings, ensure_ascii=False))
+        echo_json(findings)
     else:
         for finding in findings:
-            typer.echo(finding)
+            echo(finding)
         if not findings:
-            typer.echo("the tables are as they should be", err=True)
+            complain("the tables are as they should be")
     if findings:
         raise typer.Exit(1)
 
@@ -107,7 +113,7 @@ def sql(
     """
     from cronjobs import migrations
 
-    typer.echo(migrations.sql(_address(ctx, config, database_url, dialect, schema)), nl=False)
+    echo(migrations.sql(_address(ctx, config, database_url, dialect, schema)).rstrip("\n"))
 
 
 @app.command()
@@ -124,11 +130,11 @@ def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOpti
     try:
         with database.write() as connection:
             meta.require_schema(connection)
-            before = meta.adopt(connection, settings.project, settings.environment, _operator())
+            before = meta.adopt(connection, settings.project, settings.environment, actor())
     finally:
         database.close()
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
-    typer.echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
+    echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
 
 
 def _address(
@@ -146,10 +152,3 @@ def _address(
 
 def _name(project: str, environment: str) -> str:
     return f'project "{project}", environment "{environment}"' if project or environment else "nobody"
-
-
-def _operator() -> str | None:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli import crontab, db
+from cronjobs.cli import crontab, db, demo
 from cronjobs.cli.run_due import leave, run_due
 from cronjobs.cli.setting import ConfigOption, UrlOption, complain, echo
 from cronjobs.errors import CronjobsError
@@ -41,6 +41,7 @@ def root(
 
 
 app.command("run-due")(run_due)
+app.command()(demo.demo)
 app.add_typer(db.app, name="db")
 app.add_typer(crontab.app, name="crontab")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -12,10 +12,12 @@ from sqlalchemy import Connection, Row
 from cronjobs.model import Job, Status
 from cronjobs.store.sql import after_now, among, database_now, define, group, group_value, is_postgresql, run
 
-_CLAIMED: Final = (
-    "id, job_type, payload, meta, queue, priority, run_at, attempts, failures, losses, interruptions, max_attempts, "
-    "timeout_s, locked_by, idempotency_key, concurrency_key, schedule, scheduled_for, created_at, started_at"
+_FACTS: Final = (
+    "j.id, j.job_type, j.payload, j.meta, j.queue, j.priority, j.run_at, j.attempts AS attempt, j.failures, j.losses, "
+    "j.interruptions, j.max_attempts, j.timeout_s, j.locked_by, j.idempotency_key, j.concurrency_key, j.schedule, "
+    "j.scheduled_for, j.created_at, j.started_at"
 )
+_FIELDS: Final = frozenset(field.name for field in fields(Job))
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
 _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
     "status": "text",
@@ -35,8 +37,7 @@ _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
 }
 
 define(
-    claimed=_CLAIMED,
-    claimed_j=", ".join(f"j.{column}" for column in _CLAIMED.split(", ")),
+    facts=_FACTS,
     open_branch="""
       b.queue IS NOT NULL AND (CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}""",
     eligible="""
@@ -50,12 +51,20 @@ define(
     next_occurrence="""
       (SELECT s.next_at FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active') AS next_occurrence""",
     stands_for="""
-      (SELECT 1 + coalesce(sum(c.count), 0) FROM {occurrences} c
+      (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {occurrences} c
        WHERE j.schedule IS NOT NULL AND c.job_id = j.id AND c.outcome = 'coalesced') AS stands_for""",
     timezone_key=lambda postgresql: (
         "s.definition ->> 'timezone'" if postgresql else "json_extract(s.definition, '$.timezone')"
     ),
-    schedule_timezone="(SELECT {timezone_key} FROM {schedules} s WHERE s.name = j.schedule) AS timezone",
+    schedule_timezone="""
+      coalesce((SELECT {timezone_key} FROM {schedules} s WHERE s.name = j.schedule), 'UTC') AS timezone""",
+    # Without it PostgreSQL may read the whole table for "status = 'running'" and compare each row with the group
+    # (21 ms for 250 rows of 10,000, against 3 ms).
+    by_id=lambda postgresql: (
+        "j.id = ANY(ARRAY(SELECT CAST(r ->> 'id' AS bigint) FROM json_array_elements(CAST(:rows AS json)) r))"
+        if postgresql
+        else "true"
+    ),
     lease_rows=group("rows", _LEASE_COLUMNS),
     finish_rows=group("rows", _FINISH_COLUMNS),
     ended_at=after_now("-o.ended_ago"),
@@ -125,7 +134,7 @@ _CLAIM_POSTGRESQL: Final = """
   UPDATE {jobs} j SET status = 'running', attempts = j.attempts + 1, locked_by = :locked_by,
     locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
   FROM picked WHERE j.id = picked.id AND j.{waiting}
-  RETURNING {claimed_j}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone}"""
+  RETURNING {facts}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone}"""
 
 
 def _claim_sqlite(
@@ -164,7 +173,7 @@ def _claim_sqlite(
     )
     return run(
         connection,
-        """SELECT {claimed_j}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
+        """SELECT {facts}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
            WHERE j.id IN (SELECT value FROM json_each(:ids))""",
         ids=ids,
     ).all()
@@ -172,33 +181,13 @@ def _claim_sqlite(
 
 def job_from(row: Row[Any]) -> Job:
     """A row as the rest of the program knows it; what plain SQL wrote into ``meta`` is made harmless here."""
-    fields = row._mapping
-    meta = fields["meta"]
-    return Job(
-        id=row.id,
-        job_type=row.job_type,
-        payload=row.payload,
-        meta={str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {},
-        queue=row.queue,
-        priority=row.priority,
-        run_at=row.run_at,
-        attempt=row.attempts,
-        failures=row.failures,
-        losses=row.losses,
-        interruptions=row.interruptions,
-        max_attempts=row.max_attempts,
-        timeout_s=row.timeout_s,
-        locked_by=row.locked_by,
-        idempotency_key=row.idempotency_key,
-        concurrency_key=row.concurrency_key,
-        schedule=row.schedule,
-        scheduled_for=row.scheduled_for,
-        stands_for=int(fields.get("stands_for") or 1),
-        created_at=row.created_at,
-        started_at=row.started_at,
-        next_occurrence=fields.get("next_occurrence"),
-        timezone=fields.get("timezone") or "UTC",
-    )
+    facts = {name: value for name, value in row._mapping.items() if name in _FIELDS}
+    facts["meta"] = _strings(facts["meta"])
+    return Job(**facts)
+
+
+def _strings(meta: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
 
 
 # --- renew ------------------------------------------------------------------------------------------------------------
@@ -227,10 +216,7 @@ class Renewal:
 
 def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> Renewal:
     """Renew by *lease* from the database's now; say which were renewed, asked to cancel, or lost."""
-    rows = [held.row() for held in leases]
-    renewed = _update_mine(
-        connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=lease.total_seconds()
-    )
+    renewed = _extend(connection, leases, lease)
     mine = {row.id: row.cancel_requested_at for row in _still_mine(connection, leases)}
     return Renewal(
         renewed=frozenset(renewed),
@@ -239,9 +225,12 @@ def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> 
     )
 
 
-def _update_mine(
-    connection: Connection, source: str, rows: Sequence[dict[str, Any]], assignments: str, **parameters: Any
-) -> list[int]:
+def _extend(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
+    rows = group_value(connection, [held.row() for held in leases])
+    return _update_mine(connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=left.total_seconds())
+
+
+def _update_mine(connection: Connection, source: str, rows: str, assignments: str, **parameters: Any) -> list[int]:
     """Update those of *rows* that pass the fence and that nobody else holds locked; return their ids.
 
     A row locked by someone's open psql session is passed over (one such row blocked the renewal of fifty leases).
@@ -249,18 +238,18 @@ def _update_mine(
     if is_postgresql(connection):
         statement = (
             "WITH o AS MATERIALIZED " + source + ", "
-            "mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} {lock}) "
+            "mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}) "
             "UPDATE {jobs} j SET " + assignments + " FROM o JOIN mine ON mine.id = o.id WHERE {fence} RETURNING j.id"
         )
     else:
         statement = "UPDATE {jobs} AS j SET " + assignments + " FROM " + source + " AS o WHERE {fence} RETURNING id"
-    return list(run(connection, statement, rows=group_value(connection, rows), **parameters).scalars())
+    return list(run(connection, statement, rows=rows, **parameters).scalars())
 
 
 def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row[Any]]:
     return run(
         connection,
-        "SELECT j.id, j.cancel_requested_at FROM {lease_rows} AS o JOIN {jobs} j ON {fence}",
+        "SELECT j.id, j.cancel_requested_at FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id}",
         rows=group_value(connection, [held.row() for held in leases]),
     ).all()
 
@@ -294,7 +283,8 @@ class Finish:
     result: str | None = None
 
     def row(self) -> dict[str, Any]:
-        return self.lease.row() | {
+        """As it travels; what is None is left out, and is NULL on arrival."""
+        facts = {
             "status": str(self.status),
             "failures": self.failures,
             "losses": self.losses,
@@ -310,6 +300,7 @@ class Finish:
             "output": self.output,
             "result": self.result,
         }
+        return self.lease.row() | {name: value for name, value in facts.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -319,6 +310,21 @@ class Written:
     written: frozenset[int]
     lost: frozenset[int]
 
+
+# A row may be in the history already: a time-out is recorded while its thread still runs. A result that came after all
+# replaces it (a result that arrived before the work was stopped counts).
+define(
+    history_columns="""(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
+      traceback, output)""",
+    history_values="""
+      j.id, o.attempt, o.outcome,
+      CASE WHEN o.duration IS NULL THEN coalesce(j.started_at, {ended_at}) ELSE {began_at} END, {ended_at},
+      o.locked_by, o.worker, o.error_type, o.error, o.traceback, o.output""",
+    history_again="""
+      ON CONFLICT (job_id, attempt) DO UPDATE SET outcome = excluded.outcome, finished_at = excluded.finished_at,
+        error_type = excluded.error_type, error = excluded.error, traceback = excluded.traceback,
+        output = excluded.output""",
+)
 
 _FINISH: Final = """
   status = o.status, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
@@ -330,49 +336,63 @@ _FINISH: Final = """
   finished_at = CASE WHEN o.status IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END"""
 
 
+_FINISH_POSTGRESQL: Final = (
+    """
+  WITH o AS MATERIALIZED {finish_rows},
+  mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}),
+  j AS (
+    UPDATE {jobs} j SET """
+    + _FINISH
+    + """
+    FROM o JOIN mine ON mine.id = o.id WHERE {fence} RETURNING j.id, j.started_at),
+  history AS (
+    INSERT INTO {job_runs} {history_columns}
+    SELECT {history_values} FROM o JOIN j ON j.id = o.id WHERE o.outcome IS NOT NULL {history_again})
+  SELECT id FROM j"""
+)
+
+
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     """Write how attempts ended, job row and history row together, each only past the fence."""
-    written = set(_update_mine(connection, "{finish_rows}", [end.row() for end in finishes], _FINISH))
-    write_history(connection, [end for end in finishes if end.lease.job_id in written and end.outcome])
+    rows = _group(connection, finishes)
+    if is_postgresql(connection):
+        written = set(run(connection, _FINISH_POSTGRESQL, rows=rows).scalars())
+    else:
+        written = set(_update_mine(connection, "{finish_rows}", rows, _FINISH))
+        history = [end for end in finishes if end.lease.job_id in written and end.outcome]
+        if history:
+            _write_history(connection, rows if len(history) == len(finishes) else _group(connection, history))
     left = [end.lease for end in finishes if end.lease.job_id not in written]
     mine = {row.id for row in _still_mine(connection, left)} if left else set()
     return Written(frozenset(written), frozenset(held.job_id for held in left if held.job_id not in mine))
 
 
-def write_history(connection: Connection, finishes: Sequence[Finish]) -> None:
-    """Add history rows of attempts whose lease this transaction holds, or has just given up.
+def _group(connection: Connection, finishes: Sequence[Finish]) -> str:
+    return group_value(connection, [end.row() for end in finishes])
 
-    A row may be there already: a time-out is recorded while its thread still runs. A result that came after all
-    replaces it (a result that arrived before the work was stopped counts).
-    """
-    if finishes:
-        run(
-            connection,
-            """
-            INSERT INTO {job_runs} (job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type,
-              error, traceback, output)
-            SELECT j.id, o.attempt, o.outcome,
-              CASE WHEN o.duration IS NULL THEN coalesce(j.started_at, j.created_at) ELSE {began_at} END, {ended_at},
-              o.locked_by, o.worker, o.error_type, o.error, o.traceback, o.output
-            FROM {finish_rows} AS o JOIN {jobs} j ON j.id = o.id WHERE true
-            ON CONFLICT (job_id, attempt) DO UPDATE SET outcome = excluded.outcome,
-              finished_at = excluded.finished_at, error_type = excluded.error_type, error = excluded.error,
-              traceback = excluded.traceback, output = excluded.output""",
-            rows=group_value(connection, [end.row() for end in finishes]),
-        )
+
+def _write_history(connection: Connection, rows: str) -> None:
+    """Add history rows of attempts whose lease this transaction holds, or has just given up."""
+    run(
+        connection,
+        "INSERT INTO {job_runs} {history_columns} SELECT {history_values} FROM {finish_rows} AS o "
+        "JOIN {jobs} j ON j.id = o.id WHERE {by_id} {history_again}",
+        rows=rows,
+    )
 
 
 def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> None:
     """Write the history rows of attempts that still run past their time-out or the grace; their leases stay."""
     if finishes:
         mine = {row.id for row in _still_mine(connection, [end.lease for end in finishes])}
-        write_history(connection, [end for end in finishes if end.lease.job_id in mine])
+        running = [end for end in finishes if end.lease.job_id in mine]
+        if running:
+            _write_history(connection, _group(connection, running))
 
 
 def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
     """Shorten leases to *left* from now, as the last act before the process and its threads end."""
-    rows = [held.row() for held in leases]
-    return _update_mine(connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=left.total_seconds())
+    return _extend(connection, leases, left)
 
 
 # --- recover ----------------------------------------------------------------------------------------------------------
@@ -393,7 +413,7 @@ def expired_leases(connection: Connection, limit: int) -> tuple[datetime, list[E
     rows = run(
         connection,
         """
-        SELECT {claimed_j}, {now} AS now, {next_occurrence}, r.outcome, r.error, r.error_type AS run_error_type
+        SELECT {facts}, {now} AS now, {next_occurrence}, r.outcome, r.error, r.error_type AS run_error_type
         FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.locked_until IS NOT NULL AND j.locked_until < {now} ORDER BY j.locked_until LIMIT :limit {lock}""",
         limit=limit,
@@ -410,7 +430,7 @@ def held_by(connection: Connection, locked_by: str) -> list[Job]:
     rows = run(
         connection,
         """
-        SELECT {claimed_j}, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
+        SELECT {facts}, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
         WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by ORDER BY j.priority, j.run_at, j.id""",
         locked_by=locked_by,
     ).all()
@@ -426,7 +446,7 @@ def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
         """
         SELECT r.job_id FROM {finish_rows} AS o JOIN {job_runs} r
         ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = o.outcome""",
-        rows=group_value(connection, [end.row() for end in finishes]),
+        rows=_group(connection, finishes),
     )
     return set(rows.scalars())
 

@@ -106,6 +106,14 @@ def move_watermark(connection: Connection, schedule_id: int, seen_until: datetim
     )
 
 
+def recorded(connection: Connection, schedule_id: int, after: datetime) -> set[datetime]:
+    """Which occurrences after *after* the ledger knows already, by the last of each row."""
+    rows = connection.execute(
+        select(occurrences.c.last_for).where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for > after)
+    )
+    return set(rows.scalars())
+
+
 def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: datetime) -> None:
     """Write ledger rows; the primary key refuses an occurrence that is there already, and with it the transaction."""
     if rows:

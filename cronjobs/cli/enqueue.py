@@ -1,0 +1,157 @@
+"""``cronjobs enqueue``: put one job into the table by hand, or from a script in any language."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, complain, echo, echo_json
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from cronjobs.settings import Settings
+
+
+def enqueue(
+    ctx: typer.Context,
+    job_type: Annotated[str, typer.Argument(metavar="TYPE", help="The job type, as billing.send_invoice.")],
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    payload: Annotated[
+        str, typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.')
+    ] = "{}",
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not before: 2026-11-20T09:00, with +01:00 or in timezone:.")
+    ] = None,
+    delay: Annotated[str | None, typer.Option("--in", metavar="SPAN", help="Not before: 5m, 24h from now.")] = None,
+    queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
+    priority: Annotated[int, typer.Option(min=0, max=9, help="0 goes first, 9 last.")] = 5,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="A second job with this key is not made, not even later.")
+    ] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="What limits: counts it under.", show_default=False)
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Tries; else the job type's.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="Time limit; else the job type's.")] = None,
+    meta: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="A string to hand along, as trace=abc; repeatable.")
+    ] = None,
+    no_import: Annotated[
+        bool, typer.Option("--no-import", help="Do not import handlers to see whether TYPE is known.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Enqueue one job; a tick runs it when it is due.
+
+    The job is written first. Then handlers are imported, and a TYPE or payload that no handler here fits is warned
+    about: another host may know it, so that is no error. Exit codes: 0 enqueued, or there already; 2 refused, nothing
+    was written; 3 configuration; 4 database.
+
+    Example: cronjobs enqueue billing.send_invoice --payload '{"invoice_id": 42}' --idempotency-key invoice:42 --in 5m
+    """
+    from cronjobs.cli import given
+    from cronjobs.cli.ours import operator, our_database
+    from cronjobs.cli.run_due import leave
+    from cronjobs.errors import UsageError
+    from cronjobs.jobs import new_job
+    from cronjobs.store.enqueue import insert_job
+    from cronjobs.store.schedules import pauses_in_force
+
+    arguments = given.payload(payload)
+    if at is not None and delay is not None:
+        raise UsageError("give --at or --in, not both")
+    for option, key in (("--idempotency-key", idempotency_key), ("--concurrency-key", concurrency_key)):
+        if key is not None and not key.strip():
+            raise UsageError(f"{option} is empty: is its variable set?")
+    with our_database(ctx, config, database_url) as (settings, database):
+        run_at = None if at is None else given.instant(at, settings.timezone, "--at")
+        wait = None if delay is None else given.span(delay, "--in")
+        limit = None if timeout is None else given.span(timeout, "--timeout", above_zero=True)
+        _check_fits(settings, limit)
+        new = new_job(
+            job_type,
+            arguments,
+            run_at=run_at,
+            delay=wait,
+            queue=queue,
+            priority=priority,
+            idempotency_key=idempotency_key,
+            concurrency_key=concurrency_key,
+            max_attempts=max_attempts,
+            timeout=limit,
+            meta=given.pairs(meta or [], "--meta"),
+        )
+        with database.write() as connection:
+            job_id, fresh, status = insert_job(connection, replace(new, enqueued_by=f"cli:{operator()}"))
+            paused = [pause for pause in pauses_in_force(connection) if pause.scope == "all" or pause.name == queue]
+    if as_json:
+        echo_json({"id": job_id, "new": fresh, "status": str(status)})
+    elif fresh:
+        echo(f"job {job_id} enqueued, due {_due(run_at, wait, settings)}")
+    else:
+        echo(f"job {job_id} was there already ({status})")
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()  # told before any code of the user's runs
+    if not fresh and status in ("dead", "cancelled"):
+        complain(f'its key is spent; to have it run again: "cronjobs jobs retry {job_id}"')
+    if fresh and paused:
+        complain(f"it waits: {'everything' if paused[0].scope == 'all' else 'its queue'} is paused")
+    if fresh and not no_import:
+        _warn(settings, job_type, arguments, job_id)
+    leave(0, stuck=False)
+
+
+def _check_fits(settings: Settings, limit: timedelta | None) -> None:
+    from cronjobs.errors import UsageError
+    from cronjobs.model import duration_text
+
+    if limit is not None and limit > settings.run.budget:
+        raise UsageError(
+            f"--timeout {duration_text(limit)} is above run.budget ({duration_text(settings.run.budget)}): no tick "
+            "could run it"
+        )
+
+
+def _due(run_at: datetime | None, wait: timedelta | None, settings: Settings) -> str:
+    from zoneinfo import ZoneInfo
+
+    from cronjobs.model import duration_text
+
+    if run_at is not None:
+        return run_at.astimezone(ZoneInfo(settings.timezone)).isoformat()
+    return f"in {duration_text(wait)}" if wait else "now"
+
+
+def _warn(settings: Settings, job_type: str, arguments: dict[str, Any], job_id: int) -> None:
+    """Say what is odd about a job that is in the table already, as far as this host knows."""
+    from contextlib import redirect_stdout
+
+    from cronjobs import jobtypes
+    from cronjobs.reading import nearest
+    from cronjobs.text import one_line
+
+    with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
+        known = jobtypes.load(settings)
+    found = known.types.get(job_type)
+    if found is not None:
+        fault = found.registration.bind(arguments) if found.registration else None
+        if fault:
+            complain(one_line(fault, 1000))
+            complain(f"if the payload is wrong: cronjobs jobs cancel {job_id}")
+        return
+    meant = nearest(job_type, known.types)
+    guess = f', did you mean "{meant}"?' if meant else "."
+    complain(
+        f'no job type "{one_line(job_type, 200)}" can run here{guess} Job {job_id} waits until some host knows it; if '
+        f"it is a mistake: cronjobs jobs cancel {job_id}"
+    )
+    for fault_ in known.faults:
+        complain(one_line(f"{fault_.where}: {fault_.what}", 1000))
+    if job_type in settings.disabled_job_types:
+        complain('its entry in the configuration is bad: see "cronjobs check"')

@@ -1,0 +1,287 @@
+"""Every statement of the commands that only look: status, jobs, schedules, history. Nothing here writes.
+
+A million finished jobs must not make them slow, so each goes through an index, also where the planner needs a hint in
+the shape of the statement; a test asks both databases for their plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, literal_column, or_, select, text, union_all
+
+from cronjobs.model import FINAL, Status
+from cronjobs.store.sql import Fragment, after_now, define, is_postgresql, run
+from cronjobs.tables import WAITING_SQL, job_runs, jobs, occurrences, schedules, to_microseconds
+
+HOSTS_AT_MOST: Final = 200  # where every tick has a host name of its own (containers), the newest tick must do
+DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
+
+
+def _before(column: str, seconds: str) -> Fragment:
+    """The instant *seconds* before *column*."""
+    return lambda postgresql: (
+        f"({column} - make_interval(secs => {seconds}))"
+        if postgresql
+        else f"({column} - CAST(({seconds}) * 1000000 AS INTEGER))"
+    )
+
+
+define(
+    late_before=after_now(":late_s"),
+    an_hour_ago=after_now("-3600"),
+    a_day_ago=after_now("-86400"),
+    next_minus_gap=_before("next_at", ":gap_s"),
+)
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def waiting_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
+    """Waiting jobs by queue, type and status: how many in all, due, due for longer than *late*, the oldest ``run_at``.
+
+    One pass over the index of what waits; what has finished is not read.
+    """
+    return run(
+        connection,
+        """
+        SELECT queue, job_type, status, count(*) AS waiting, sum(CASE WHEN run_at <= {now} THEN 1 ELSE 0 END) AS due,
+          sum(CASE WHEN run_at <= {late_before} THEN 1 ELSE 0 END) AS late, min(run_at) AS run_at
+        FROM {jobs} WHERE {waiting} GROUP BY queue, job_type, status ORDER BY queue, job_type, status""",
+        late_s=-late.total_seconds(),
+    ).all()
+
+
+def running_jobs(connection: Connection, limit: int) -> Sequence[Row[Any]]:
+    """Leased jobs, the longest running first."""
+    return run(
+        connection,
+        """
+        SELECT id, job_type, queue, schedule, attempts, failures, max_attempts, started_at, locked_by, locked_until,
+          cancel_requested_at FROM {jobs} WHERE locked_until IS NOT NULL ORDER BY started_at, id LIMIT :limit""",
+        limit=limit,
+    ).all()
+
+
+def running_count(connection: Connection) -> tuple[int, int]:
+    """How many jobs are leased, and how many of these leases have run out."""
+    row = run(
+        connection,
+        "SELECT count(*) AS leased, count(CASE WHEN locked_until < {now} THEN 1 END) AS overdue FROM {jobs} "
+        "WHERE locked_until IS NOT NULL",
+    ).one()
+    return row.leased, row.overdue
+
+
+def dead_counts(connection: Connection) -> dict[str, int]:
+    """How many jobs are dead: in all, of the last 24 hours, of the last hour."""
+    row = run(
+        connection,
+        """
+        SELECT count(*) AS total, count(CASE WHEN finished_at >= {a_day_ago} THEN 1 END) AS last_24h,
+          count(CASE WHEN finished_at >= {an_hour_ago} THEN 1 END) AS last_1h
+        FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL""",
+    ).one()
+    return dict(row._mapping)
+
+
+def last_ticks(connection: Connection) -> list[Row[Any]]:
+    """The last tick of each host, the newest first.
+
+    Host after host by one step into the index, however many ticks there are; of more than 200 hosts the first by name,
+    and the newest tick in any case.
+    """
+    found = run(
+        connection,
+        """
+        WITH RECURSIVE host(name, number) AS (
+          SELECT min(t.host), 1 FROM {ticks} t
+          UNION ALL
+          SELECT (SELECT min(t.host) FROM {ticks} t WHERE t.host > h.name), h.number + 1 FROM host h
+          WHERE h.name IS NOT NULL AND h.number < :hosts)
+        SELECT t.* FROM host h JOIN {ticks} t ON t.id = (
+          SELECT l.id FROM {ticks} l WHERE l.host = h.name ORDER BY l.started_at DESC, l.id DESC LIMIT 1)""",
+        hosts=HOSTS_AT_MOST,
+    ).all()
+    newest = run(connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").all()
+    ticks = {row.id: row for row in (*newest, *found)}
+    return sorted(ticks.values(), key=lambda row: (row.started_at, row.id), reverse=True)
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which jobs are meant; None: any. ``since``: created, begun, failed or ended no earlier."""
+
+    job_type: str | None = None
+    status: Status | None = None
+    queue: str | None = None
+    schedule: str | None = None
+    since: datetime | None = None
+    error_type: str | None = None
+
+
+def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
+    """Up to *limit* jobs, the newest first; of a final status those that ended last first.
+
+    Status and ``since`` go through the indexes of what waits, runs and has ended; the other filters read back from the
+    newest until *limit* are found.
+    """
+    return connection.execute(_filtered(wanted).limit(limit)).all()
+
+
+def _filtered(wanted: Filter) -> Select[Any]:
+    # Literal, never bound: a bound value hides a partial index from the planner.
+    waits, ended, leased = text(WAITING_SQL), jobs.c.finished_at.is_not(None), jobs.c.locked_until.is_not(None)
+    chosen = select(jobs).order_by(jobs.c.id.desc())
+    if wanted.status in FINAL:
+        chosen = select(jobs).where(ended, jobs.c.status == wanted.status)
+        chosen = chosen.order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
+        if wanted.since is not None:
+            chosen = chosen.where(jobs.c.finished_at >= wanted.since)
+    elif wanted.status is not None:
+        # Below IN: given both an order by id and this condition, SQLite would walk the whole table.
+        branch = leased if wanted.status is Status.RUNNING else and_(waits, jobs.c.status == wanted.status)
+        chosen = chosen.where(jobs.c.id.in_(select(jobs.c.id).where(branch, *_alive_since(wanted.since))))
+    elif wanted.since is not None:
+        final = [
+            select(jobs.c.id).where(
+                ended, jobs.c.status == literal_column(f"'{status}'"), jobs.c.finished_at >= wanted.since
+            )
+            for status in FINAL
+        ]
+        unfinished = [select(jobs.c.id).where(branch, *_alive_since(wanted.since)) for branch in (waits, leased)]
+        chosen = chosen.where(jobs.c.id.in_(union_all(*final, *unfinished)))
+    plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
+    for column, value in (plain | {"error_type": wanted.error_type}).items():
+        if value is not None:
+            chosen = chosen.where(jobs.c[column] == value)
+    return chosen
+
+
+def _alive_since(since: datetime | None) -> list[ColumnElement[bool]]:
+    if since is None:
+        return []
+    return [or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
+
+
+def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
+    return connection.execute(select(jobs).where(jobs.c.id == job_id)).first()
+
+
+def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple[int, Sequence[Row[Any]]]:
+    """How many attempts of a job ended, and the newest *limit* of them (None: all), oldest first."""
+    query = select(job_runs).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
+    newest = connection.execute(query if limit is None else query.limit(limit)).all()
+    count = run(connection, "SELECT count(*) FROM {job_runs} WHERE job_id = :id", id=job_id).scalar_one()
+    return count, newest[::-1]
+
+
+def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
+    """Ledger rows that a job was made for, that were coalesced into it, or that gave way to it."""
+    return connection.execute(
+        select(occurrences, schedules.c.name.label("schedule"))
+        .join(schedules, schedules.c.id == occurrences.c.schedule_id)
+        .where(occurrences.c.job_id == job_id)
+        .order_by(occurrences.c.last_for)
+    ).all()
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def last_occurrences(connection: Connection) -> Sequence[Row[Any]]:
+    """The newest ledger row of each schedule, with the status of its job."""
+    return run(
+        connection,
+        """
+        SELECT c.*, j.status AS job_status FROM {schedules} s JOIN {occurrences} c ON c.schedule_id = s.id
+          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id)
+        LEFT JOIN {jobs} j ON j.id = c.job_id""",
+    ).all()
+
+
+def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row[Any]]:
+    """The newest ledger rows of a schedule, newest first, with the status of their jobs."""
+    return connection.execute(
+        select(occurrences, jobs.c.status.label("job_status"))
+        .outerjoin(jobs, jobs.c.id == occurrences.c.job_id)
+        .where(occurrences.c.schedule_id == schedule_id)
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    ).all()
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+# Tracebacks and outputs are left to "jobs show": a night of them can be hundreds of megabytes.
+_BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
+
+
+def attempts_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule: str | None = None,
+    job_type: str | None = None,
+    outcome: str | None = None,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* attempts that ended since, newest first."""
+    query = (
+        select(*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for)
+        .join(jobs, jobs.c.id == job_runs.c.job_id)
+        .where(job_runs.c.finished_at >= since)
+        .order_by(job_runs.c.finished_at.desc())
+        .limit(limit)
+    )
+    for column, value in ((jobs.c.schedule, schedule), (jobs.c.job_type, job_type), (job_runs.c.outcome, outcome)):
+        if value is not None:
+            query = query.where(column == value)
+    return connection.execute(query).all()
+
+
+def not_run_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule_ids: Collection[int] | None = None,
+    outcomes: Collection[str] = DID_NOT_RUN,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* ledger rows of occurrences that made no run of their own, newest first."""
+    query = (
+        select(occurrences, schedules.c.name.label("schedule"))
+        .join(schedules, schedules.c.id == occurrences.c.schedule_id)
+        .where(occurrences.c.last_for >= since, occurrences.c.outcome.in_(list(outcomes)))
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    )
+    if schedule_ids is not None:
+        query = query.where(occurrences.c.schedule_id.in_(list(schedule_ids)))
+    return connection.execute(query).all()
+
+
+def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
+    """Spans longer than *gap* in which no tick began, from the end of all before it: ``started_at``, ``finished_at``.
+
+    Looks back to the tick before *since*; the last span, up to now, is the caller's to add.
+    """
+    return run(
+        connection,
+        """
+        SELECT quiet_from AS started_at, next_at AS finished_at FROM (
+          SELECT t.started_at AS next_at, max(coalesce(t.finished_at, t.started_at)) OVER (
+            ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
+          FROM {ticks} t WHERE t.started_at >= coalesce(
+            (SELECT max(b.started_at) FROM {ticks} b WHERE b.started_at <= :since), :since)) AS pairs
+        WHERE quiet_from < {next_minus_gap} ORDER BY next_at""",
+        since=since if is_postgresql(connection) else to_microseconds(since),
+        gap_s=gap.total_seconds(),
+    ).all()
