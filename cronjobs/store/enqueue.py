@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.model import Status
@@ -65,11 +65,7 @@ def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
 
 def _values(connection: Connection, job: NewJob, *, complete: bool = False) -> dict[str, Any]:
     """Columns to write. A column left out gets the server's default, unless *complete* (executemany wants all)."""
-    clock = clock_of(connection)
-    if is_postgresql(connection):
-        now: Any = server_now() + clock.shift if clock.shift else server_now()
-    else:
-        now = clock.now()
+    now = _from_now(connection, timedelta(0))
     values: dict[str, Any] = {
         "job_type": job.job_type,
         "payload": job.payload,
@@ -89,9 +85,19 @@ def _values(connection: Connection, job: NewJob, *, complete: bool = False) -> d
         if job.run_at is None:
             raise ValueError("a group of jobs needs run_at on each")
         return values | {"run_at": job.run_at}
-    values["run_at"] = job.run_at if job.run_at is not None else (now + job.delay if job.delay else now)
+    values["run_at"] = job.run_at if job.run_at is not None else _from_now(connection, job.delay or timedelta(0))
     values["created_at"] = now
     return values
+
+
+def _from_now(connection: Connection, delay: timedelta) -> Any:
+    """The database's now plus *delay*, as SQL where the database has a clock of its own."""
+    clock = clock_of(connection)
+    if not is_postgresql(connection):
+        return clock.now() + delay
+    seconds = (clock.shift + delay).total_seconds()
+    # In seconds: an interval of "7 days" is an hour off where the session's zone changes its clock on the way.
+    return server_now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds) if seconds else server_now()
 
 
 def job_status(connection: Connection, job_id: int) -> Status | None:

@@ -27,7 +27,7 @@ _fragments: dict[str, Fragment] = {
     "fence": "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'",
     # statement_timestamp(), never clock_timestamp(): that is volatile and no index condition. What is added is zero
     # outside tests, which travel in time on a real database. SQLite's clock is the host's.
-    "now": lambda postgresql: "(statement_timestamp() + CAST(:now_ AS interval))" if postgresql else ":now_",
+    "now": lambda postgresql: "(statement_timestamp() + make_interval(secs => :now_))" if postgresql else ":now_",
     "json_type": lambda postgresql: "jsonb" if postgresql else "text",
     # The pairs (queue, priority) that have waiting rows, each found by one step into the index: how many rows stand
     # behind a pair does not matter.
@@ -113,7 +113,9 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
     prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema)
     if needs_clock:
         clock = clock_of(connection)
-        parameters["now_"] = clock.shift if is_postgresql(connection) else to_microseconds(clock.now())
+        # In seconds: an interval of "7 days" is an hour off where the session's zone changes its clock on the way.
+        shift_s, now_us = clock.shift.total_seconds(), to_microseconds(clock.now())
+        parameters["now_"] = shift_s if is_postgresql(connection) else now_us
     result: CursorResult[Any] = connection.execute(prepared, parameters)
     return result
 

@@ -1,0 +1,127 @@
+"""Imports run one way; each outside library, time and SQL have one home."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
+
+# Lowest first: a module imports only what stands before it. A folder stands where its modules do.
+ORDER = [
+    *("version", "errors", "clock", "model", "settings", "text", "crongrammar", "policy", "occurrences", "tables"),
+    *(
+        "payloads",
+        "store.sql",
+        "store",
+        "database",
+        "drift",
+        "migrations",
+        "yamltree",
+        "interpolate",
+        "reading",
+        "fields",
+    ),
+    *("config", "definitions", "starter", "jobs", "jobtypes", "context", "output", "events", "process", "launcher"),
+    *("worker", "identity", "ends", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "loop", "tick"),
+    *("foreground", "checks", "testing", "cli", "__main__"),
+]
+
+ONLY = {
+    "croniter": {"occurrences"},
+    "alembic": {"migrations", "drift"},
+    "yaml": {"yamltree"},
+    "time": {"clock", "launcher"},  # launcher is a script of its own, started without this package
+    "typer": {"cli"},
+}
+
+
+def modules() -> list[tuple[str, Path]]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "__pycache__" in path.parts:
+            continue
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        if name:
+            found.append((name, path))
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of what a file imports when it is loaded or later; type-only imports do not count."""
+    names: set[str] = set()
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def rank(module: str) -> int:
+    """The place of *module* in ORDER: by its own name, or by its folder's."""
+    for name in (module, module.partition(".")[0]):
+        if name in ORDER:
+            return ORDER.index(name)
+    raise AssertionError(f"{module} has no place in the order of tests/test_imports.py")
+
+
+def own(name: str) -> str | None:
+    """The module of ours that an imported full name belongs to."""
+    if not name.startswith("cronjobs."):
+        return None
+    parts = name.removeprefix("cronjobs.").split(".")
+    while parts:
+        path = PACKAGE.joinpath(*parts)
+        if path.with_suffix(".py").exists() or path.is_dir():
+            return ".".join(parts)
+        parts.pop()
+    return None
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
+def test_a_module_imports_only_what_stands_below_it(module: str, path: Path) -> None:
+    place = rank(module)
+    above = {
+        name
+        for full in imported(path)
+        if (name := own(full)) and rank(name) > place and name.partition(".")[0] != module.partition(".")[0]
+    }
+    assert not above, f"{module} imports {sorted(above)}, which stand above it"
+
+
+@pytest.mark.parametrize("library", ONLY)
+def test_each_outside_library_has_one_home(library: str) -> None:
+    users = {
+        module.partition(".")[0]
+        for module, path in modules()
+        if any(name == library or name.startswith(f"{library}.") for name in imported(path))
+    }
+    assert users == ONLY[library] & users
+    assert users, f"nobody imports {library}: the rule is out of date"
+
+
+def test_nobody_but_the_clock_reads_time() -> None:
+    readers = set()
+    for module, path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in ("now", "utcnow", "today")
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("datetime", "date")
+            ):
+                readers.add(module)
+    assert readers == {"clock"}

@@ -1,0 +1,79 @@
+"""What may be stored as payload, meta and result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cronjobs.errors import PayloadError
+from cronjobs.payloads import check_meta, check_payload, payload_fault, result_json
+from cronjobs.tables import BadJson, read_json
+
+SIMPLE = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+VALUES = st.recursive(
+    SIMPLE | TEXTS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4)
+)
+
+
+def deep(levels: int) -> Any:
+    return [] if levels == 0 else [deep(levels - 1)]
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=5))
+def test_plain_json_is_taken_and_comes_back_the_same(payload: dict[str, Any]) -> None:
+    assert read_json(json.dumps(check_payload(payload))) == payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ([1], "must be a JSON object, not an array"),
+        ("text", "must be a JSON object, not a string"),
+        (None, "must be a JSON object, not null"),
+        ({"a": float("nan")}, "payload.a is nan, which is not JSON"),
+        ({"a": float("inf")}, "payload.a is inf"),
+        ({"a": "x\0y"}, "payload.a contains a NUL"),
+        ({"a\0": 1}, "a key of payload contains a NUL"),
+        ({"a": "\ud800"}, "half of a surrogate pair"),
+        ({"a": 10**5000}, "payload.a has more than 1000 digits"),
+        ({"a": {1: 2}}, "which is not a string"),
+        ({"a": object()}, "payload.a is a object, which is not JSON"),
+        ({"a": deep(40)}, "nested deeper than 32"),
+        ({"a": "x" * 300_000}, "more than 262,144"),
+        (BadJson("not JSON: x"), "payload is not JSON"),
+    ],
+)
+def test_a_payload_that_cannot_be_stored_is_refused_with_the_reason(payload: Any, says: str) -> None:
+    fault = payload_fault(payload)
+    assert fault is not None
+    assert says in fault
+    with pytest.raises(PayloadError):
+        check_payload(payload)
+
+
+def test_a_refusal_does_not_repeat_the_value() -> None:
+    assert "hunter2" not in str(payload_fault({"password": "hunter2\0"}))
+
+
+@pytest.mark.parametrize("meta", [{"a": 1}, {"a": "x\0"}, {1: "a"}, {"a": "x" * 9000}, ["a"]])
+def test_meta_is_a_small_mapping_of_strings(meta: Any) -> None:
+    with pytest.raises(PayloadError):
+        check_meta(meta)
+
+
+@pytest.mark.parametrize("result", [object(), float("nan"), "x\0", {"a": deep(40)}, "x" * 300_000, {1, 2}])
+def test_a_result_that_cannot_be_kept_is_noted_and_never_raises(result: Any) -> None:
+    kept, note = result_json(result)
+    assert kept is None
+    assert note is not None
+    assert note.startswith("the result was not kept: ")
+
+
+@pytest.mark.parametrize("written", ["{", '{"a": NaN}', "[" * 100_000, '{"a": ' + "1" * 5000 + "}", "nonsense"])
+def test_json_that_cannot_be_read_never_raises(written: str) -> None:
+    assert isinstance(read_json(written), BadJson)

@@ -1,0 +1,201 @@
+"""What must happen next, decided without I/O: transitions, delays, overlap."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cronjobs.model import (
+    CancelledByRequest,
+    Failed,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    Released,
+    RetryPolicy,
+    Snoozed,
+    Status,
+    Succeeded,
+    TimedOut,
+    duration,
+    duration_text,
+)
+from cronjobs.policy import Busy, backoff, decide, overlap
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+POLICY = RetryPolicy(max_attempts=3, base="1m", jitter=0.0)
+ERROR = Failed("503 from the provider", "ProviderError")
+
+
+def job(**fields: object) -> Job:
+    return Job(**({"id": 1, "job_type": "t", "payload": {}, "attempt": 1} | fields))  # type: ignore[arg-type]
+
+
+def minutes(*values: float) -> list[timedelta]:
+    return [timedelta(minutes=value) for value in values]
+
+
+def test_the_default_policy_is_the_documented_one() -> None:
+    policy = RetryPolicy()
+    delays = [backoff(policy, n, 0) for n in range(1, 8)]
+    assert delays == minutes(1, 2, 4, 8, 16, 30, 30)
+    assert (policy.max_attempts, policy.jitter) == (10, 0.2)
+
+
+def test_a_delay_list_repeats_its_last_entry() -> None:
+    policy = RetryPolicy(delays=["5s", "15s", "2m"], jitter=0)
+    assert [backoff(policy, n, 0).total_seconds() for n in range(1, 6)] == [5, 15, 120, 120, 120]
+
+
+def test_a_fixed_delay_is_a_factor_of_one() -> None:
+    policy = RetryPolicy(base="7m", factor=1.0, jitter=0)
+    assert {backoff(policy, n, 0) for n in (1, 5, 10**9)} == {timedelta(minutes=7)}
+
+
+@given(
+    failures=st.integers(1, 10**9),
+    factor=st.floats(1, 100),
+    base_s=st.floats(1, 3600),
+    cap_factor=st.floats(1, 1000),
+    jitter=st.floats(-1, 1),
+)
+def test_no_number_of_failures_overflows_or_passes_the_cap(
+    failures: int, factor: float, base_s: float, cap_factor: float, jitter: float
+) -> None:
+    base, cap = timedelta(seconds=base_s), timedelta(seconds=base_s * cap_factor)
+    policy = RetryPolicy(base=base, cap=max(base, cap), factor=factor, jitter=0.2)
+    delay = backoff(policy, failures, jitter)
+    assert base * 0.8 - timedelta(milliseconds=1) <= delay <= max(base, cap) * 1.2 + timedelta(milliseconds=1)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=50, unique=True))
+def test_jitter_spreads_retries_by_twenty_percent(jitters: list[float]) -> None:
+    delays = {backoff(RetryPolicy(), 3, jitter) for jitter in jitters}
+    assert all(timedelta(minutes=3.2) <= delay <= timedelta(minutes=4.8) for delay in delays)
+
+
+@pytest.mark.parametrize(
+    ("before", "outcome", "status", "failures", "losses", "interruptions", "delay"),
+    [
+        ({}, Succeeded(), Status.SUCCEEDED, 0, 0, 0, None),
+        ({"interruptions": 2}, Succeeded(), Status.SUCCEEDED, 0, 0, 0, None),
+        ({}, ERROR, Status.FAILED, 1, 0, 0, 60),
+        ({"failures": 1}, ERROR, Status.FAILED, 2, 0, 0, 120),
+        ({"failures": 2}, ERROR, Status.DEAD, 3, 0, 0, None),
+        ({"failures": 2, "max_attempts": 9}, ERROR, Status.FAILED, 3, 0, 0, 240),
+        ({"max_attempts": 1}, ERROR, Status.DEAD, 1, 0, 0, None),
+        ({}, TimedOut(), Status.FAILED, 1, 0, 0, 60),
+        ({"failures": 2}, TimedOut(), Status.DEAD, 3, 0, 0, None),
+        ({}, Failed("void", "GiveUp", permanent=True), Status.DEAD, 1, 0, 0, None),
+        ({}, Failed("429", "RetryLater", retry_after=timedelta(seconds=90)), Status.FAILED, 1, 0, 0, 90),
+        ({}, Failed("429", "RetryLater", retry_after=timedelta(0)), Status.FAILED, 1, 0, 0, 1),
+        ({}, Failed("shape", "SignatureMismatch", at_least=timedelta(minutes=5)), Status.FAILED, 1, 0, 0, 300),
+        ({}, Lost(), Status.FAILED, 0, 1, 0, 0),
+        ({"losses": 8, "failures": 2}, Lost(), Status.FAILED, 2, 9, 0, 0),
+        ({"losses": 9}, Lost(), Status.DEAD, 0, 10, 0, 0),
+        ({}, Interrupted(), Status.QUEUED, 0, 0, 1, None),
+        ({"interruptions": 2}, Interrupted(), Status.QUEUED, 0, 0, 3, None),
+        ({"interruptions": 3}, Interrupted(), Status.FAILED, 1, 0, 0, 60),
+        ({}, Snoozed(NOW + timedelta(hours=1)), Status.QUEUED, 0, 0, 0, 3600),
+        ({}, Snoozed(NOW - timedelta(hours=1)), Status.QUEUED, 0, 0, 0, 1),
+        ({}, CancelledByRequest(), Status.CANCELLED, 0, 0, 0, None),
+        ({"failures": 1, "losses": 1, "interruptions": 1}, Released(), Status.QUEUED, 1, 1, 1, None),
+    ],
+)
+def test_every_outcome_moves_a_job_as_the_state_machine_says(
+    before: dict[str, int],
+    outcome: Outcome,
+    status: Status,
+    failures: int,
+    losses: int,
+    interruptions: int,
+    delay: float | None,
+) -> None:
+    after = decide(job(**before), outcome, POLICY, NOW, 0)
+    assert (after.status, after.failures, after.losses, after.interruptions) == (
+        status,
+        failures,
+        losses,
+        interruptions,
+    )
+    assert after.delay == (None if delay is None else timedelta(seconds=delay))
+    if status is Status.FAILED:
+        assert after.run_at is not None
+        assert after.run_at == NOW + timedelta(seconds=delay or 0)
+
+
+def test_a_scheduled_jobs_retry_never_waits_beyond_the_next_occurrence() -> None:
+    scheduled = job(failures=1, next_occurrence=NOW + timedelta(seconds=40))
+    assert decide(scheduled, ERROR, POLICY, NOW, 0).run_at == NOW + timedelta(seconds=40)
+
+
+def test_a_retry_is_never_instant_even_when_the_next_occurrence_is_now() -> None:
+    scheduled = job(next_occurrence=NOW - timedelta(minutes=5))
+    assert decide(scheduled, ERROR, POLICY, NOW, 0).delay == timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "busy", "outcome", "job_id"),
+    [
+        ("skip", [], "enqueued", None),
+        ("skip", [Busy(7, waiting=False)], "skipped", 7),
+        ("skip", [Busy(7, waiting=True)], "skipped", 7),
+        ("allow", [Busy(7, waiting=False)], "enqueued", None),
+        ("wait", [Busy(7, waiting=False)], "enqueued", None),
+        ("wait", [Busy(7, waiting=False), Busy(8, waiting=True)], "coalesced", 8),
+    ],
+)
+def test_overlap_gives_way_as_its_policy_says(policy: str, busy: list[Busy], outcome: str, job_id: int | None) -> None:
+    placed = overlap(policy, busy)
+    assert (placed.outcome, placed.job_id) == (outcome, job_id)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("55s", 55),
+        ("10m", 600),
+        ("24h", 86400),
+        ("7d", 604800),
+        ("1h30m", 5400),
+        ("250ms", 0.25),
+        ("1.5h", 5400),
+        ("2w", 1209600),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "m", "5 m", "5x", "-5m", "5m5m", "1m1h", "1..5h", ".h", "9" * 40 + "d", "infs", "1e9d"]
+)
+def test_what_is_no_duration_is_refused_with_how_to_write_it(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        duration(text)
+
+
+@given(st.integers(0, 10 * 365 * 86400))
+def test_a_duration_is_told_in_at_most_two_units(seconds: int) -> None:
+    told = duration_text(timedelta(seconds=seconds))
+    assert abs(duration(told).total_seconds() - seconds) < max(1, seconds / 20)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_attempts": 0},
+        {"factor": 0.5},
+        {"jitter": 1.0},
+        {"base": "0s"},
+        {"base": "2h", "cap": "1h"},
+        {"delays": []},
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 each has a sentence of its own
+        RetryPolicy(**fields)  # type: ignore[arg-type]
