@@ -37,11 +37,6 @@ NOT_YET: Final[dict[str, bool]] = {
     "job_types.on_lost": True,
     "job_types.success_exit_codes": True,  # a success would be taken for a failure, and repeated
     "job_types.retry_exit_codes": False,
-    "schedules.environments": True,  # it would run where it must not
-    "schedules.spread": False,
-    "schedules.retry_until": False,
-    "schedules.renamed_from": False,
-    "schedules.grace": False,
 }
 
 
@@ -133,6 +128,11 @@ SCHEDULE: Final[dict[str, Reader]] = {
     "catch_up_within": fields.span("0s", "366d"),
     "catch_up_limit": fields.integer(1, 10_000),
     "overlap": fields.choice("skip", "wait", "allow"),
+    "spread": fields.span("1s", "1d"),
+    "retry_until": fields.choice("next_occurrence"),
+    "grace": fields.span("1s", "366d"),
+    "environments": fields.list_of(fields.title),
+    "renamed_from": fields.name,
 }
 FILE: Final[dict[str, Reader]] = {
     "project": fields.title,
@@ -358,9 +358,15 @@ def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> d
         return None
     commands = {name: command for name, (_, command) in schedules.found.items() if command is not None}
     bad_commands = {name for name in schedules.disabled if f"schedules.{name}.command" in reading.positions}
+    found = {name: schedule for name, (schedule, _) in schedules.found.items()}
+    here = values.get("environment", "")
+    elsewhere = {
+        name for name, schedule in found.items() if schedule.environments and here not in schedule.environments
+    }
     return {
         "job_types": job_types.found | commands,
-        "schedules": {name: schedule for name, (schedule, _) in schedules.found.items()},
+        "schedules": {name: schedule for name, schedule in found.items() if name not in elsewhere},
+        "elsewhere": frozenset(elsewhere),
         "disabled_job_types": job_types.disabled | (bad_commands - context.taken),
         "disabled_schedules": schedules.disabled,
     }

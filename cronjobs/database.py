@@ -7,6 +7,7 @@ the timeouts (``SET LOCAL``: nothing outlives the transaction, as PgBouncer's tr
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import sqlite3
 import threading
@@ -27,6 +28,8 @@ from cronjobs.tables import read_json
 CONNECT_TIMEOUT_S: Final = 5
 BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
 POLL_S: Final = 0.002
+LEAST_PATIENCE_S: Final = 0.05  # also when time is up: for the last word
+READ_PATIENCE_S: Final = 5.0
 GO_PAST_S: Final = 3.0  # longer than ctx.transaction() may hold the lock (2 s), shorter than a write's patience
 
 # What a frozen peer, a foreign lock or a dead runner may cost. In milliseconds, set for each transaction.
@@ -138,6 +141,7 @@ class Database:
     def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
         self.address = address
         self.clock = clock
+        self.give_up_at = math.inf  # on the monotonic clock: nobody waits for a turn past this
         self._turnstile = Turnstile()
         self._turn_file: int | None = None
         self._next_file: int | None = None
@@ -151,7 +155,22 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """A snapshot to look at; what is written in it is rolled back."""
         with self._told(), self.engine.connect() as connection:
+            if self.is_sqlite:
+                self._take_snapshot(connection)
             yield connection
+
+    def _take_snapshot(self, connection: Connection) -> None:
+        """Readers wait for nobody but for who opens or closes the file just now: the first recovers the log of a
+        process that was killed, the last removes it, and each has the file to itself for that moment."""
+        give_up_at = self.clock.monotonic() + READ_PATIENCE_S
+        while True:
+            try:
+                connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
+                return
+            except DBAPIError as error:
+                if not _is_locked(error) or self.clock.monotonic() >= give_up_at:
+                    raise
+            sleep(POLL_S * 5)
 
     @contextmanager
     def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
@@ -166,6 +185,7 @@ class Database:
                     yield connection
                 return
             started = self.clock.monotonic()
+            patience = min(patience, max(LEAST_PATIENCE_S, self.give_up_at - started))
             with self._turnstile.turn(next_in_line=next_in_line, patience=patience) as got:
                 if not got:
                     raise DatabaseBusy(str(self.address), patience)
@@ -353,8 +373,8 @@ def tell(address: Address, error: DBAPIError) -> DatabaseError:
     unanswered = isinstance(error, OperationalError | InterfaceError) and not getattr(error.orig, "sqlstate", None)
     if not address.is_sqlite and (error.connection_invalidated or unanswered):
         return DatabaseUnreachable(str(address), reason)
-    # SQLSTATE class 22 is "data exception"; sqlite3 raises DataError and, for a CHECK, IntegrityError.
+    # SQLSTATE class 22 is "data exception", 23 a constraint; sqlite3 raises DataError and IntegrityError.
     sqlstate = getattr(error.orig, "sqlstate", None) or ""
-    if sqlstate.startswith("22") or isinstance(error.orig, sqlite3.DataError):
+    if sqlstate.startswith(("22", "23")) or isinstance(error.orig, sqlite3.DataError | sqlite3.IntegrityError):
         return BadValue(f"database {address}: {reason}")
     return DatabaseError(f"database {address}: {reason}")

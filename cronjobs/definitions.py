@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from cronjobs.settings import ScheduleSettings, Settings
 
-_SPANS: Final = ("every", "timeout", "catch_up_within")  # timedelta in Settings, seconds under "…_s" in JSON
+_SPANS: Final = (
+    "every",
+    "timeout",
+    "catch_up_within",
+    "spread",
+    "grace",
+)  # timedelta in Settings, seconds under "…_s" in JSON
 _PLAIN: Final = (
     "job",
     "cron",
@@ -22,14 +28,18 @@ _PLAIN: Final = (
     "catch_up",
     "catch_up_limit",
     "overlap",
+    "retry_until",
 )
 
 
 def definition(schedule: ScheduleSettings) -> dict[str, Any]:
-    """Everything of *schedule* but its name, as JSON; the same schedule always gives the same."""
+    """Everything of *schedule* but its name, as JSON; the same schedule always gives the same.
+
+    What is not set is left out, so that a key which a later version adds changes no definition that does not use it.
+    """
     plain = {name: getattr(schedule, name) for name in _PLAIN}
     spans = {f"{name}_s": _seconds(getattr(schedule, name)) for name in _SPANS}
-    return plain | spans
+    return {key: value for key, value in (plain | spans).items() if value is not None}
 
 
 def schedule_from_definition(name: str, stored: dict[str, Any]) -> ScheduleSettings:
@@ -86,4 +96,5 @@ _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "catch_up": lambda value: value in ("none", "latest", "all"),
     "catch_up_limit": _whole,
     "overlap": lambda value: value in ("skip", "wait", "allow"),
+    "retry_until": lambda value: value in (None, "next_occurrence"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -111,17 +112,21 @@ def catch_up(schedule: ScheduleSettings, seen_until: datetime, now: datetime) ->
     """What is owed for the occurrences in (*seen_until*, *now*].
 
     One that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within ``catch_up_within``
-    and coalesces the others within it into that run; ``none`` runs none; what is beyond is missed.
+    and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of them, oldest first;
+    ``none`` runs none. What is beyond is missed.
     """
     from cronjobs.occurrences import count_between, newest_between, timing
 
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     reach = ON_TIME_WITHIN if schedule.catch_up == "none" else max(schedule.catch_up_within, ON_TIME_WITHIN)
     reach_from = max(seen_until, now - reach)
-    run = tuple(newest_between(when, reach_from, now, 1))
+    most = schedule.catch_up_limit if schedule.catch_up == "all" else 1
+    run = tuple(newest_between(when, reach_from, now, most))
+    before_run = run[0] - timedelta(microseconds=1) if run else now
+    if schedule.catch_up == "all":
+        return CatchUpPlan(_range(count_between(when, seen_until, before_run)), None, run)
     missed = _range(count_between(when, seen_until, reach_from))
-    coalesced = _range(count_between(when, reach_from, run[0] - timedelta(microseconds=1))) if run else None
-    return CatchUpPlan(missed, coalesced, run)
+    return CatchUpPlan(missed, _range(count_between(when, reach_from, before_run)) if run else None, run)
 
 
 def _range(span: tuple[int, datetime | None, datetime | None]) -> Range | None:
@@ -175,12 +180,12 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
     return told
 
 
-def job_for(schedule: ScheduleSettings, scheduled_for: datetime, run_at: datetime | None = None) -> NewJob:
+def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
     """The job of one occurrence; what the schedule says about limits goes into the row, where it comes first."""
     return NewJob(
         job_type=schedule.job,
         payload=schedule.payload,
-        run_at=run_at or scheduled_for,
+        run_at=scheduled_for + spread_offset(schedule),
         queue=schedule.queue,
         priority=schedule.priority,
         max_attempts=schedule.max_attempts,
@@ -189,3 +194,11 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime, run_at: datetim
         scheduled_for=scheduled_for,
         enqueued_by=f"schedule {schedule.name}",
     )
+
+
+def spread_offset(schedule: ScheduleSettings) -> timedelta:
+    """The schedule's own part of its ``spread``: the same each time and on each host, and even over many names."""
+    if schedule.spread is None:
+        return timedelta(0)
+    share = int.from_bytes(hashlib.sha256(schedule.name.encode()).digest()[:8]) / 2**64
+    return timedelta(seconds=int(schedule.spread.total_seconds() * share))

@@ -79,6 +79,8 @@ def decide(
             if failures >= (job.max_attempts or policy.max_attempts):
                 return Transition(Status.DEAD, failures, losses, interruptions=0)
             delay = _retry_delay(job, outcome, policy, failures, now, jitter)
+            if job.gives_up_at is not None and now + delay >= job.gives_up_at:
+                return Transition(Status.DEAD, failures, losses, interruptions=0)
             return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + delay, delay=delay)
 
 
@@ -90,7 +92,7 @@ def _retry_delay(
     delay = backoff(policy, failures, jitter)
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
-    if job.next_occurrence is not None:
+    if job.next_occurrence is not None and job.gives_up_at is None:
         # A nightly schedule whose provider is back must not sleep through its next turn (design: overlap).
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)

@@ -12,6 +12,7 @@ from cronjobs.model import RetryPolicy
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
+RetryUntil = Literal["next_occurrence"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ class ScheduleSettings:
     catch_up_within: timedelta = timedelta(hours=24)
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
+    spread: timedelta | None = None  # run_at is delayed by a stable part of it, by the schedule's name
+    retry_until: RetryUntil | None = None  # "next_occurrence": give up rather than retry beyond it
+    grace: timedelta | None = None  # how late its last occurrence may be before it is an alarm
+    environments: tuple[str, ...] | None = None  # of the file; None: it runs in each of them
+    renamed_from: str | None = None  # keeps the ledger and watermark of that name
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,7 @@ class Settings:
     retention: Retention = Retention()
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()  # schedules of other environments, left out of ``schedules``
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3

@@ -29,12 +29,13 @@ class Plan:
     add: tuple[str, ...] = ()
     change: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()  # from, to
     refused: str | None = None
     retimed: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def empty(self) -> bool:
-        return not (self.add or self.change or self.remove)
+        return not (self.add or self.change or self.remove or self.rename)
 
 
 def plan(stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings], disabled: Collection[str]) -> Plan:
@@ -44,6 +45,14 @@ def plan(stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings
     mounted empty must not silence the night.
     """
     active = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
+    known = {schedule.name for schedule in stored}
+    rename = tuple(
+        (schedule.renamed_from, name)
+        for name, schedule in wanted.items()
+        if schedule.renamed_from in active and schedule.renamed_from not in wanted and name not in known
+    )
+    for old, new in rename:
+        active[new] = active.pop(old)
     add, change, retimed = [], [], set()
     for name, schedule in wanted.items():
         there = active.get(name)
@@ -61,7 +70,7 @@ def plan(stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings
             f"the file would retire {len(remove)} of {len(active)} schedules ({', '.join(remove[:5])}"
             f'{", …" if len(remove) > 5 else ""}): if that is meant, run "cronjobs sync --allow-removals"'
         )
-    return Plan(tuple(add), tuple(change), remove, refused, frozenset(retimed))
+    return Plan(tuple(add), tuple(change), remove, rename, refused, frozenset(retimed))
 
 
 @dataclass(frozen=True)
@@ -96,8 +105,13 @@ def sync(
         todo = plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
         if todo.refused and not allow_removals:
             return Synced(False, todo)
-        if any(_behind(stored[name], now) for name in (*todo.retimed, *todo.remove)):
+        was = {new: old for old, new in todo.rename}
+        if any(_behind(stored[was.get(name, name)], now) for name in (*todo.retimed, *todo.remove)):
             return Synced(False, todo)  # another tick is settling its occurrences: next time
+        for old, new in todo.rename:
+            store.rename(connection, old, new)
+            stored[new] = stored.pop(old)
+            record(connection, action="rename", subject=new, actor=actor, host=host, detail={"from": old}, at=now)
         for name in (*todo.add, *todo.change):
             schedule = settings.schedules[name]
             when = timing(schedule.cron, schedule.every, schedule.timezone)
@@ -109,7 +123,12 @@ def sync(
             store.retire(connection, todo.remove)
             for name in todo.remove:
                 record(connection, action="retire", subject=name, actor=actor, host=host, at=now)
-        detail = {"add": list(todo.add), "change": list(todo.change), "remove": list(todo.remove)}
+        detail = {
+            "add": list(todo.add),
+            "change": list(todo.change),
+            "remove": list(todo.remove),
+            "rename": [f"{old} → {new}" for old, new in todo.rename],
+        }
         record(connection, action="sync", subject=mark, actor=actor, host=host, detail=detail, at=now)
     if not todo.empty:
         emit(events.schedules_applied(mark, detail))

@@ -9,12 +9,12 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from databases import opened
 from postgres import PostgresServer
 from sqlalchemy import text
 
@@ -23,16 +23,6 @@ from cronjobs.database import Database, Turnstile, parse_url
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, UsageError
 from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
-
-
-@contextmanager
-def opened(url: str, schema: str | None = None) -> Iterator[Database]:
-    database = Database(parse_url(url, schema))
-    try:
-        yield database
-    finally:
-        database.close()
-
 
 # --- addresses ------------------------------------------------------------------------------------------------------
 

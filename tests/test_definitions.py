@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cronjobs.definitions import canonical, definition, fingerprint, schedule_from_definition
 from cronjobs.settings import ScheduleSettings, Settings
 
+DAY = timedelta(days=1)
 SIMPLE = ScheduleSettings("a", "x", cron="15 2 * * *", timezone="Europe/Berlin")
 FILE = Settings(Path("c.yaml"), Path(), schedules={"a": SIMPLE})
 
@@ -45,8 +46,17 @@ def test_a_schedule_comes_back_from_the_database_as_it_was(schedule: ScheduleSet
 
 
 def test_every_field_of_a_schedule_is_in_its_definition() -> None:
-    stored = definition(SIMPLE)
-    assert {key.removesuffix("_s") for key in stored} | {"name"} == set(ScheduleSettings.__dataclass_fields__)
+    full = {
+        "every": DAY,
+        "timeout": DAY,
+        "spread": DAY,
+        "grace": DAY,
+        "max_attempts": 1,
+        "retry_until": "next_occurrence",
+    }
+    stored = definition(replace(SIMPLE, **full))  # type: ignore[arg-type]
+    of_the_file = {"name", "environments", "renamed_from"}  # what sync reads before it writes a definition
+    assert {key.removesuffix("_s") for key in stored} | of_the_file == set(ScheduleSettings.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +95,4 @@ def test_the_fingerprint_changes_with_what_sync_applies_and_with_nothing_else() 
 
 def test_the_fingerprint_stays_the_same_from_version_to_version() -> None:
     # A new value here makes every host of every user apply its file once more: do not change it without need.
-    assert fingerprint(FILE) == "dfbac80658bc2b57"
+    assert fingerprint(FILE) == "70a9ac7c211d942b"

@@ -1,22 +1,18 @@
-"""Making the tables: together, beside other people's, offline, by plain alembic; and what check finds."""
+"""Making the tables: together, beside other people's, in which schema; what check finds; which code may run on them."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from contextlib import closing
 
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
+from databases import in_psql, opened, until
 from postgres import PostgresServer
 from sqlalchemy import text
 
@@ -25,24 +21,6 @@ from cronjobs.database import Database, parse_url
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaTooNew, SchemaTooOld
 from cronjobs.store.meta import adopt, read_meta, require_schema
 from cronjobs.tables import SCHEMA_REVISION, metadata
-
-ROOT = Path(__file__).parent.parent
-
-
-@contextmanager
-def opened(url: str, schema: str | None = None) -> Iterator[Database]:
-    database = Database(parse_url(url, schema))
-    try:
-        yield database
-    finally:
-        database.close()
-
-
-def in_psql(url: str, *statements: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
-
 
 # --- upgrade --------------------------------------------------------------------------------------------------------
 
@@ -147,27 +125,18 @@ def test_a_lock_that_is_never_given_up_ends_in_one_line(postgres_url: str, monke
     assert "\n" not in str(caught.value)
 
 
-def test_an_upgrade_waits_for_another_one_longer_than_for_any_lock(postgres_url: str) -> None:
+def test_an_upgrade_waits_for_another_one(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as other, opened(postgres_url) as database:
         other.execute(migrations._UPGRADE_LOCK)
         done: list[tuple[str | None, str]] = []
         waiting = threading.Thread(target=lambda: done.append(migrations.upgrade(database)))
         waiting.start()
         waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        while other.execute(waits).fetchone() != (1,):
-            pass
+        until(lambda: other.execute(waits).fetchone() == (1,))
         assert not done
         other.rollback()
         waiting.join(30)
     assert done == [(None, SCHEMA_REVISION)]
-
-
-def test_a_downgrade_is_refused_with_the_reason(postgres_migrated: str) -> None:
-    done = alembic("downgrade", "base", CRONJOBS_DATABASE_URL=postgres_migrated)
-    assert done.returncode != 0
-    assert "only expand" in done.stderr
-    with opened(postgres_migrated) as database:
-        assert migrations.check(database) == []
 
 
 # --- which schema ---------------------------------------------------------------------------------------------------
@@ -410,243 +379,6 @@ def test_adopting_writes_project_and_environment_and_the_audit_trail(database: D
         ("adopt", "shop", {"from": "staging", "to": "production"}),
     ]
     assert trail[0].actor == "anna"
-
-
-# --- offline SQL ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("schema", [None, "jobs"])
-def test_sql_for_a_dba_makes_the_same_tables_on_postgresql(
-    postgres_url: str, postgres_server: PostgresServer, schema: str | None
-) -> None:
-    script = migrations.sql(parse_url("postgresql://", schema))
-    done = subprocess.run(
-        [postgres_server.bin / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", postgres_url],
-        input=script,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    with opened(postgres_url, schema) as database:
-        assert migrations.check(database) == []
-        assert migrations.upgrade(database) == (SCHEMA_REVISION, SCHEMA_REVISION)
-
-
-def test_sql_for_a_dba_makes_the_same_tables_on_sqlite(sqlite_url: str) -> None:
-    script = migrations.sql(parse_url("sqlite:///any.db"))
-    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
-        connection.executescript(script)
-    with opened(sqlite_url) as database:
-        assert migrations.check(database) == []
-        assert migrations.upgrade(database) == (SCHEMA_REVISION, SCHEMA_REVISION)
-
-
-def test_sql_is_one_transaction() -> None:
-    for address in ("postgresql://", "sqlite:///any.db"):
-        lines = [line for line in migrations.sql(parse_url(address)).splitlines() if line]
-        assert (lines[0].rstrip(";"), lines[-1].rstrip(";")) == ("BEGIN", "COMMIT")
-
-
-# --- plain alembic, from a clone ------------------------------------------------------------------------------------
-
-
-def alembic(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "alembic", *arguments]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CRONJOBS_")}
-    return subprocess.run(command, cwd=cwd, env=clean | environment, capture_output=True, text=True)
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A clone with nothing in it but what plain alembic reads."""
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    for name in ("pyproject.toml", "cronjobs"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "alembic" / "versions").mkdir(parents=True)
-    for file in ("env.py", "script.py.mako", *(f"versions/{path.name}" for path in ROOT.glob("alembic/versions/*.py"))):
-        (folder / "alembic" / file).write_text((ROOT / "alembic" / file).read_text())
-    return folder
-
-
-def test_plain_alembic_upgrades_and_finds_nothing_to_change(empty_url: str) -> None:
-    for arguments in (("upgrade", "head"), ("check",), ("current",)):
-        done = alembic(*arguments, CRONJOBS_DATABASE_URL=empty_url)
-        assert done.returncode == 0, done.stderr
-    assert f"{SCHEMA_REVISION} (head)" in done.stdout
-    with opened(empty_url) as database:
-        assert migrations.check(database) == []
-
-
-def test_plain_alembic_leaves_other_peoples_tables_alone(postgres_url: str) -> None:
-    in_psql(postgres_url, "CREATE TABLE invoices (id int PRIMARY KEY)")
-    options = ("-x", f"url={postgres_url}", "-x", "schema=public")
-    for command in (("upgrade", "head"), ("check",)):
-        done = alembic(*options, *command)
-        assert done.returncode == 0, done.stderr
-    assert "No new upgrade operations" in done.stdout
-
-
-def test_plain_alembic_prints_sql(postgres_url: str) -> None:
-    done = alembic("-x", f"url={postgres_url}", "-x", "schema=jobs", "upgrade", "head", "--sql")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == migrations.sql(parse_url(postgres_url, "jobs"))
-
-
-def test_plain_alembic_writes_the_next_revision(clone: Path, sqlite_url: str) -> None:
-    alembic("upgrade", "head", cwd=clone, CRONJOBS_DATABASE_URL=sqlite_url)
-    done = alembic("revision", "--autogenerate", "-m", "Add a thing", cwd=clone, CRONJOBS_DATABASE_URL=sqlite_url)
-    assert done.returncode == 0, done.stderr
-    number = f"{int(SCHEMA_REVISION) + 1:04d}"
-    written = (clone / "alembic" / "versions" / f"{number}_add_a_thing.py").read_text()
-    assert f"down_revision = '{SCHEMA_REVISION}'" in written
-    assert "drop_table" not in written
-    done = alembic("upgrade", "head", cwd=clone, CRONJOBS_DATABASE_URL=sqlite_url)
-    assert done.returncode == 0, done.stderr
-    with opened(sqlite_url) as database, database.read() as connection:
-        assert read_meta(connection).schema_revision == number
-
-
-def test_plain_alembic_takes_the_database_of_the_configuration_beside_it(clone: Path) -> None:
-    (clone / "cronjobs.yaml").write_text("database: sqlite:///here.db\n")
-    done = alembic("upgrade", "head", cwd=clone)
-    assert done.returncode == 0, done.stderr
-    with opened(f"sqlite:///{clone}/here.db") as database:
-        assert migrations.check(database) == []
-
-
-def test_plain_alembic_without_a_database_asks_for_one(clone: Path) -> None:
-    done = alembic("upgrade", "head", cwd=clone)
-    assert done.returncode != 0
-    assert "which database? Set CRONJOBS_DATABASE_URL" in done.stderr
-
-
-# --- the PostgreSQL function ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def psql(postgres_migrated: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(postgres_migrated, autocommit=True) as connection:
-        yield connection
-
-
-def test_enqueue_by_one_select(psql: psycopg.Connection) -> None:
-    assert psql.execute("""SELECT cronjobs_enqueue('t.say', '{"line":"x"}')""").rowcount == 1
-    assert psql.execute("SELECT job_type, payload, queue, priority FROM cronjobs_jobs").fetchall() == [
-        ("t.say", {"line": "x"}, "default", 5)
-    ]
-
-
-def test_enqueue_takes_everything_by_name(psql: psycopg.Connection) -> None:
-    at = datetime(2030, 1, 1, tzinfo=UTC)
-    arguments = {
-        "job_type": "t",
-        "payload": json.dumps({"a": 1}),
-        "run_at": at,
-        "queue": "mail",
-        "priority": 1,
-        "idempotency_key": "k",
-        "concurrency_key": "smtp:a",
-        "max_attempts": 3,
-        "timeout_s": 1.5,
-        "meta": json.dumps({"trace": "x"}),
-    }
-    by_name = ", ".join(f"{name} => %({name})s" for name in arguments)
-    [(job_id, new, status)] = psql.execute(f"SELECT * FROM cronjobs_enqueue({by_name})".encode(), arguments).fetchall()
-    assert (new, status) == (True, "queued")
-    columns = ", ".join(arguments)
-    row = psql.execute(f"SELECT {columns} FROM cronjobs_jobs WHERE id = {job_id}".encode()).fetchone()
-    assert row == tuple(json.loads(a) if isinstance(a, str) and a[0] == "{" else a for a in arguments.values())
-
-
-def test_enqueue_in_a_while(psql: psycopg.Connection) -> None:
-    psql.execute("SELECT cronjobs_enqueue('t', delay => '5 min')")
-    [(delay,)] = psql.execute("SELECT run_at - created_at FROM cronjobs_jobs").fetchall()
-    assert delay == timedelta(minutes=5)
-
-
-def test_a_key_that_is_spent_gives_back_its_job(psql: psycopg.Connection) -> None:
-    call = "SELECT * FROM cronjobs_enqueue('t', idempotency_key => 'k')"
-    [(first, new, _)] = psql.execute(call).fetchall()
-    psql.execute("UPDATE cronjobs_jobs SET status = 'dead', finished_at = now()")
-    assert new
-    assert psql.execute(call).fetchall() == [(first, False, "dead")]
-    assert psql.execute("SELECT count(*) FROM cronjobs_jobs").fetchone() == (1,)
-
-
-def test_a_key_in_an_open_transaction_is_waited_for_and_then_taken(postgres_migrated: str) -> None:
-    call = "SELECT * FROM cronjobs_enqueue('t', idempotency_key => 'k')"
-    for ending, new in (("ROLLBACK", True), ("COMMIT", False)):
-        with (
-            psycopg.connect(postgres_migrated, autocommit=True) as one,
-            psycopg.connect(postgres_migrated, autocommit=True) as two,
-        ):
-            one.execute("DELETE FROM cronjobs_jobs")
-            one.execute("BEGIN")
-            [(first, _, _)] = one.execute(call).fetchall()
-            found: list[tuple[object, ...]] = []
-            waiting = threading.Thread(target=lambda two=two, found=found: found.extend(two.execute(call)))
-            waiting.start()
-            waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
-            while one.execute(waits, [two.info.backend_pid]).fetchone() != ("Lock",):
-                pass
-            one.execute(ending.encode())
-            waiting.join(30)
-        assert [(row[0] == first, row[1]) for row in found] == [(not new, new)]
-
-
-def test_enqueue_belongs_to_the_callers_transaction(psql: psycopg.Connection) -> None:
-    psql.execute("BEGIN")
-    psql.execute("SELECT cronjobs_enqueue('t')")
-    psql.execute("ROLLBACK")
-    assert psql.execute("SELECT count(*) FROM cronjobs_jobs").fetchone() == (0,)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("''", "job_type is empty"),
-        ("NULL", "job_type is empty"),
-        ("'t', '[1]'", "payload is a JSON object, not of type array"),
-        ("'t', run_at => now(), delay => '1 min'", "not both"),
-        ("'t', idempotency_key => ''", "idempotency_key is empty"),
-        ("'t', priority => 10", "cronjobs_jobs_priority_ck"),
-    ],
-)
-def test_enqueue_refuses_what_cannot_be_meant(psql: psycopg.Connection, arguments: str, said: str) -> None:
-    with pytest.raises(psycopg.Error, match=said):
-        psql.execute(f"SELECT cronjobs_enqueue({arguments})".encode())
-
-
-@pytest.mark.parametrize("schema", [None, "jobs"])
-def test_enqueue_finds_its_tables_whatever_the_search_path(postgres_url: str, schema: str | None) -> None:
-    with opened(postgres_url, schema) as database:
-        migrations.upgrade(database)
-    there = schema or "public"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(
-            b"CREATE SCHEMA trap; CREATE TABLE trap.cronjobs_jobs (LIKE %s.cronjobs_jobs)" % there.encode()
-        )
-        connection.execute(b"CREATE TEMPORARY TABLE cronjobs_jobs (LIKE %s.cronjobs_jobs)" % there.encode())
-        connection.execute("SET search_path = trap")
-        connection.execute(f"SELECT {there}.cronjobs_enqueue('t')".encode())
-        counts = connection.execute(
-            f"SELECT (SELECT count(*) FROM {there}.cronjobs_jobs), (SELECT count(*) FROM trap.cronjobs_jobs), "
-            "(SELECT count(*) FROM pg_temp.cronjobs_jobs)".encode()
-        ).fetchone()
-    assert counts == (1, 0, 0)
-
-
-def test_enqueue_has_only_the_callers_rights(postgres_migrated: str, psql: psycopg.Connection) -> None:
-    psql.execute("CREATE ROLE stranger NOLOGIN")
-    try:
-        psql.execute("SET ROLE stranger")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            psql.execute("SELECT cronjobs_enqueue('t')")
-    finally:
-        psql.execute("RESET ROLE")
-        psql.execute("DROP ROLE stranger")
 
 
 # --- import cost ----------------------------------------------------------------------------------------------------

@@ -41,7 +41,9 @@ def test_every_example_in_the_starter_is_valid() -> None:
     assert yaml.safe_load(text).keys() == FILE.keys() - {"schema"}
     assert set(found.schedules) == {"hello", "nightly-report", "tidy-up"}
     shown = {key for schedule in yaml.safe_load(text)["schedules"].values() for key in schedule}
-    assert shown == SCHEDULE.keys() - {"queue", "priority", "catch_up_limit"}
+    assert shown == SCHEDULE.keys() - {
+        *("queue", "priority", "catch_up_limit", "environments", "retry_until", "grace", "spread", "renamed_from")
+    }
     assert yaml.safe_load(text)["run"].keys() <= RUN.keys()
 
 

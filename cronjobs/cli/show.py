@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
-from cronjobs.cli.setting import coloured, is_terminal
+from cronjobs.cli.setting import coloured
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration, duration_text
 from cronjobs.text import one_line, visible
@@ -60,13 +60,15 @@ class Times:
 
     def clock(self, instant: datetime) -> str:
         """ "14:03:07" on the day of now, else with its date; in a doubled hour with the offset that tells which."""
-        zone = ZoneInfo(self.timezone)
-        local = instant.astimezone(zone)
+        local = self.local(instant)
         text = f"{local:%H:%M:%S}"
-        if local.date() != self.now.astimezone(zone).date():
+        if local.date() != self.local(self.now).date():
             text = f"{local:%Y-%m-%d} {text}"
         first, second = (local.replace(fold=fold).utcoffset() for fold in (0, 1))
         return f"{text} {local:%z}" if first is not None and second is not None and first > second else text
+
+    def local(self, instant: datetime) -> datetime:
+        return instant.astimezone(ZoneInfo(self.timezone))
 
     def ago(self, instant: datetime) -> str:
         """ "3 min ago", "in 4 h", "now"."""
@@ -80,7 +82,7 @@ class Times:
 
     @property
     def said(self) -> str:
-        return f"{self.now.astimezone(ZoneInfo(self.timezone)):%Y-%m-%d %H:%M:%S} {self.timezone}"
+        return f"{self.local(self.now):%Y-%m-%d %H:%M:%S} {self.timezone}"
 
 
 def rough(span: timedelta) -> str:
@@ -93,11 +95,13 @@ def rough(span: timedelta) -> str:
 
 
 def took(started_at: datetime | None, finished_at: datetime | None) -> str:
-    """How long something ran: "0.31s", "12s", "1m5s"; "" when it is not known."""
+    """How long something ran: "31 ms", "3.21 s", "1m5s"; "" when it is not known."""
     if started_at is None or finished_at is None:
         return ""
-    span = finished_at - started_at
-    return duration_text(span if span < timedelta(seconds=10) else timedelta(seconds=round(span.total_seconds())))
+    seconds = (finished_at - started_at).total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    return f"{seconds:.2f} s" if seconds < 10 else duration_text(timedelta(seconds=round(seconds)))
 
 
 def since_instant(text: str, now: datetime, timezone: str) -> datetime:
@@ -167,7 +171,8 @@ def table(
             space = widths[number] if number < len(widths) else last
             text = fit(cell, space)
             padding = " " * (space - _columns(text)) if number < len(widths) else ""
-            shown = coloured(text, COLOURS[text]) if paint and text in COLOURS else text
+            colour = COLOURS.get("OVERDUE" if text.startswith("OVERDUE") else text)
+            shown = coloured(text, colour) if paint and colour else text
             parts.append(padding + shown if header[number].startswith(">") else shown + padding)
         return "  ".join(parts).rstrip()
 
@@ -245,7 +250,7 @@ def _let_go_of_stdout() -> None:
 
 def write_json(value: Any) -> None:
     """Print *value* as JSON: instants in ISO 8601, UTC. ASCII, so that it cannot act on a terminal either."""
-    write([json.dumps(value, default=_encode, ensure_ascii=True, indent=2 if is_terminal() else None)])
+    write([json.dumps(value, default=_encode, ensure_ascii=True, indent=2)])
 
 
 def _encode(value: Any) -> Any:

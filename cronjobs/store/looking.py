@@ -198,12 +198,14 @@ def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
 
 def last_occurrences(connection: Connection) -> Sequence[Row[Any]]:
     """The newest ledger row of each schedule, with the status of its job."""
+    # CROSS JOIN: SQLite keeps the order, schedules first; left to choose, it read the whole ledger.
     return run(
         connection,
         """
-        SELECT c.*, j.status AS job_status FROM {schedules} s JOIN {occurrences} c ON c.schedule_id = s.id
-          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id)
-        LEFT JOIN {jobs} j ON j.id = c.job_id""",
+        SELECT c.*, j.status AS job_status FROM {schedules} s CROSS JOIN {occurrences} c
+        LEFT JOIN {jobs} j ON j.id = c.job_id
+        WHERE c.schedule_id = s.id
+          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id)""",
     ).all()
 
 
@@ -234,7 +236,7 @@ def attempts_since(
     outcome: str | None = None,
 ) -> Sequence[Row[Any]]:
     """The newest *limit* attempts that ended since, newest first."""
-    query = (
+    query: Select[Any] = (
         select(*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for)
         .join(jobs, jobs.c.id == job_runs.c.job_id)
         .where(job_runs.c.finished_at >= since)

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.policy import Busy
 from cronjobs.store.sql import define, group_value, is_postgresql, run
-from cronjobs.tables import occurrences, pauses, schedules
+from cronjobs.tables import jobs, occurrences, pauses, schedules
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,12 @@ def put_definition(
         .values(name=name, **values)
         .on_conflict_do_update(index_elements=[schedules.c.name], set_=values)
     )
+
+
+def rename(connection: Connection, old: str, new: str) -> None:
+    """Give a schedule another name; its ledger and watermark hang on its id, its unfinished jobs follow."""
+    connection.execute(update(schedules).where(schedules.c.name == old).values(name=new))
+    connection.execute(update(jobs).where(jobs.c.schedule == old, jobs.c.finished_at.is_(None)).values(schedule=new))
 
 
 def retire(connection: Connection, names: Collection[str]) -> None:

@@ -1,0 +1,255 @@
+"""``cronjobs schedules …``: what recurs, when it comes next, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, coloured, jobs_database
+from cronjobs.cli.show import (
+    COLOURS,
+    Times,
+    columns_of,
+    labelled,
+    safe,
+    table,
+    width,
+    wrapped,
+    write,
+    write_json,
+)
+from cronjobs.errors import CronjobsError
+from cronjobs.model import duration_text
+
+if TYPE_CHECKING:
+    from cronjobs.settings import Settings
+    from cronjobs.store.schedules import StoredSchedule
+
+app = typer.Typer(no_args_is_help=True, help="The schedules: list them, look at one.")
+
+LEDGER_SHOWN: Final = 20
+NEXT_SHOWN: Final = 5
+
+_STATES: Final = {
+    "active": "",
+    "retired": "it is in no file any more: it makes no more jobs, its history stays",
+    "disabled": "its entry in this file is bad: it stays as the database has it, and makes no jobs here",
+    "new": "the database does not know it yet: the next tick applies this file",
+}
+
+
+@app.command("list", epilog="For example: cronjobs schedules list")
+def list_schedules(
+    ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
+) -> None:
+    """List the schedules by name: when they are due, in which state they are, what comes next, how the last one went.
+
+    They are those of the database, which a tick brings up to date with the file: "new" is what only the file has,
+    "disabled" what is bad in it. --json prints one array, an object per schedule with the table's columns as keys.
+    """
+    from cronjobs.store import looking, schedules
+    from cronjobs.store.sql import database_now
+
+    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+        times = Times(database_now(connection), settings.timezone)
+        stored = schedules.all_schedules(connection)
+        last = {row.schedule_id: columns_of(row) for row in looking.last_occurrences(connection)}
+    listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
+    listed = sorted([*listed, *_only_in_file(stored, settings, times.now, 1)], key=lambda found: str(found["name"]))
+    if as_json:
+        write_json(listed)
+        return
+    rows = [
+        [
+            safe(found["name"]),
+            safe(timing_text(found["definition"])),
+            safe(_value(found["definition"], "job")),
+            found["state"],
+            times.ago(found["next"][0]) if found["next"] else "",
+            _last_text(found["last"], times),
+        ]
+        for found in listed
+    ]
+    header = ["name", "timing", "job", "state", "next", "last"]
+    write(table(rows, header, room=width(), at_most={0: max(16, width() // 5), 1: 18, 2: max(12, width() // 6)}))
+    if not rows:
+        typer.echo("no schedule, neither in the database nor in the file", err=True)
+
+
+@app.command(epilog="For example: cronjobs schedules show nightly-report")
+def show(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As schedules list prints it.")],
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
+
+    --json prints one object: the table's columns as keys, the occurrences to come under "next", the last 20 ledger
+    rows under "ledger".
+    """
+    from cronjobs.store import looking, schedules
+    from cronjobs.store.sql import database_now
+
+    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+        times = Times(database_now(connection), settings.timezone)
+        stored = schedules.all_schedules(connection)
+        here = next((schedule for schedule in stored if schedule.name == name), None)
+        rows = looking.ledger(connection, here.id, LEDGER_SHOWN) if here is not None else []
+    ledger = [columns_of(row) for row in rows]
+    if here is not None:
+        found = _object(here, settings, times.now, None, NEXT_SHOWN)
+    else:
+        only = {found["name"]: found for found in _only_in_file(stored, settings, times.now, NEXT_SHOWN)}
+        if name not in only:
+            raise CronjobsError(_unknown(name, [*(schedule.name for schedule in stored), *only]))
+        found = only[name]
+    del found["last"]
+    if as_json:
+        write_json(found | {"ledger": ledger})
+    else:
+        write([*_lines(found, times, settings), "", *_ledger_lines(ledger, times)])
+
+
+def _object(
+    stored: StoredSchedule, settings: Settings, now: datetime, last: Mapping[str, Any] | None, count: int
+) -> dict[str, Any]:
+    """The row, with what is computed from it: state, next occurrences, the newest ledger row."""
+    if stored.status == "retired":
+        state = "retired"
+    elif stored.name in settings.disabled_schedules:
+        state = "disabled"
+    else:
+        state = "paused" if stored.paused else "active"
+    coming = _coming(stored.name, stored.definition, now, count) if state in ("active", "paused") else []
+    return vars(stored) | {"state": state, "next": coming, "last": last}
+
+
+def _only_in_file(
+    stored: Sequence[StoredSchedule], settings: Settings, now: datetime, count: int
+) -> list[dict[str, Any]]:
+    """Entries of the file that the database does not know: not applied yet, or bad."""
+    from cronjobs.definitions import definition
+
+    known = {schedule.name for schedule in stored}
+    empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "paused", "last"))
+    found = []
+    for name in (settings.schedules.keys() | settings.disabled_schedules) - known:
+        schedule = settings.schedules.get(name)
+        written = definition(schedule) if schedule else {}
+        coming = _coming(name, written, now, count) if schedule else []
+        state = "new" if schedule else "disabled"
+        found.append(empty | {"name": name, "definition": written, "state": state, "next": coming})
+    return found
+
+
+def _coming(name: str, definition: Any, now: datetime, count: int) -> list[datetime]:
+    """The next occurrences; none of a definition that this version cannot read."""
+    from cronjobs.definitions import schedule_from_definition
+    from cronjobs.occurrences import timing
+
+    try:
+        schedule = schedule_from_definition(name, definition)
+        return list(islice(timing(schedule.cron, schedule.every, schedule.timezone).after(now), count))
+    except (CronjobsError, ValueError, TypeError, KeyError):
+        return []
+
+
+def _value(definition: Any, key: str) -> Any:
+    return definition.get(key) if isinstance(definition, dict) else None
+
+
+def timing_text(definition: Any) -> str:
+    """ "15 2 * * *" or "every 10m", as the file says it."""
+    every = _value(definition, "every_s")
+    if isinstance(every, int | float):
+        return f"every {duration_text(timedelta(seconds=every))}"
+    return str(_value(definition, "cron") or "?")
+
+
+def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
+    if last is None:
+        return "none yet"
+    return f"{times.ago(last['last_for'])}: {_became(last)}"
+
+
+def _became(row: Mapping[str, Any]) -> str:
+    """What became of an occurrence: of one that made a job, what became of the job."""
+    if row["outcome"] == "enqueued":
+        return f"{row['job_status'] or 'done, and pruned'} (job {row['job_id']})"
+    return str(row["outcome"])
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean {safe(near[0], 80)}?" if near else "cronjobs schedules list"
+    return f'there is no schedule "{safe(name, 80)}": {hint}'
+
+
+def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[str]:
+    state, definition, room = found["state"], found["definition"], width() - 11
+    lines = [f"schedule {safe(found['name'])}  {coloured(state, COLOURS.get(state, 'green'))}"]
+    remark = found["paused"] if state == "paused" else _STATES[state]
+    if state == "disabled":
+        problems = [
+            str(problem) for problem in settings.problems if problem.path.startswith(f"schedules.{found['name']}")
+        ]
+        remark = ": ".join([remark, *problems])
+    lines += labelled("", wrapped(safe(remark, 600), room) if remark else [])
+    zone = safe(_value(definition, "timezone"), 60)
+    lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])
+    lines += labelled("job", [safe(_value(definition, "job"))] if definition else [])
+    lines += labelled("", _other_settings(definition))
+    own = Times(times.now, zone) if _is_zone(zone) else times
+    lines += labelled("next", [f"{own.clock(at)} {own.timezone}, {own.ago(at)}" for at in found["next"]] or ["none"])
+    if found["seen_until"] is not None:
+        lines += labelled("settled", [f"every occurrence up to {times.both(found['seen_until'])} {times.timezone}"])
+    return lines
+
+
+def _other_settings(definition: Any) -> list[str]:
+    """What the definition says beyond timing and job: catch-up and overlap always, the rest where it is not usual."""
+    from cronjobs.definitions import definition as stored
+    from cronjobs.settings import ScheduleSettings
+
+    usual = stored(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
+    lines = []
+    for key, value in definition.items() if isinstance(definition, dict) else ():
+        if key in ("cron", "every_s", "timezone", "job") or value == usual.get(key):
+            continue
+        span = key.endswith("_s") and isinstance(value, int | float)
+        text = duration_text(timedelta(seconds=value)) if span else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{safe(key.removesuffix('_s'), 60)}: {safe(text.strip(chr(34)))}")
+    return lines
+
+
+def _is_zone(name: str) -> bool:
+    from zoneinfo import ZoneInfo
+
+    try:
+        ZoneInfo(name)
+    except (OSError, ValueError, KeyError):  # it is stored text; ZoneInfoNotFoundError is a KeyError
+        return False
+    return True
+
+
+def _ledger_lines(ledger: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
+    if not ledger:
+        return ["no occurrence yet"]
+    rows = []
+    for row in ledger:
+        span = times.clock(row["last_for"])
+        if row["count"] > 1:
+            span = f"{times.clock(row['first_for'])} … {span} ({row['count']:,})"
+        job = str(row["job_id"]) if row["job_id"] is not None else ""
+        rows.append([span, row["outcome"], job, row["job_status"] or "", safe(row["reason"])])
+    header = [f"occurrence ({times.timezone})", "outcome", ">job", "status", "reason"]
+    return table(rows, header, room=width(), at_most={0: 60})

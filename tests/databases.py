@@ -1,0 +1,35 @@
+"""Small things that several database tests do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from cronjobs.clock import SYSTEM, sleep
+from cronjobs.database import Database, parse_url
+
+
+@contextmanager
+def opened(url: str, schema: str | None = None) -> Iterator[Database]:
+    database = Database(parse_url(url, schema))
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def in_psql(url: str, *statements: str) -> None:
+    """Run each statement by itself, as psql does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another connection or thread is about to do."""
+    give_up_at = SYSTEM.monotonic() + 20
+    while not condition():
+        assert SYSTEM.monotonic() < give_up_at, "it never came"
+        sleep(0.005)
