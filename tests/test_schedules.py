@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, update
+from yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs import events
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
-from cronjobs.materialise import Materialised, materialise
-from cronjobs.settings import ScheduleSettings, Settings
+from cronjobs.materialise import materialise
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import NewJob, insert_job
-from cronjobs.sync import Synced, sync
 from cronjobs.tables import audit, jobs, occurrences, schedules
 from cronjobs.testing import FakeClock
-
-START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # a Monday, away from clock changes
-MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -30,65 +24,9 @@ def clock() -> FakeClock:
     return FakeClock(START)
 
 
-class Yard:
-    """A database with a file's schedules, and ticks that only settle them."""
-
-    def __init__(self, database: Database, clock: FakeClock, folder: Path) -> None:
-        self.database, self.clock, self.folder = database, clock, folder
-        self.events: list[events.Event] = []
-
-    def file(self, *wanted: ScheduleSettings, disabled: tuple[str, ...] = ()) -> Settings:
-        return Settings(
-            file=self.folder / "cronjobs.yaml",
-            folder=self.folder,
-            schedules={schedule.name: schedule for schedule in wanted},
-            disabled_schedules=frozenset(disabled),
-        )
-
-    def sync(self, settings: Settings, **options: Any) -> Synced:
-        return sync(self.database, settings, self.events.append, host="alpha", actor="test", **options)
-
-    def tick(self) -> Materialised:
-        return materialise(self.database, self.events.append)
-
-    def ledger(self, name: str = "s") -> list[tuple[str, int, datetime, datetime]]:
-        with self.database.read() as connection:
-            rows = connection.execute(
-                select(occurrences)
-                .join(schedules, schedules.c.id == occurrences.c.schedule_id)
-                .where(schedules.c.name == name)
-                .order_by(occurrences.c.last_for)
-            ).all()
-        return [(row.outcome, row._mapping["count"], row.first_for, row.last_for) for row in rows]
-
-    def jobs(self, name: str = "s") -> list[Any]:
-        with self.database.read() as connection:
-            return list(connection.execute(select(jobs).where(jobs.c.schedule == name).order_by(jobs.c.id)).all())
-
-    def finish_jobs(self) -> None:
-        with self.database.write() as connection:
-            connection.execute(
-                update(jobs)
-                .where(jobs.c.finished_at.is_(None))
-                .values(status="succeeded", finished_at=self.clock.now())
-            )
-
-    def definition(self, name: str = "s") -> Any:
-        with self.database.read() as connection:
-            return connection.execute(select(schedules).where(schedules.c.name == name)).one()
-
-
 @pytest.fixture
 def yard(database: Database, clock: FakeClock, tmp_path: Path) -> Yard:
     return Yard(database, clock, tmp_path)
-
-
-def minutely(**fields: Any) -> ScheduleSettings:
-    return ScheduleSettings(**({"name": "s", "job": "t.say", "cron": "* * * * *"} | fields))
-
-
-def at(minute: int, hour: int = 8) -> datetime:
-    return datetime(2026, 3, 2, hour, minute, tzinfo=UTC)
 
 
 def test_a_new_schedule_never_fires_for_the_past(yard: Yard) -> None:

@@ -106,6 +106,27 @@ def move_watermark(connection: Connection, schedule_id: int, seen_until: datetim
     )
 
 
+def ledger_between(connection: Connection, schedule_id: int, first: datetime, last: datetime) -> list[LedgerRow]:
+    """The ledger rows that touch the range from *first* to *last*, oldest first."""
+    columns = occurrences.c
+    rows = connection.execute(
+        select(*(columns[name] for name in LedgerRow.__dataclass_fields__))
+        .where(columns.schedule_id == schedule_id, columns.last_for >= first, columns.first_for <= last)
+        .order_by(columns.last_for)
+    )
+    return [LedgerRow(**row._mapping) for row in rows]
+
+
+def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
+    """Take rows out of the ledger whose occurrences are about to be written anew."""
+    for row in rows:
+        connection.execute(
+            delete(occurrences).where(
+                occurrences.c.schedule_id == row.schedule_id, occurrences.c.last_for == row.last_for
+            )
+        )
+
+
 def recorded(connection: Connection, schedule_id: int, after: datetime) -> set[datetime]:
     """Which occurrences after *after* the ledger knows already, by the last of each row."""
     rows = connection.execute(
