@@ -7,11 +7,12 @@ import sys
 
 def main() -> None:
     """Run the command line; the process ends with the command's exit code."""
+    from cronjobs import guard
+
+    guard.open_standard_streams()
     if "run-due" in sys.argv[1:]:
         # Before any import that could hang (a network file system, a broken driver): from here on the kernel ends this
         # process in time. run-due moves the timer once it knows the file's budget.
-        from cronjobs import guard
-
         guard.arm()
     from cronjobs.cli.main import run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -13,24 +12,19 @@ from cronjobs.model import Job
 
 
 class StopSignal:
-    """One attempt's request to stop: "cancelled", "shutdown", "timeout" or "lease lost"; the first reason stays."""
+    """One attempt's request to stop: "cancelled", "shutdown", "timeout" or "lease lost"; the first reason stays.
+
+    Written by the loop, read by the handler's thread: one attribute, so no lock.
+    """
+
+    __slots__ = ("reason",)
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._reason: str | None = None
-
-    @property
-    def reason(self) -> str | None:
-        return self._reason
+        self.reason: str | None = None
 
     def set(self, reason: str) -> None:
-        if self._reason is None:
-            self._reason = reason
-            self._event.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to *timeout* seconds for the request; whether it came."""
-        return self._event.wait(timeout)
+        if self.reason is None:
+            self.reason = reason
 
 
 class Context:

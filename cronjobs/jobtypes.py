@@ -6,11 +6,12 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from functools import partial
 
+from cronjobs.interpolate import mask
 from cronjobs.jobs import Registration, registered
 from cronjobs.model import RetryPolicy, duration_text
 from cronjobs.settings import Settings
@@ -103,29 +104,33 @@ def _job_type(settings: Settings, name: str) -> JobType:
 
 def _import_handlers(settings: Settings) -> list[Fault]:
     for name, value in settings.env:
-        os.environ.setdefault(name, value)
+        os.environ[name] = value  # settings has left out what real variables win over; cron itself sets PATH
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
     faults: list[Fault] = []
     if settings.setup is not None:
         module, _, function = settings.setup.rpartition(".")
-        fault = _guarded(f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)())
+        fault = _guarded(
+            f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)(), settings.secrets
+        )
         if fault:
             return [fault]  # without it the imports would fail one by one, and hide why
     for module in settings.imports:
-        fault = _guarded(f"module {module}", lambda module=module: importlib.import_module(module))
+        fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
         if fault:
             faults.append(fault)
     return faults
 
 
-def _guarded(where: str, call: Any) -> Fault | None:
+def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) -> Fault | None:
     try:
         call()
     except BaseException as error:  # a module may even call sys.exit; KeyboardInterrupt is ours
         if isinstance(error, KeyboardInterrupt):
             raise
         said = one_line(f"{type(error).__name__}: {error}", 500)
-        return Fault(where, f"cannot be imported: {said}", "".join(traceback.format_exception(error)))
+        # An import error may hold a URL with its password.
+        trace = mask("".join(traceback.format_exception(error)), secrets)
+        return Fault(where, f"cannot be imported: {mask(said, secrets)}", trace)
     return None

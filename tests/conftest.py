@@ -147,10 +147,28 @@ def database(database_url: str, clock: FakeClock) -> Iterator[Database]:
 
 
 @pytest.fixture
-def project(database_url: str, tmp_path: Path) -> Iterator[Project]:
-    """A folder with a configuration and handlers, on each kind of database; none of its ticks outlives the test."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    project = Project(folder, database_url).configure()
-    yield project
-    project.end_everything()
+def new_project(tmp_path: Path) -> Iterator[Callable[[str], Project]]:
+    """Make projects: a folder with a configuration and handlers on a database; none of its ticks outlives the test."""
+    made: list[Project] = []
+
+    def make(url: str) -> Project:
+        folder = tmp_path / f"project-{len(made)}"
+        folder.mkdir()
+        made.append(Project(folder, url).configure())
+        return made[-1]
+
+    yield make
+    for project in made:
+        project.end_everything()
+
+
+@pytest.fixture
+def project(database_url: str, new_project: Callable[[str], Project]) -> Project:
+    """A project on each kind of database."""
+    return new_project(database_url)
+
+
+@pytest.fixture
+def postgres_project(postgres_migrated: str, new_project: Callable[[str], Project]) -> Project:
+    """A project on PostgreSQL."""
+    return new_project(postgres_migrated)

@@ -50,10 +50,9 @@ def enqueue(
     """Enqueue one job; a tick runs it when it is due.
 
     The job is written first. Then handlers are imported, and a TYPE or payload that no handler here fits is warned
-    about: another host may know it, so that is no error. Exit codes: 0 enqueued, or there already; 2 refused, nothing
-    was written; 3 configuration; 4 database.
+    about: another host may know it, so that is no error.
 
-    Example: cronjobs enqueue billing.send_invoice --payload '{"invoice_id": 42}' --idempotency-key invoice:42 --in 5m
+    Exit codes: 0 enqueued, or there already; 2 refused, nothing was written; 3 configuration; 4 database.
     """
     from cronjobs.cli import given
     from cronjobs.cli.ours import operator, our_database
@@ -89,14 +88,18 @@ def enqueue(
         )
         with database.write() as connection:
             job_id, fresh, status = insert_job(connection, replace(new, enqueued_by=f"cli:{operator()}"))
-            paused = [pause for pause in pauses_in_force(connection) if pause.scope == "all" or pause.name == queue]
+            paused = [
+                pause
+                for pause in pauses_in_force(connection)
+                if (pause.scope, pause.name) in (("all", ""), ("queue", queue))
+            ]
     if as_json:
         echo_json({"id": job_id, "new": fresh, "status": str(status)})
     elif fresh:
         echo(f"job {job_id} enqueued, due {_due(run_at, wait, settings)}")
     else:
         echo(f"job {job_id} was there already ({status})")
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
         sys.stdout.flush()  # told before any code of the user's runs
     if not fresh and status in ("dead", "cancelled"):
         complain(f'its key is spent; to have it run again: "cronjobs jobs retry {job_id}"')

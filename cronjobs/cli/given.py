@@ -131,7 +131,9 @@ def span(given: str, option: str, *, above_zero: bool = False) -> timedelta:
     try:
         found = duration(given)
     except ValueError:
-        raise UsageError(f"{option} {one_line(given, 60)!r} is not a duration: write it as 55s, 10m, 24h or 7d") from None
+        raise UsageError(
+            f"{option} {one_line(given, 60)!r} is not a duration: write it as 55s, 10m, 24h or 7d"
+        ) from None
     if above_zero and not found:
         raise UsageError(f"{option} must be above zero")
     return found

@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli import crontab, db, demo
+from cronjobs.cli import check, crontab, db, demo, dev, enqueue, fill, jobs, looking, schedule, schedules, start
+from cronjobs.cli import explain as explaining
+from cronjobs.cli import next as coming
+from cronjobs.cli import run as foreground
 from cronjobs.cli.run_due import leave, run_due
 from cronjobs.cli.setting import ConfigOption, UrlOption, complain, echo
 from cronjobs.errors import CronjobsError
@@ -18,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog='Start: "cronjobs demo" shows it working; "cronjobs init" writes a first cronjobs.yaml.',
 )
@@ -40,8 +44,30 @@ def root(
     pass
 
 
+app.command(epilog="For example: cronjobs init shop")(start.init)
+app.command(epilog="For example: cronjobs check --live")(check.check)
 app.command("run-due")(run_due)
+app.command(epilog="For example: cronjobs run nightly-report, cronjobs run 17")(foreground.run)
+app.command(epilog="""For example: cronjobs enqueue billing.send_invoice --payload '{"invoice_id": 42}' --in 5m""")(
+    enqueue.enqueue
+)
+app.command("next", epilog='For example: cronjobs next "30 2 * * *" --timezone Europe/Berlin -n 5')(
+    coming.next_occurrences
+)
+app.command(epilog="For example: cronjobs sync --plan")(schedule.sync)
+app.command(epilog='For example: cronjobs pause --all --for 1h --why "the mail provider is down"')(schedule.pause)
+app.command(epilog="For example: cronjobs resume --all")(schedule.resume)
+app.command(epilog="For example: cronjobs trigger nightly-report")(fill.trigger)
+app.command(epilog="For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run")(
+    fill.backfill
+)
 app.command()(demo.demo)
+app.command(epilog="For example: cronjobs dev --every 2s")(dev.dev)
+app.command("status", epilog="For example: cronjobs status --json")(looking.status)
+app.command("history", epilog="For example: cronjobs history --since 12h --schedule nightly-report")(looking.history)
+app.command(epilog=explaining.EXAMPLES)(explaining.explain)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(db.app, name="db")
 app.add_typer(crontab.app, name="crontab")
 
@@ -49,7 +75,7 @@ app.add_typer(crontab.app, name="crontab")
 def run() -> None:
     """Run the command line; a CronjobsError becomes its sentence on stderr and its exit code."""
     try:
-        app()
+        app(prog_name="cronjobs")
     except CronjobsError as error:
         complain(str(error))
         leave(error.exit_code, stuck=False)

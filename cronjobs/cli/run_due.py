@@ -103,6 +103,7 @@ def run_due(
             emit=reporter.note,
             limits=Limits(queue=queue, only=only, jobs=limit),
             say_not_started=talk or as_json,
+            fire_schedules=_fire_schedules(),
         )
         result = tick.run()
     except CronjobsError as error:
@@ -136,6 +137,14 @@ def _settings(settings: Settings, workers: int | None, budget: str | None) -> Se
     if workers is None:
         return settings
     return replace(settings, run=replace(settings.run, workers=workers))
+
+
+def _fire_schedules() -> bool:
+    """Whether this process is to fire schedules; a spelling that is not known stops it rather than firing them."""
+    said = os.environ.get("CRONJOBS_SCHEDULES", "").lower()
+    if said not in ("", "on", "off"):
+        raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: write off to run jobs without firing schedules")
+    return said != "off"
 
 
 def _config_path(ctx: typer.Context, config: Path | None) -> Path:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -92,21 +92,30 @@ def actor() -> str:
 
 def echo(text: str) -> None:
     """Print to stdout; a closed or full stdout never changes what a command does."""
-    with suppress(OSError, ValueError):
-        if sys.stdout is not None:
-            sys.stdout.write(text + "\n")
+    _print(sys.stdout, text)
 
 
 def complain(text: str) -> None:
     """Print to stderr, likewise."""
-    with suppress(OSError, ValueError):
-        if sys.stderr is not None:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+    _print(sys.stderr, text)
+
+
+def _print(stream: TextIO | None, text: str) -> None:
+    if stream is None:
+        return
+    with suppress(OSError):
+        try:
+            stream.write(text + "\n")
+        except UnicodeEncodeError:  # cron's locale is C: what ASCII cannot say is escaped, not lost
+            stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
+        except ValueError:  # closed
+            return
+        stream.flush()
 
 
 def echo_json(value: Any) -> None:
-    echo(json.dumps(value, default=_encode, ensure_ascii=False, indent=2))
+    # ASCII: control and bidi characters of stored texts would act on a terminal.
+    echo(json.dumps(value, default=_encode, indent=2))
 
 
 def _encode(value: Any) -> Any:

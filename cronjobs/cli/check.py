@@ -1,0 +1,142 @@
+"""``cronjobs check``: what is wrong with the configuration, before a tick finds out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cronjobs.cli.setting import (
+    ConfigOption,
+    JsonOption,
+    UrlOption,
+    coloured,
+    complain,
+    echo,
+    echo_json,
+    load_settings,
+    open_database,
+)
+
+if TYPE_CHECKING:
+    from cronjobs.checks import Checked
+    from cronjobs.errors import Problem
+    from cronjobs.jobtypes import JobTypes
+    from cronjobs.settings import Settings
+
+
+def check(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Look into the database too: does it all run?")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find what is wrong with the configuration and its handlers, without a database.
+
+    Reads the file, imports the handlers, and holds both together: job names, payload keys, time limits, commands on
+    cron's PATH, folders that must be writable. Notes say what may surprise: schedules that meet a clock change. --live
+    asks the database whether all is well now: ticks, unresolved and dead jobs. Run it in CI, and after each edit.
+
+    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live and no database.
+    """
+    from contextlib import redirect_stdout
+
+    from cronjobs import checks, jobtypes
+    from cronjobs.cli.run_due import leave
+    from cronjobs.clock import SYSTEM
+    from cronjobs.errors import ConfigError
+
+    try:
+        settings = load_settings(ctx, config, database_url, need_database=False)
+    except ConfigError as error:
+        _print_fatal(error, as_json)
+        raise typer.Exit(3) from None
+    known: JobTypes | None = None
+    if not no_import:
+        with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
+            known = jobtypes.load(settings)
+    file = str(config or ctx.find_root().params.get("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+    found = checks.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
+    troubles = _ask_database(settings, known) if live else []
+    if as_json:
+        echo_json(_object(found, troubles, live))
+    else:
+        _print(found, troubles, no_import)
+    leave(1 if found.findings or troubles else 0, stuck=False)
+
+
+def _print_fatal(error: Any, as_json: bool) -> None:
+    if as_json:
+        findings = [vars(problem) for problem in error.problems]
+        echo_json({"ok": False, "fatal": True, "findings": findings, "notes": []})
+        return
+    for problem in error.problems:
+        echo(str(problem))
+    complain("with this file nothing runs")
+
+
+def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
+    """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
+    from cronjobs.database import parse_url
+    from cronjobs.errors import ConfigError, Problem
+    from cronjobs.health import look, troubles
+    from cronjobs.jobtypes import JobTypes
+    from cronjobs.store.meta import require_schema
+
+    if not settings.database:
+        raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
+    address = parse_url(settings.database, settings.schema)
+    if address.is_sqlite and not Path(str(address.url.database)).exists():
+        return [f'there is no database {address} yet: the first "cronjobs run-due" makes it']
+    database = open_database(settings)
+    try:
+        with database.read() as connection:
+            require_schema(connection)
+            health = look(connection, settings, known or JobTypes())
+    finally:
+        database.close()
+    kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
+    return [trouble.text for trouble in troubles(health, settings) if trouble.kind not in kinds]
+
+
+def _object(found: Checked, troubles: list[str], live: bool) -> dict[str, Any]:
+    return {
+        "ok": not found.findings and not troubles,
+        "fatal": False,
+        "findings": [vars(finding.problem) | {"detail": list(finding.detail)} for finding in found.findings],
+        "notes": [vars(note) for note in found.notes],
+        "job_types": found.job_types,
+        "schedules": found.schedules,
+    } | ({"live": troubles} if live else {})
+
+
+def _print(found: Checked, troubles: list[str], no_import: bool) -> None:
+    for finding in found.findings:
+        echo(_line(finding.problem, "red"))
+        for line in finding.detail:
+            echo(f"    {line.strip()}" if line.startswith("  File") else f"      {line.strip()}")
+    for trouble in troubles:
+        echo(coloured(trouble, "red"))
+    for note in found.notes:
+        echo(f"note: {note}")
+    count = len(found.findings) + len(troubles)
+    if count:
+        complain("1 finding" if count == 1 else f"{count} findings")
+        return
+    what = [_plural(found.job_types, "job type"), _plural(found.schedules, "schedule")]
+    echo(coloured(f"ok: {', '.join(what)}" + ("; handlers were not imported" if no_import else ""), "green"))
+
+
+def _line(problem: Problem, colour: str) -> str:
+    from cronjobs.text import visible
+
+    return coloured(visible(str(problem)), colour)
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,252 @@
+"""``cronjobs run-due --dry-run``: what a tick would do now. It reads, and changes nothing at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from cronjobs import jobtypes
+from cronjobs.cli.schedule import pause_lines, renamed
+from cronjobs.cli.setting import coloured, echo, echo_json
+from cronjobs.database import Database
+from cronjobs.definitions import fingerprint
+from cronjobs.identity import Identity
+from cronjobs.jobtypes import JobTypes
+from cronjobs.materialise import Due, plan_for
+from cronjobs.ownership import is_ours
+from cronjobs.policy import overlap
+from cronjobs.settings import Settings
+from cronjobs.store import leases, outlook, schedules, ticks
+from cronjobs.store.ticks import Overview
+from cronjobs.sync import Plan, plan
+from cronjobs.text import one_line
+
+LINES: Final = 50  # of jobs, and of schedules
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a tick would find and do. ``jobs`` in order, at most LINES of ``due``; id None: its schedule makes it."""
+
+    now: datetime
+    expired: int
+    sync: Plan | None
+    schedules: list[dict[str, Any]]
+    jobs: list[dict[str, Any]]
+    due: int
+    unresolved: list[tuple[str, int]]
+    pauses: Sequence[Any]
+    next_run_at: datetime | None
+
+
+def show(settings: Settings, database: Database, *, queue: str | None, only: str | None, as_json: bool) -> None:
+    """Print what a tick with these limits would do. Raises ForeignDatabase where it would claim nothing."""
+    with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
+        known = jobtypes.load(settings)
+    with database.read() as connection:
+        found = _look(connection, settings, known, queue, only)
+    if as_json:
+        echo_json(_object(settings, database, known, found))
+    else:
+        for line in _lines(settings, known, found):
+            echo(line)
+
+
+def _look(connection: Connection, settings: Settings, known: JobTypes, queue: str | None, only: str | None) -> Outlook:
+    seen = ticks.overview(connection, host=Identity.here().host, fingerprint=fingerprint(settings))
+    is_ours(settings, seen.project, seen.environment)
+    pauses = schedules.pauses_in_force(connection)
+    stored = schedules.all_schedules(connection)
+    fires = os.environ.get("CRONJOBS_SCHEDULES", "").lower() != "off"
+    todo = _sync_plan(settings, seen, stored) if fires else None
+    # A sync settles every active schedule first; without one only those whose hint has come are looked at.
+    chosen = [schedule for schedule in stored if schedule.status == "active"]
+    if todo is None:
+        chosen = schedules.due_schedules(connection, settings.disabled_schedules) if fires else []
+    planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]
+    told = [_schedule(connection, due) for due in planned if _says_something(due)]
+    wanted = [name for name in known.types if only in (None, name)]
+    waiting = outlook.due_jobs(connection, known=wanted, queue=queue, limit=LINES)
+    jobs = [dict(row._mapping) for row in waiting.first]
+    new = [job for schedule in told for job in _new_jobs(schedule, wanted, queue, pauses)]
+    jobs = sorted(jobs + new, key=lambda job: (job["priority"], job["run_at"], job["id"] is None, job["id"] or 0))
+    return Outlook(
+        now=seen.now,
+        expired=outlook.expired_leases(connection),
+        sync=todo,
+        schedules=told,
+        jobs=jobs[:LINES],
+        due=waiting.count + len(new),
+        unresolved=leases.unresolved(connection, known.types.keys()),
+        pauses=pauses,
+        next_run_at=outlook.next_run_at(connection),
+    )
+
+
+def _sync_plan(settings: Settings, seen: Overview, stored: Sequence[schedules.StoredSchedule]) -> Plan | None:
+    """What this tick's sync would change; None where it would leave the definitions alone. The rule of tick.py."""
+    carried_another = seen.last_fingerprint is not None and seen.last_fingerprint != fingerprint(settings)
+    if seen.fingerprint_known and not carried_another:
+        return None
+    return plan(stored, settings.schedules, settings.disabled_schedules)
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def _says_something(due: Due) -> bool:
+    return due.event is not None or bool(due.plan.run or due.plan.missed or due.plan.coalesced)
+
+
+def _schedule(connection: Connection, due: Due) -> dict[str, Any]:
+    """What would be written about a schedule's occurrences, as materialise decides it."""
+    plan_, schedule, paused = due.plan, due.schedule, due.stored.paused
+    facts: dict[str, Any] = {
+        "schedule": due.stored.name,
+        "missed": plan_.missed.count if plan_.missed else 0,
+        "coalesced": plan_.coalesced.count if plan_.coalesced else 0,
+        "occurrences": [],
+        "paused": paused,
+        "trouble": None if due.event is None else str(due.event.facts.get("error")),
+    }
+    if schedule is None:
+        return facts
+    facts |= {"job_type": schedule.job, "queue": schedule.queue, "priority": schedule.priority}
+    facts["timeout_s"] = None if schedule.timeout is None else schedule.timeout.total_seconds()
+    busy = schedules.unfinished_jobs(connection, schedule.name) if plan_.run and not paused else []
+    for instant in plan_.run:
+        if paused:
+            facts["occurrences"].append({"for": instant, "outcome": "skipped", "reason": paused, "job_id": None})
+            continue
+        placed = overlap(schedule.overlap, busy)
+        reason = {"outcome": placed.outcome, "reason": placed.reason, "job_id": placed.job_id}
+        facts["occurrences"].append({"for": instant} | reason)
+    return facts
+
+
+def _new_jobs(
+    schedule: dict[str, Any], wanted: Sequence[str], queue: str | None, pauses: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """The jobs that a schedule would make and that this tick could run."""
+    if schedule.get("job_type") not in wanted or queue not in (None, schedule["queue"]):
+        return []
+    if any(pause.scope == "all" or (pause.scope, pause.name) == ("queue", schedule["queue"]) for pause in pauses):
+        return []
+    same = {name: schedule[name] for name in ("job_type", "queue", "priority", "timeout_s", "schedule")}
+    return [
+        {"id": None, "run_at": occurrence["for"]} | same
+        for occurrence in schedule["occurrences"]
+        if occurrence["outcome"] == "enqueued"
+    ]
+
+
+# --- telling ----------------------------------------------------------------------------------------------------------
+
+
+def _object(settings: Settings, database: Database, known: JobTypes, found: Outlook) -> dict[str, Any]:
+    sync: dict[str, Any] | None = None
+    if found.sync is not None:
+        todo = found.sync
+        sync = {"add": todo.add, "change": todo.change, "remove": todo.remove, "refused": todo.refused}
+        sync["rename"] = renamed(todo)
+    return {
+        "dry_run": True,
+        "now": found.now,
+        "database": str(database.address),
+        "config": str(settings.file),
+        "expired": found.expired,
+        "sync": sync,
+        "schedules": found.schedules,
+        "due": found.due,
+        "jobs": found.jobs,
+        "next_run_at": found.next_run_at,
+        "unresolved": [{"job_type": job_type, "waiting": waiting} for job_type, waiting in found.unresolved],
+        "paused": [dict(pause._mapping) for pause in found.pauses],
+        "faults": [{"where": fault.where, "what": fault.what} for fault in known.faults],
+        "problems": [str(problem) for problem in settings.problems],
+    }
+
+
+def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
+    lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings)]
+    if found.expired:
+        lines.append(f"{_count(found.expired, 'lease')} ran out: first what became of these attempts would be settled")
+    lines += _sync_lines(found.sync)
+    for schedule in found.schedules[:LINES]:
+        lines += _schedule_lines(settings, schedule)
+    if len(found.schedules) > LINES:
+        lines.append(f"… and {len(found.schedules) - LINES} more schedules")
+    if found.jobs:
+        lines.append(f"would run {_count(found.due, 'job')}, in this order:")
+        lines += [f"  {_job_line(settings, known, job)}" for job in found.jobs]
+        if found.due > len(found.jobs):
+            lines.append(f"  … and {found.due - len(found.jobs):,} more")
+    else:
+        lines.append("no job would run")
+    if found.next_run_at is not None:
+        lines.append(f"the next one is due {_local(settings, found.next_run_at)}")
+    for job_type, waiting in found.unresolved:
+        text = f'{_count(waiting, "job")} of type "{job_type}" cannot run here and would wait: no handler or command'
+        lines.append(coloured(one_line(text, 500), "red"))
+    lines += [coloured(one_line(f"{fault.where}: {fault.what}", 1000), "red") for fault in known.faults]
+    return [*lines, "nothing was changed"]
+
+
+def _sync_lines(todo: Plan | None) -> list[str]:
+    if todo is None or todo.empty:
+        return []
+    if todo.refused:
+        return [coloured(f"the file would not be applied: {todo.refused}", "red")]
+    signs = (("+", todo.add), ("~", todo.change), ("-", todo.remove))
+    named = [f"{sign} {name}" for sign, names in signs for name in names]
+    named += [f"> {old} → {new}" for old, new in todo.rename]
+    more = f", and {len(named) - LINES} more" if len(named) > LINES else ""
+    return [f"the file would be put in force: {', '.join(named[:LINES])}{more}"]
+
+
+def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
+    name = schedule["schedule"]
+    lines = []
+    if schedule["trouble"]:
+        lines.append(coloured(one_line(f"schedule {name}: {schedule['trouble']}", 500), "red"))
+    lines += [
+        f"schedule {name}: {_count(schedule[what], 'occurrence')} would be recorded as {what}"
+        for what in ("missed", "coalesced")
+        if schedule[what]
+    ]
+    for occurrence in schedule["occurrences"]:
+        due = f"schedule {name}: due {_local(settings, occurrence['for'])}"
+        if occurrence["outcome"] == "enqueued":
+            lines.append(f"{due}: would become a job ({schedule['job_type']})")
+        else:
+            lines.append(one_line(f"{due}: would be recorded as {occurrence['outcome']}: {occurrence['reason']}", 500))
+    return lines
+
+
+def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
+    name = f"job {job['id']}" if job["id"] is not None else "a new job"
+    facts = [f"priority {job['priority']}", f"due {_local(settings, job['run_at'])}"]
+    if job["queue"] != "default":
+        facts.append(f"queue {job['queue']}")
+    if job["schedule"]:
+        facts.append(f"schedule {job['schedule']}")
+    timeout_s, budget_s = job["timeout_s"], settings.run.budget.total_seconds()
+    if timeout_s is not None and timeout_s > budget_s:
+        facts.append(f"dead at once: its timeout {timeout_s:g} s is above run.budget {budget_s:g} s")
+    return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _local(settings: Settings, instant: datetime) -> str:
+    return instant.astimezone(ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

@@ -1,0 +1,231 @@
+"""``cronjobs run``: one job here and now, in the foreground."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cronjobs.cli.setting import ConfigOption, UrlOption, coloured
+
+if TYPE_CHECKING:
+    from cronjobs.foreground import Done, Streams
+    from cronjobs.jobtypes import JobTypes
+    from cronjobs.settings import Settings
+    from cronjobs.store.enqueue import NewJob
+
+
+def run(
+    ctx: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="TYPE|SCHEDULE|ID", help="A job type, a schedule, or the number of a waiting job.")
+    ],
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.', show_default=False),
+    ] = None,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="TARGET is a schedule, though a job type has that name too.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing but what the job itself prints.")] = False,
+) -> None:
+    """Run one job here and now; you see its output and traceback, and breakpoint() works.
+
+    It is recorded like any attempt. Of a TYPE or SCHEDULE a new job is made (a schedule's with its payload, due now),
+    with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed. A
+    waiting job named by its ID is run whether it is due or not; if it fails it retries as usual, and after Ctrl-C it
+    waits as before. Python handlers have no time limit here, commands have theirs. A pause does not stop it.
+
+    Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
+    """
+    from cronjobs.cli import given
+    from cronjobs.cli.ours import our_database
+    from cronjobs.cli.run_due import Log, leave
+    from cronjobs.foreground import Foreground, UnknownType, begin_existing, begin_new, live_streams
+    from cronjobs.identity import Identity
+
+    arguments = None if payload is None else given.payload(payload)
+    with our_database(ctx, config, database_url, adopt=True) as (settings, database), live_streams() as streams:
+        from cronjobs import jobtypes
+
+        say = _Say(streams, quiet or bool(ctx.find_root().params.get("quiet")))
+        known = jobtypes.load(settings)
+        lease, locked_by = settings.run.lease, str(Identity.here())
+        if _is_id(target) and not schedule:
+            _refuse_payload(arguments)
+            try:
+                job = begin_existing(database, _number(target), known, locked_by=locked_by, lease=lease)
+            except UnknownType:
+                _tell_faults(known, streams)
+                raise
+        else:
+            new, alone = _new_job(settings, known, target, arguments, schedule, streams)
+            job = begin_new(database, new, locked_by=locked_by, lease=lease, alone=alone)
+        say(f"job {job.id} {job.job_type} started")
+        done = Foreground(
+            database,
+            settings,
+            job,
+            known.types[job.job_type],
+            by_hand=not _is_id(target) or schedule,
+            clock=database.clock,
+            streams=streams,
+            emit=Log(settings.log).write,
+        ).run()
+        _tell(done, streams, say)
+    leave(_exit_code(done), stuck=False)
+
+
+class _Say:
+    def __init__(self, streams: Streams, quiet: bool) -> None:
+        self._streams, self._quiet = streams, quiet
+
+    def __call__(self, text: str) -> None:
+        if not self._quiet:
+            self._streams.say(text)
+
+
+def _is_id(target: str) -> bool:
+    return target.isascii() and target.isdigit()
+
+
+def _number(digits: str) -> int:
+    from cronjobs.foreground import CannotRun
+
+    if len(digits.lstrip("0")) > 18:  # more than any database counts to
+        raise CannotRun("there is no job of that number")
+    return int(digits)
+
+
+def _refuse_payload(arguments: dict[str, Any] | None) -> None:
+    from cronjobs.errors import UsageError
+
+    if arguments is not None:
+        raise UsageError("a job that is there has its payload: --payload goes with a TYPE or SCHEDULE")
+
+
+def _tell_faults(known: JobTypes, streams: Streams) -> None:
+    from cronjobs.text import one_line
+
+    for fault in known.faults:
+        streams.say(one_line(f"{fault.where}: {fault.what}", 1000))
+
+
+def _new_job(
+    settings: Settings,
+    known: JobTypes,
+    target: str,
+    arguments: dict[str, Any] | None,
+    schedule: bool,
+    streams: Streams,
+) -> tuple[NewJob, bool]:
+    """The job that *target* means, and whether it must be the only one of its schedule."""
+    from dataclasses import replace
+
+    from cronjobs.cli.ours import operator
+    from cronjobs.clock import SYSTEM
+    from cronjobs.errors import UsageError
+    from cronjobs.jobs import new_job
+    from cronjobs.materialise import job_for
+    from cronjobs.text import one_line
+
+    by = f"cli:{operator()}"
+    found = settings.schedules.get(target)
+    # An inline command bears its schedule's name, and without the schedule it would lack its payload and date.
+    inline = found is not None and f"schedules.{target}.command" in settings.positions
+    if target in known.types and not schedule and not inline:
+        _check_payload(known, target, arguments or {})
+        return replace(new_job(target, arguments or {}), enqueued_by=by), False
+    if found is None:
+        _tell_faults(known, streams)
+        raise UsageError(_unknown(settings, known, target, schedule))
+    if found.job not in known.types:
+        _tell_faults(known, streams)
+        raise UsageError(f'schedule {target} names the job type "{one_line(found.job, 100)}", which cannot run here')
+    new = job_for(found, SYSTEM.now())  # begin_new puts in the database's now
+    if arguments is not None:
+        new = replace(new, payload=arguments)
+    _check_payload(known, found.job, new.payload)
+    return replace(new, run_at=None, enqueued_by=by), found.overlap != "allow"
+
+
+def _check_payload(known: JobTypes, job_type: str, arguments: dict[str, Any]) -> None:
+    from cronjobs.errors import UsageError
+    from cronjobs.text import one_line
+
+    registration = known.types[job_type].registration
+    fault = registration.bind(arguments) if registration else None
+    if fault:
+        raise UsageError(one_line(fault, 1000))
+
+
+def _unknown(settings: Settings, known: JobTypes, target: str, schedule: bool) -> str:
+    from cronjobs.reading import nearest
+    from cronjobs.text import one_line
+
+    names = {*settings.schedules} | (set() if schedule else {*known.types})
+    what = "schedule" if schedule else "job type or schedule"
+    disabled = settings.disabled_schedules | (frozenset() if schedule else settings.disabled_job_types)
+    if target in disabled:
+        return f'the entry of "{one_line(target, 100)}" in the configuration is bad: see "cronjobs check"'
+    meant = nearest(target, names)
+    listed = ", ".join(sorted(names)[:20]) or "none"
+    guess = f'did you mean "{meant}"?' if meant else f"there are: {listed}"
+    return f'no {what} "{one_line(target, 100)}" is known here; {guess}'
+
+
+def _tell(done: Done, streams: Streams, say: _Say) -> None:
+    """The traceback as soon as it is over, and one line that says what became of the job."""
+    from cronjobs.foreground import succeeded
+    from cronjobs.text import one_line, visible
+
+    trace = getattr(done.outcome, "traceback", None)
+    if trace and done.signal is None:
+        streams.say(visible(trace).rstrip())
+    if done.decided is None:
+        return  # said when it was noticed
+    text = f"job {done.job.id} {_became(done)}"
+    if not succeeded(done):
+        streams.say(_coloured(streams, one_line(text, 2000), "red"))
+        return
+    say(_coloured(streams, one_line(text, 2000), "green"))
+
+
+def _coloured(streams: Streams, text: str, colour: str) -> str:
+    return coloured(text, colour) if streams.err.isatty() else text
+
+
+def _became(done: Done) -> str:
+    from cronjobs.model import Failed, Snoozed, Status, Succeeded, duration_text
+
+    decided, outcome = done.decided, done.outcome
+    assert decided is not None
+    took = f"{decided.finished.duration.total_seconds():.2f} s"
+    error = getattr(outcome, "error", "")
+    wait = duration_text(decided.transition.delay) if decided.transition.delay is not None else ""
+    match decided.transition.status:
+        case Status.SUCCEEDED:
+            result = decided.finish.result
+            note = outcome.note if isinstance(outcome, Succeeded) else None
+            return f"succeeded in {took}" + (f"; result {result}" if result else "") + (f"; {note}" if note else "")
+        case Status.FAILED:
+            return f"failed in {took}: {error}; a tick tries again in {wait}"
+        case Status.DEAD:
+            why = "for good" if isinstance(outcome, Failed) and outcome.permanent else "it has no more tries"
+            return f'failed in {took} and is dead, {why}: {error}. Mended? "cronjobs jobs retry {done.job.id}"'
+        case Status.QUEUED if isinstance(outcome, Snoozed):
+            return f"asked to be run later: a tick does, in {wait}"
+        case Status.QUEUED:
+            return f"{error}; it waits as before"
+        case status:
+            return f"{status} after {took}: {error}"
+
+
+def _exit_code(done: Done) -> int:
+    from cronjobs.foreground import succeeded
+
+    if succeeded(done):
+        return 0
+    return 1 if done.signal is None else 128 + done.signal

@@ -1,0 +1,377 @@
+"""``cronjobs sync``, ``pause`` and ``resume``: which definitions are in force, and the brake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cronjobs.cli.setting import (
+    ConfigOption,
+    JsonOption,
+    UrlOption,
+    coloured,
+    complain,
+    echo,
+    echo_json,
+    load_settings,
+    open_database,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from cronjobs.database import Database
+    from cronjobs.settings import Settings
+    from cronjobs.store.schedules import StoredSchedule
+    from cronjobs.sync import Plan
+
+
+# --- sync -------------------------------------------------------------------------------------------------------------
+
+
+def sync(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would change; change nothing.")] = False,
+    allow_removals: Annotated[
+        bool, typer.Option("--allow-removals", help="Also if most schedules would be retired.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the file's schedules in force now, without waiting for a tick.
+
+    A tick does the same by itself when a host's file is new. First everything that is due under the old definitions
+    is settled; jobs that are made already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
+    ">" for one with a new name, "-" for one that no longer fires.
+
+    Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
+    """
+    from cronjobs import sync as core
+    from cronjobs.cli.ours import operator, our_database
+    from cronjobs.cli.run_due import Log
+    from cronjobs.identity import Identity
+
+    if plan:
+        settings, stored = _look(ctx, config, database_url)
+        todo = core.plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
+        applied = False
+    else:
+        with our_database(ctx, config, database_url, adopt=True) as (settings, database):
+            stored = _stored(database)
+            done = core.sync(
+                database,
+                settings,
+                Log(settings.log).write,
+                host=Identity.here().host,
+                actor=operator(),
+                allow_removals=allow_removals,
+            )
+            todo, applied = done.plan, done.applied
+    refused = None if allow_removals else todo.refused
+    was = {new: old for old, new in todo.rename}
+    changes = {name: _changes(settings, stored[was.get(name, name)].definition, name) for name in todo.change}
+    if as_json:
+        facts = {"add": todo.add, "change": changes, "remove": todo.remove, "rename": renamed(todo), "refused": refused}
+        echo_json({"applied": applied} | facts | {"problems": [str(problem) for problem in settings.problems]})
+    else:
+        _print_plan(settings, todo, changes)
+    for problem in settings.problems:
+        complain(str(problem))
+    if refused:
+        complain(refused)
+    elif not plan and not applied:
+        complain("another tick is settling what was due under the old definitions: nothing was changed, try again")
+    if refused or not (plan or applied):
+        raise typer.Exit(1)
+    if todo.empty and not as_json:
+        complain("nothing to change")
+    if settings.problems:
+        raise typer.Exit(3)
+
+
+def _look(ctx: typer.Context, config: Path | None, url: str | None) -> tuple[Settings, dict[str, StoredSchedule]]:
+    """The settings and what is in force, without making so much as a file."""
+    from cronjobs.errors import SchemaMissing
+    from cronjobs.ownership import is_ours
+    from cronjobs.store.meta import require_schema
+
+    settings = load_settings(ctx, config, url)
+    if settings.database.startswith("sqlite") and not _sqlite_file(settings).exists():
+        return settings, {}
+    database = open_database(settings)
+    try:
+        with database.read() as connection:
+            try:
+                found = require_schema(connection)
+            except SchemaMissing:
+                if not database.is_sqlite:
+                    raise
+                return settings, {}
+        is_ours(settings, found.project, found.environment)
+        return settings, _stored(database)
+    finally:
+        database.close()
+
+
+def _sqlite_file(settings: Settings) -> Path:
+    from cronjobs.database import parse_url
+
+    return Path(str(parse_url(settings.database).url.database))
+
+
+def _stored(database: Database) -> dict[str, StoredSchedule]:
+    from cronjobs.store.schedules import all_schedules
+
+    with database.read() as connection:
+        return {schedule.name: schedule for schedule in all_schedules(connection)}
+
+
+def _changes(settings: Settings, stored: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
+    from cronjobs.definitions import definition
+
+    written = definition(settings.schedules[name])
+    return {
+        key: "changed" if key == "payload" else {"from": stored.get(key), "to": written[key]}
+        for key in written
+        if stored.get(key) != written[key]
+    }
+
+
+def _print_plan(settings: Settings, todo: Plan, changes: Mapping[str, dict[str, Any]]) -> None:
+    for name in todo.add:
+        echo(coloured(f"+ {name}: {_when(settings, name)} → {settings.schedules[name].job}", "green"))
+    for old, new in todo.rename:
+        echo(coloured(f"> {old} → {new}", "yellow"))
+    for name in todo.change:
+        said = [_change(key, value) for key, value in changes.get(name, {}).items()]
+        echo(coloured(f"~ {name}: {'; '.join(said)}", "yellow"))
+    for name in todo.remove:
+        echo(coloured(f"- {name}", "red"))
+
+
+def _change(key: str, value: Any) -> str:
+    from datetime import timedelta
+
+    from cronjobs.model import duration_text
+
+    name = key.removesuffix("_s")
+    if value == "changed":
+        return f"{name} changed"
+    sides = [
+        duration_text(timedelta(seconds=side)) if name != key and side is not None else side
+        for side in (value["from"], value["to"])
+    ]
+    return f"{name} {' → '.join('none' if side is None else str(side) for side in sides)}"
+
+
+def renamed(todo: Plan) -> list[dict[str, str]]:
+    return [{"from": old, "to": new} for old, new in todo.rename]
+
+
+def _when(settings: Settings, name: str) -> str:
+    from cronjobs.model import duration_text
+
+    schedule = settings.schedules[name]
+    if schedule.every is not None:
+        return f"every {duration_text(schedule.every)}"
+    return f'"{schedule.cron}" {schedule.timezone}'
+
+
+# --- pause, resume ----------------------------------------------------------------------------------------------------
+
+ScheduleArgument = Annotated[str | None, typer.Argument(metavar="SCHEDULE", help="One schedule.", show_default=False)]
+AllOption = Annotated[bool, typer.Option("--all", help="Everything: no job is begun, no schedule makes one.")]
+QueueOption = Annotated[
+    str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
+]
+
+
+def pause(
+    ctx: typer.Context,
+    schedule: ScheduleArgument = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    everything: AllOption = False,
+    queue: QueueOption = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Ends by itself: 2026-11-20T09:00.", show_default=False)
+    ] = None,
+    span: Annotated[
+        str | None, typer.Option("--for", metavar="SPAN", help="Ends by itself: 1h.", show_default=False)
+    ] = None,
+    why: Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever finds it.", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The brake: until you resume, or until the time you say, no job is begun on any host.
+
+    What runs goes on. Occurrences of a paused schedule are recorded as skipped and not made up for; jobs in a paused
+    queue wait; --all does both. Pausing again changes the end and the reason. Prints every pause that is in force.
+    """
+    from cronjobs.cli.ours import operator, our_database
+    from cronjobs.store import schedules as store
+    from cronjobs.store.sql import database_now
+    from cronjobs.text import clean, one_line
+
+    scope, name = _scope(everything, queue, schedule)
+    reason = one_line(clean(why), 500) if why and why.strip() else None
+    with our_database(ctx, config, database_url) as (settings, database):
+        with database.write() as connection:
+            now = database_now(connection)
+            ends = _end(settings, until, span, now)
+            _require_known(connection, settings, scope, name)
+            by = operator()
+            store.pause(connection, scope=scope, name=name, until=ends, by=by, why=reason, now=now)
+            _record(connection, "pause", scope, name, why=reason, until=ends, now=now)
+        _print_in_force(database, settings, as_json)
+
+
+def resume(
+    ctx: typer.Context,
+    schedule: ScheduleArgument = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    everything: AllOption = False,
+    queue: QueueOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a pause off again: the one of --all, of a queue, or of a schedule; others stay.
+
+    What waited runs with the next tick. Prints the pauses that are still in force.
+    """
+    from cronjobs.cli.ours import our_database
+    from cronjobs.store import schedules as store
+    from cronjobs.store.sql import database_now
+
+    scope, name = _scope(everything, queue, schedule)
+    with our_database(ctx, config, database_url) as (settings, database):
+        with database.write() as connection:
+            now = database_now(connection)
+            was_on = any((found.scope, found.name) == (scope, name) for found in store.pauses_in_force(connection))
+            store.resume(connection, scope=scope, name=name)  # also one whose time is over
+            if was_on:
+                _record(connection, "resume", scope, name, why=None, until=None, now=now)
+        complain(f"resumed: {_what(scope, name)}" if was_on else f"{_what(scope, name)}: was not paused, nothing to do")
+        _print_in_force(database, settings, as_json)
+
+
+def _scope(everything: bool, queue: str | None, schedule: str | None) -> tuple[str, str]:
+    from cronjobs.errors import UsageError
+    from cronjobs.jobs import name_fault
+
+    given = [("all", "")] * everything + [("queue", queue)] * (queue is not None)
+    given += [("schedule", schedule)] * (schedule is not None)
+    if len(given) != 1:
+        raise UsageError("say one of: --all, --queue NAME, or a SCHEDULE")
+    scope, name = given[0]
+    if scope != "all" and (fault := name_fault(name)):
+        raise UsageError(f"{scope} {name!r} {fault}")
+    return scope, str(name)
+
+
+def _end(settings: Settings, until: str | None, span: str | None, now: datetime) -> datetime | None:
+    from cronjobs.cli import given
+    from cronjobs.errors import UsageError
+
+    if until is not None and span is not None:
+        raise UsageError("give --until or --for, not both")
+    if span is not None:
+        return now + given.span(span, "--for", above_zero=True)
+    if until is None:
+        return None
+    ends = given.instant(until, settings.timezone, "--until")
+    if ends <= now:
+        raise UsageError(f"--until is over already: {_local(settings, ends)}")
+    return ends
+
+
+def _require_known(connection: Connection, settings: Settings, scope: str, name: str) -> None:
+    """A brake on a mistyped name would brake nothing."""
+    from cronjobs.errors import UsageError
+    from cronjobs.reading import nearest
+    from cronjobs.store import outlook
+    from cronjobs.store.schedules import all_schedules
+
+    if scope == "all":
+        return
+    if scope == "schedule":
+        known = {*settings.schedules, *settings.disabled_schedules, *(s.name for s in all_schedules(connection))}
+    else:
+        known = {"default", *(s.queue for s in settings.schedules.values()), *outlook.waiting_queues(connection)}
+    if name in known:
+        return
+    meant = nearest(name, known)
+    guess = f', did you mean "{meant}"?' if meant else ""
+    if scope == "schedule":
+        raise UsageError(f'there is no schedule "{name}"{guess}')
+    complain(f'nothing waits in a queue "{name}" now{guess}')
+
+
+def _record(
+    connection: Connection,
+    action: str,
+    scope: str,
+    name: str,
+    *,
+    why: str | None,
+    until: datetime | None,
+    now: datetime,
+) -> None:
+    from cronjobs.cli.ours import operator
+    from cronjobs.identity import Identity
+    from cronjobs.store.ticks import record
+
+    record(
+        connection,
+        action=action,
+        subject=f"{scope} {name}".strip(),
+        actor=operator(),
+        host=Identity.here().host,
+        why=why,
+        detail=None if until is None else {"until": until.isoformat()},
+        at=now,
+    )
+
+
+def _print_in_force(database: Database, settings: Settings, as_json: bool) -> None:
+    from cronjobs.store.schedules import pauses_in_force
+
+    with database.read() as connection:
+        pauses = pauses_in_force(connection)
+    if as_json:
+        echo_json([dict(pause._mapping) for pause in pauses])
+        return
+    if not pauses:
+        complain("nothing is paused")
+    for line in pause_lines(pauses, settings):
+        echo(line)
+
+
+def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
+    """Each pause in a line of words."""
+    from cronjobs.text import one_line
+
+    lines = []
+    for pause in pauses:
+        until = f"until {_local(settings, pause.until)}" if pause.until is not None else "until someone resumes it"
+        by = f", by {pause.by}" if pause.by else ""
+        why = f": {pause.why}" if pause.why else ""
+        lines.append(one_line(f"{_what(pause.scope, pause.name)} is paused {until}{by}{why}", 1000))
+    return lines
+
+
+def _what(scope: str, name: str) -> str:
+    return "everything" if scope == "all" else f"{scope} {name}"
+
+
+def _local(settings: Settings, instant: datetime) -> str:
+    from zoneinfo import ZoneInfo
+
+    return instant.astimezone(ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

@@ -1,0 +1,475 @@
+"""One job here and now, in the main thread of a terminal's process: pdb works, output is seen and recorded.
+
+It is an attempt like any other: claimed with a lease, which a small thread renews, and finished past the fence. There
+is no time limit (somebody may be in a debugger) but for declared commands. What was begun by hand by its type or
+schedule has one try, and a tick never picks it up again: not after a failure, not after Ctrl-C (cancelled), not after a
+kill -9 (its history row is written at the start, and the next tick reads it there). A job that was named by its id goes
+back to where it was.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import Clock, sleep
+from cronjobs.context import StopSignal
+from cronjobs.database import Database
+from cronjobs.ends import Decided, decide_end, lease_of, running_row, without_texts
+from cronjobs.errors import BadValue, CronjobsError, DatabaseError
+from cronjobs.interpolate import mask
+from cronjobs.jobtypes import JobType, JobTypes
+from cronjobs.model import (
+    CancelledByRequest,
+    Failed,
+    Finished,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    Status,
+    Succeeded,
+    Transition,
+)
+from cronjobs.settings import Settings
+from cronjobs.store import leases
+from cronjobs.store.enqueue import NewJob, insert_job
+from cronjobs.store.looking import one_job
+from cronjobs.store.schedules import unfinished_jobs
+from cronjobs.store.sql import database_now
+from cronjobs.text import CappedText, clean, one_line
+from cronjobs.worker import Attempt, Surroundings, run_attempt
+
+NO_LIMIT: Final = timedelta(days=7)  # poll() and select() take no more than 24 days
+RETRY_S: Final = 1.0  # between tries, while the database is in trouble
+WORKER: Final = "foreground"
+KILLED: Final = "begun by hand, and no end is recorded: it still runs, or its process was killed"
+QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit")  # how a person leaves a handler or the debugger
+
+
+class CannotRun(CronjobsError):
+    """The job that was named cannot be run now; the message says why and what to do."""
+
+
+class UnknownType(CannotRun):
+    def __init__(self, job_id: int, job_type: str) -> None:
+        super().__init__(f'job {job_id} is of type "{one_line(job_type, 100)}", which cannot run here')
+
+
+# --- which job --------------------------------------------------------------------------------------------------------
+
+
+def begin_new(database: Database, new: NewJob, *, locked_by: str, lease: timedelta, alone: bool) -> Job:
+    """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
+
+    *alone*: its schedule lets no two of its jobs run at once. Raises CannotRun when one is unfinished.
+    """
+    with database.write() as connection:
+        if alone and new.schedule is not None and (busy := unfinished_jobs(connection, new.schedule)):
+            one = busy[0]
+            state = "waiting" if one.waiting else "running"
+            todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
+            raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
+        scheduled_for = None if new.schedule is None else database_now(connection)
+        job_id, _, _ = insert_job(connection, replace(new, scheduled_for=scheduled_for, max_attempts=1))
+        job = leases.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
+        assert job is not None
+        # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
+        row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
+        leases.record_overdue(connection, [row])
+    return job
+
+
+def begin_existing(database: Database, job_id: int, known: JobTypes, *, locked_by: str, lease: timedelta) -> Job:
+    """Claim a waiting job, due or not. Raises CannotRun for one that is not waiting, or of no known type."""
+    with database.read() as connection:
+        _require_runnable(connection, job_id, known)
+    with database.write() as connection:
+        job = leases.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
+        if job is None:
+            _require_runnable(connection, job_id, known)
+            raise CannotRun(f"job {job_id} is locked by another transaction: try again")
+    return job
+
+
+def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> None:
+    row = one_job(connection, job_id)
+    if row is None:
+        raise CannotRun(f"there is no job {job_id}")
+    match Status(row.status):
+        case Status.RUNNING:
+            host = str(row.locked_by).partition(":")[0]
+            raise CannotRun(f"job {job_id} is running already: attempt {row.attempts}, on {host}")
+        case Status.SUCCEEDED:
+            raise CannotRun(f'job {job_id} has succeeded: "cronjobs run {row.job_type}" runs a new one')
+        case Status.DEAD | Status.CANCELLED as status:
+            raise CannotRun(
+                f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" puts it back, then a tick runs it, or this '
+                "command"
+            )
+    if row.job_type not in known.types:
+        raise UnknownType(job_id, row.job_type)
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+class Live(io.TextIOBase):
+    """A stream that shows what is written at once and keeps it for the attempt's output while there is a ``sink``.
+
+    For the rest it is the stream behind it: ``input()`` and pdb find a terminal if that is one.
+    """
+
+    def __init__(self, outside: Any) -> None:
+        self.outside = outside
+        self.sink: CappedText | None = None
+
+    def write(self, text: str) -> int:
+        if self.sink is not None:
+            self.sink.write(text)
+        self.show(text)
+        return len(text)
+
+    def show(self, text: str) -> None:
+        # A closed or full stdout is no business of the job's.
+        with suppress(OSError, ValueError):
+            if self.outside is not None:
+                self.outside.write(text)
+                if "\n" in text:
+                    self.outside.flush()
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            if self.outside is not None:
+                self.outside.flush()
+
+    def isatty(self) -> bool:
+        return bool(self.outside is not None and self.outside.isatty())
+
+    def fileno(self) -> int:
+        if self.outside is None:
+            raise io.UnsupportedOperation("fileno")
+        return int(self.outside.fileno())
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self.outside, "encoding", None) or "utf-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]
+        return getattr(self.outside, "errors", None) or "backslashreplace"
+
+    @property
+    def buffer(self) -> Any:
+        return self.outside.buffer
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The process's stdout and stderr, made live. ``say`` is for us: it is no output of the job's."""
+
+    out: Live
+    err: Live
+
+    def say(self, text: str) -> None:
+        self.err.show(text + "\n")
+
+    @contextmanager
+    def recorded(self) -> Iterator[CappedText]:
+        sink = CappedText()
+        self.out.sink = self.err.sink = sink
+        try:
+            yield sink
+        finally:
+            self.out.sink = self.err.sink = None
+
+
+@contextmanager
+def live_streams() -> Iterator[Streams]:
+    """Replace stdout and stderr, before handler modules are imported and remember them; log records go there too."""
+    before = sys.stdout, sys.stderr
+    streams = Streams(Live(sys.stdout), Live(sys.stderr))
+    sys.stdout, sys.stderr = streams.out, streams.err
+    root = logging.getLogger()
+    handler, level = logging.StreamHandler(streams.err), root.level
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    if not root.handlers:  # an app that configured logging itself is left alone
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+    try:
+        yield streams
+    finally:
+        if handler in root.handlers:
+            root.removeHandler(handler)
+            root.setLevel(level)
+        sys.stdout, sys.stderr = before
+
+
+# --- the lease --------------------------------------------------------------------------------------------------------
+
+
+class Heartbeat:
+    """Renews one lease every quarter of it from a thread of its own; ``lost`` when there is nothing left to renew."""
+
+    def __init__(
+        self, database: Database, lease: leases.Lease, span: timedelta, stop: StopSignal, clock: Clock, streams: Streams
+    ) -> None:
+        self.lost = False
+        self._database, self._lease, self._span = database, lease, span
+        self._stop, self._clock, self._streams = stop, clock, streams
+        self._until = clock.monotonic() + span.total_seconds()
+        self._over = threading.Event()
+        self._in_trouble = False
+        self._thread = threading.Thread(target=self._beat, name="cronjobs-heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(timeout=5)  # it may be waiting for the database; what it finds out then counts no more
+
+    def _beat(self) -> None:
+        interval_s = self._span.total_seconds() / 4
+        wait_s = interval_s
+        while not self.lost and not self._over.wait(wait_s):
+            wait_s = interval_s if self._renew() else min(interval_s, RETRY_S)
+
+    def _renew(self) -> bool:
+        sent = self._clock.monotonic()
+        try:
+            with self._database.write(patience=self._span.total_seconds() / 4) as connection:
+                renewal = leases.renew(connection, [self._lease], self._span)
+        except DatabaseError as error:
+            self._trouble(str(error))
+            return False
+        if self._lease.job_id in renewal.lost:
+            self._lose("the lease was taken over, or somebody else ended this attempt")
+            return False
+        if self._lease.job_id in renewal.cancel_requested and self._stop.reason is None:
+            self._streams.say("cancel was requested: the job is being told")
+            self._stop.set("cancelled")
+        if self._lease.job_id not in renewal.renewed:
+            self._trouble("somebody's transaction holds the job's row")
+            return False
+        self._until, self._in_trouble = sent + self._span.total_seconds(), False
+        return True
+
+    def _trouble(self, why: str) -> None:
+        if not self._in_trouble and not self._over.is_set():
+            self._streams.say(f"the lease cannot be renewed just now: {why}")
+        self._in_trouble = True
+        margin_s = min(2.0, self._span.total_seconds() / 10)
+        if self._clock.monotonic() >= self._until - margin_s:
+            self._lose("the lease ran out before it could be renewed")
+
+    def _lose(self, why: str) -> None:
+        if self._over.is_set():
+            return
+        self.lost = True
+        self._stop.set("lease lost")
+        self._streams.say(f"stopping, and nothing of this attempt will be recorded: {why}")
+        ident = threading.main_thread().ident
+        if ident is not None:  # to this thread: only there does it end a sleep or a read
+            signal.pthread_kill(ident, signal.SIGINT)
+
+
+class _LeaseIsLost(BaseException):
+    """Ends the handler: not a KeyboardInterrupt, after which a debugger goes on."""
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Done:
+    """How it ended. ``decided`` None: the lease was lost, and nothing was recorded. ``signal``: what a person sent."""
+
+    job: Job
+    outcome: Outcome
+    decided: Decided | None
+    signal: int | None = None
+
+
+class Foreground:
+    """Runs one claimed job in the main thread. ``by_hand``: it was made for this run; see the module's docstring."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        job: Job,
+        job_type: JobType,
+        *,
+        by_hand: bool,
+        clock: Clock,
+        streams: Streams,
+        emit: Callable[[events.Event], None],
+    ) -> None:
+        self._database, self._settings, self._job, self._job_type = database, settings, job, job_type
+        self._by_hand, self._clock, self._streams, self._emit = by_hand, clock, streams, emit
+        declared = job_type.timeout if job.timeout_s is None else timedelta(seconds=job.timeout_s)
+        timeout = declared if job_type.command is not None else NO_LIMIT
+        self._attempt = Attempt(job, job_type, timeout, worker=WORKER, started=clock.monotonic())
+        self._signal: int | None = None
+        self._running = False
+        self._heartbeat: Heartbeat | None = None
+
+    def run(self) -> Done:
+        """Run it and record what came of it. Raises DatabaseError if that could not be recorded."""
+        self._emit(events.job_claimed(self._job))
+        with self._signals():
+            stop = self._attempt.stop
+            with Heartbeat(
+                self._database, lease_of(self._job), self._settings.run.lease, stop, self._clock, self._streams
+            ) as self._heartbeat:
+                finished = self._finished()
+            ended_at = self._clock.monotonic()
+            if self._heartbeat.lost:
+                self._emit(events.lease_lost(self._job, WORKER))
+                return Done(self._job, Lost(), None, self._signal)
+            decided = self._record(finished, ended_at)
+        if decided is None:
+            self._streams.say("the lease was taken over meanwhile: nothing of this attempt was recorded")
+            self._emit(events.lease_lost(self._job, WORKER))
+            return Done(self._job, Lost(), None, self._signal)
+        self._emit(events.job_ended(decided.finished, decided.transition, self._job_type.retry))
+        return Done(self._job, decided.finished.outcome, decided, self._signal)
+
+    def _finished(self) -> Finished:
+        settings, clock = self._settings, self._clock
+        longest = max(NO_LIMIT, self._attempt.timeout)
+        around = Surroundings(settings.folder, longest, settings.secrets, self._streams.out.show)
+        began = clock.monotonic()
+        with self._streams.recorded() as output:
+            try:
+                self._running = True
+                finished = run_attempt(self._attempt, around, clock)
+            except (KeyboardInterrupt, _LeaseIsLost):  # between two lines of ours, or in a command's second Ctrl-C
+                ran = timedelta(seconds=clock.monotonic() - began)
+                finished = Finished(self._job, Interrupted(), ran, WORKER)
+            finally:
+                self._running = False
+        text = finished.output or output.text()
+        finished = replace(finished, output=None if text is None else clean(mask(text, settings.secrets)))
+        outcome = finished.outcome
+        if (isinstance(outcome, Failed) and outcome.error_type in QUIT) or (
+            self._signal is not None and isinstance(outcome, Failed | Interrupted)
+        ):
+            outcome = Interrupted(f"interrupted by hand ({self._why()})")
+        if self._by_hand and isinstance(outcome, Interrupted):
+            outcome = CancelledByRequest(f"{outcome.error}; begun by hand, so it is not run again")
+        return replace(finished, outcome=outcome)
+
+    def _why(self) -> str:
+        return "Ctrl-C or the debugger's q" if self._signal in (None, signal.SIGINT) else _name(self._signal)
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    def _record(self, finished: Finished, ended_at: float) -> Decided | None:
+        """Write the end past the fence; None: the lease was taken over. Tries for as long as a lease is."""
+        give_up_at = ended_at + self._settings.run.lease.total_seconds()
+        plain, said = False, False
+        while True:
+            why = "somebody's transaction holds the job's row"
+            try:
+                decided, written = self._write(finished, ended_at, plain)
+                if self._job.id in written.written:
+                    return decided
+                if self._job.id in written.lost:
+                    return None
+            except BadValue as error:
+                if plain:
+                    raise
+                plain, why = True, str(error)
+                continue
+            except DatabaseError as error:
+                if self._clock.monotonic() >= give_up_at or (self._signal is not None and said):
+                    raise
+                why = str(error)
+            if not said:
+                self._streams.say(f"the end cannot be recorded just now, trying again: {why}")
+                said = True
+            sleep(min(RETRY_S, 0.2))
+
+    def _write(self, finished: Finished, ended_at: float, plain: bool) -> tuple[Decided, leases.Written]:
+        with self._database.write() as connection:
+            decided = decide_end(
+                finished,
+                self._job_type.retry,
+                database_now(connection),
+                ended_ago=timedelta(seconds=max(0.0, self._clock.monotonic() - ended_at)),
+                max_losses=self._settings.run.max_losses,
+            )
+            if isinstance(finished.outcome, Interrupted):
+                decided = self._put_back(decided)
+            finish = without_texts(decided.finish) if plain else decided.finish
+            written = leases.finish(connection, [finish])
+            ours = leases.settled(connection, [finish]) if written.lost else set()
+        return decided, leases.Written(written.written | ours, written.lost - ours)
+
+    def _put_back(self, decided: Decided) -> Decided:
+        """A person's Ctrl-C proves nothing against the job: it is due when it was, and nothing is charged."""
+        job = self._job
+        transition = Transition(Status.QUEUED, job.failures, job.losses, job.interruptions)
+        finish = replace(
+            decided.finish,
+            status=Status.QUEUED,
+            failures=job.failures,
+            interruptions=job.interruptions,
+            run_at=None,
+        )
+        return replace(decided, transition=transition, finish=finish)
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C, a closed terminal and SIGTERM end the job and are recorded; a command has its grace, the first time.
+
+        What was ignored when we began (nohup, a script's "&") stays ignored; SIGINT is also how a lost lease is told.
+        """
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            if self._heartbeat is not None and self._heartbeat.lost:
+                if self._running and not self._attempt.is_command:
+                    raise _LeaseIsLost
+                return
+            again = self._signal is not None
+            self._signal = number
+            self._attempt.stop.set("shutdown")
+            if self._running and (again or not self._attempt.is_command):
+                raise KeyboardInterrupt
+
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, on_signal) for number in taken}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _name(number: int | None) -> str:
+    return signal.Signals(number).name if number is not None else "stopped"
+
+
+def succeeded(done: Done) -> bool:
+    return isinstance(done.outcome, Succeeded) and done.decided is not None

@@ -1,0 +1,62 @@
+"""What a tick would find now, read without taking or locking anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.store.sql import define, group_value, run
+
+define(
+    # "b" is a row of jobs here; {paused} asks for its queue.
+    due_here="""
+      b.{waiting} AND b.run_at <= {now} AND b.job_type {among_known} AND NOT {paused}
+      AND (CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text))""",
+)
+
+
+@dataclass(frozen=True)
+class DueJobs:
+    """``first`` in the order in which one worker would run them; ``count`` of all."""
+
+    first: Sequence[Row[Any]]
+    count: int
+
+
+def due_jobs(connection: Connection, *, known: Collection[str], queue: str | None, limit: int) -> DueJobs:
+    """The jobs of the types *known* that a tick could claim now."""
+    parameters = {"known": group_value(connection, sorted(known)), "queue": queue}
+    first = run(
+        connection,
+        "SELECT b.id, b.job_type, b.queue, b.priority, b.run_at, b.schedule, b.timeout_s FROM {jobs} b "
+        "WHERE {due_here} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
+        limit=limit,
+        **parameters,
+    ).all()
+    count = run(connection, "SELECT count(*) FROM {jobs} b WHERE {due_here}", **parameters).scalar_one()
+    return DueJobs(first, count)
+
+
+def expired_leases(connection: Connection) -> int:
+    """How many attempts a tick would settle first, as their lease ran out."""
+    counted = run(
+        connection, "SELECT count(*) FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}"
+    ).scalar_one()
+    return int(counted)
+
+
+def next_run_at(connection: Connection) -> datetime | None:
+    """When the next job that is not due yet will be."""
+    found = run(
+        connection, "SELECT run_at FROM {jobs} WHERE {waiting} AND run_at > {now} ORDER BY run_at LIMIT 1"
+    ).first()
+    return None if found is None else found.run_at
+
+
+def waiting_queues(connection: Connection) -> list[str]:
+    rows = run(connection, "WITH RECURSIVE {branches} SELECT DISTINCT queue FROM branch WHERE queue IS NOT NULL")
+    return list(rows.scalars())
