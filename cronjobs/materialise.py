@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
@@ -22,6 +22,8 @@ from cronjobs.store.schedules import LedgerRow, StoredSchedule
 from cronjobs.store.sql import database_now
 
 FUTURE_WATERMARK: Final = timedelta(minutes=5)
+MICROSECOND: Final = timedelta(microseconds=1)
+LAST_INSTANT: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 @dataclass
@@ -122,7 +124,7 @@ def catch_up(schedule: ScheduleSettings, seen_until: datetime, now: datetime) ->
     reach_from = max(seen_until, now - reach)
     most = schedule.catch_up_limit if schedule.catch_up == "all" else 1
     run = tuple(newest_between(when, reach_from, now, most))
-    before_run = run[0] - timedelta(microseconds=1) if run else now
+    before_run = run[0] - MICROSECOND if run else now
     if schedule.catch_up == "all":
         return CatchUpPlan(_range(count_between(when, seen_until, before_run)), None, run)
     missed = _range(count_between(when, seen_until, reach_from))
@@ -138,38 +140,37 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
     stored, schedule, plan = due.stored, due.schedule, due.plan
     if schedule is None:
         return []
+    if stored.seen_until > now:
+        _forget_the_future(connection, stored.id, schedule, now)
     rows: list[LedgerRow] = []
-    # A watermark that was set back (a restored table, a person) must neither run an occurrence again nor stop here.
+    # Nothing stands above a watermark, unless that was set back (a clock, a restored table, a person): then what the
+    # ledger knows is neither run nor told again.
     known = store.recorded(connection, stored.id, stored.seen_until)
 
     def settle(outcome: str, span: Range, reason: str | None = None, job_id: int | None = None) -> None:
-        if span.last not in known:
-            rows.append(LedgerRow(stored.id, span.first, span.last, span.count, outcome, reason, job_id))
+        parts = _unknown(schedule, span, known)
+        rows.extend(LedgerRow(stored.id, part.first, part.last, part.count, outcome, reason, job_id) for part in parts)
 
+    run = [instant for instant in plan.run if not any(first <= instant <= last for first, last in known)]
     if plan.missed:
         settle("missed", plan.missed, ledger_reason(schedule.catch_up))
     if stored.paused:
-        for span in (plan.coalesced, *(Range(instant, instant, 1) for instant in plan.run)):
+        for span in (plan.coalesced, *(Range(instant, instant, 1) for instant in run)):
             if span is not None:
                 settle("skipped", span, stored.paused)
     else:
-        unfinished = store.unfinished_jobs(connection, stored.name) if plan.run else []
-        for instant in plan.run:
-            if instant in known:
-                continue
-            placed = overlap(schedule.overlap, unfinished)
-            job_id = placed.job_id
-            if placed.outcome == "enqueued":
-                [job_id] = insert_jobs(connection, [job_for(schedule, instant)])
-            if plan.coalesced:
-                into = f"stands for it: the occurrence of {instant.isoformat()}"
-                settle(
-                    "coalesced" if placed.outcome == "enqueued" else placed.outcome,
-                    plan.coalesced,
-                    placed.reason or into,
-                    job_id,
-                )
-            settle(placed.outcome, Range(instant, instant, 1), placed.reason, job_id)
+        unfinished = store.unfinished_jobs(connection, stored.name) if run else []
+        placed = overlap(schedule.overlap, unfinished)
+        ids = insert_jobs(connection, [job_for(schedule, instant) for instant in run]) if placed.made else []
+        if plan.coalesced and run:
+            reason = placed.reason or f"the occurrence of {run[0].isoformat()} stands for it"
+            outcome = "coalesced" if placed.made else placed.outcome
+            settle(outcome, plan.coalesced, reason, ids[0] if ids else placed.job_id)
+        elif plan.coalesced:
+            settle("missed", plan.coalesced, ledger_reason(schedule.catch_up))
+        for index, instant in enumerate(run):
+            span = Range(instant, instant, 1)
+            settle(placed.outcome, span, placed.reason, ids[index] if ids else placed.job_id)
     store.record_occurrences(connection, rows, now)
     store.move_watermark(connection, stored.id, due.seen_until, due.next_at)
     told = []
@@ -178,6 +179,40 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
         more = {"reason": row.reason, "job_id": row.job_id}
         told.append(events.occurrence_recorded(stored.name, row.outcome, row.count, row.last_for, **more))
     return told
+
+
+def _forget_the_future(connection: Connection, schedule_id: int, schedule: ScheduleSettings, now: datetime) -> None:
+    """Take back what a clock that ran ahead recorded of occurrences that are still to come.
+
+    Those that it ran stay, so that they do not run again; but ten years "missed" must not stand for the next ten years.
+    """
+    from cronjobs.occurrences import count_between, timing
+
+    ahead = [row for row in store.ledger_between(connection, schedule_id, now, LAST_INSTANT) if row.last_for > now]
+    wrong = [row for row in ahead if row.outcome != "enqueued"]
+    store.forget_occurrences(connection, wrong)
+    when = timing(schedule.cron, schedule.every, schedule.timezone)
+    for row in wrong:
+        past = _range(count_between(when, row.first_for - MICROSECOND, now))
+        if past is not None:
+            kept = replace(row, first_for=past.first, last_for=past.last, count=past.count)
+            store.record_occurrences(connection, [kept], now)
+
+
+def _unknown(schedule: ScheduleSettings, span: Range, known: Sequence[tuple[datetime, datetime]]) -> list[Range]:
+    """The parts of *span* that lie in none of the *known* ranges (which are in order)."""
+    if not any(first <= span.last and last >= span.first for first, last in known):
+        return [span]
+    from cronjobs.occurrences import count_between, timing
+
+    when = timing(schedule.cron, schedule.every, schedule.timezone)
+    parts, after = [], span.first - MICROSECOND
+    for first, last in [*known, (span.last + MICROSECOND, span.last)]:
+        part = _range(count_between(when, after, min(first - MICROSECOND, span.last))) if first > after else None
+        if part is not None:
+            parts.append(part)
+        after = max(after, last)
+    return parts
 
 
 def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:

@@ -94,6 +94,11 @@ class Job:
     created_at: datetime | None = None
     started_at: datetime | None = None
     next_occurrence: datetime | None = None  # of its schedule; a retry never waits beyond it
+    retry_until: str | None = None  # of its schedule; "next_occurrence": then it gives up instead
+
+    @property
+    def gives_up_at(self) -> datetime | None:
+        return self.next_occurrence if self.retry_until == "next_occurrence" else None
 
 
 # --- how an attempt ended -------------------------------------------------------------------------------------------

@@ -154,6 +154,10 @@ class Placed:
     reason: str | None = None
     job_id: int | None = None
 
+    @property
+    def made(self) -> bool:
+        return self.outcome == "enqueued"
+
 
 def overlap(policy: str, busy: Sequence[Busy]) -> Placed:
     """Decide about an occurrence that is due while *busy* jobs of its schedule are unfinished."""

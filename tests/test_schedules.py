@@ -247,6 +247,9 @@ def test_a_watermark_in_the_future_falls_back_to_now_and_it_is_said(yard: Yard) 
     yard.clock.advance(MINUTE)
     yard.tick()
     assert len(yard.jobs()) == made + 1
+    # Of the ten years that the wrong clock had told missed, only what was really past is still told so.
+    assert yard.ledger()[0] == ("missed", 1, at(1), at(1))
+    assert yard.ledger()[1] == ("enqueued", 1, at(2), at(2))
 
 
 def test_a_clock_that_steps_back_a_little_runs_nothing_twice(yard: Yard) -> None:

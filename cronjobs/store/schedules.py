@@ -127,12 +127,14 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> Non
         )
 
 
-def recorded(connection: Connection, schedule_id: int, after: datetime) -> set[datetime]:
-    """Which occurrences after *after* the ledger knows already, by the last of each row."""
+def recorded(connection: Connection, schedule_id: int, after: datetime) -> list[tuple[datetime, datetime]]:
+    """The ranges that the ledger knows after *after*, oldest first: normally none, for that is the watermark."""
     rows = connection.execute(
-        select(occurrences.c.last_for).where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for > after)
+        select(occurrences.c.first_for, occurrences.c.last_for)
+        .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for > after)
+        .order_by(occurrences.c.last_for)
     )
-    return set(rows.scalars())
+    return [(row.first_for, row.last_for) for row in rows]
 
 
 def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: datetime) -> None:
