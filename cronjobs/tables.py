@@ -378,7 +378,7 @@ ticks = Table(
     *_instants("started_at", "finished_at"),
     sqlite_autoincrement=True,
 )
-Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.started_at)
+Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
 
 effects = Table(

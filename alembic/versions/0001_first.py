@@ -299,7 +299,7 @@ def create_ticks() -> None:
         *instant_checks(table, "started_at", "finished_at"),
         sqlite_autoincrement=True,
     )
-    index("cronjobs_ticks_host_idx", table, ["host", "started_at"])
+    index("cronjobs_ticks_host_idx", table, ["host", "id"])
     index("cronjobs_ticks_started_idx", table, ["started_at"])
 
 

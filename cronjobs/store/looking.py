@@ -104,7 +104,7 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
           SELECT (SELECT min(t.host) FROM {ticks} t WHERE t.host > h.name), h.number + 1 FROM host h
           WHERE h.name IS NOT NULL AND h.number < :hosts)
         SELECT t.* FROM host h JOIN {ticks} t ON t.id = (
-          SELECT l.id FROM {ticks} l WHERE l.host = h.name ORDER BY l.started_at DESC, l.id DESC LIMIT 1)""",
+          SELECT l.id FROM {ticks} l WHERE l.host = h.name ORDER BY l.id DESC LIMIT 1)""",
         hosts=HOSTS_AT_MOST,
     ).all()
     newest = run(connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").all()

@@ -44,8 +44,8 @@ def overview(connection: Connection, *, host: str, fingerprint: str) -> Overview
           EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND NOT {paused} AND EXISTS (
                     SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
                     AND j.run_at <= {now})) AS jobs_due,
-          (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.started_at DESC, t.id DESC LIMIT 1)
-            AS last_fingerprint,
+          -- by id: a clock that stepped back must not make an older tick the last one
+          (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1) AS last_fingerprint,
           EXISTS (SELECT 1 FROM {audit} a WHERE a.action = 'sync' AND a.subject = :fingerprint) AS fingerprint_known,
           (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at
         FROM {meta} m WHERE m.id = 1""",

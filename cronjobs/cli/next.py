@@ -1,0 +1,282 @@
+"""``cronjobs next``: when an expression, a schedule, or everything in the file is due."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from zoneinfo import ZoneInfo
+
+import typer
+
+from cronjobs.cli.setting import ConfigOption, JsonOption, complain, load_settings
+from cronjobs.cli.show import rough, safe, table, write, write_json
+from cronjobs.errors import ConfigError, CronError, UsageError
+from cronjobs.model import duration
+from cronjobs.text import one_line
+
+if TYPE_CHECKING:
+    from cronjobs.occurrences import Timing
+    from cronjobs.settings import ScheduleSettings, Settings
+
+SHOWN: Final = 5  # of one expression or schedule, unless -n says otherwise
+WINDOW: Final = timedelta(hours=24)  # of all schedules
+FREQUENT: Final = 24  # occurrences in the window; of a schedule that has more, only the first is listed
+WHOLE: Final = 2000  # columns, not the terminal's width: the end of a remark says what happens
+MARKED: Final = 60  # characters of an expression that are shown around a mistake
+
+
+@dataclass(frozen=True)
+class Due:
+    """Something that comes due: a schedule of the file, or an expression, which has no name."""
+
+    name: str | None
+    timing: Timing
+    zone: str  # whose clocks are shown
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    due: Due
+    at: datetime
+    remark: str | None
+
+    @property
+    def local(self) -> datetime:
+        return self.at.astimezone(ZoneInfo(self.due.zone))
+
+
+def next_occurrences(
+    ctx: typer.Context,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="EXPRESSION|SCHEDULE",
+            help='A cron expression in quotes, "every 10m", or a schedule of the file; none: all of its schedules.',
+            show_default=False,
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="From this instant on, instead of now.", show_default=False),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE",
+            help="Where an expression is meant (else the file's timezone, else UTC); whose clocks to show.",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("-n", "--count", min=1, metavar="N", help=f"How many; else {SHOWN}, or all of 24 h."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in order.
+
+    Local time with its offset, UTC, and a remark where a change of the clocks moves, merges or doubles an occurrence.
+    It computes from the file alone: needs no database, sees no pause, and an expression needs no file either. Of
+    schedules that come more than 24 times in 24 hours only the first is listed, unless -n or --json is given.
+    --json prints one array of {"schedule", "local", "utc", "remark"}.
+
+    Exit codes: 0, also when nothing comes, 2 usage, 3 an entry of the file is bad (the others are shown).
+    """
+    given = _one(what or [])
+    broken: list[str] = []
+    if given is not None and _is_expression(given):
+        zone = timezone or _default_zone(ctx, config)
+        all_due = [_expression(given, zone)]
+    else:
+        settings = load_settings(ctx, config, None, need_database=False)
+        all_due = _schedules(settings, given, timezone)
+        zone = all_due[0].zone if given is not None else timezone or settings.timezone
+        broken = [str(problem) for problem in settings.problems] if given is None else []
+    start = _start(from_, zone)
+    if given is not None:
+        count = count or SHOWN
+    found = list(islice(_merged(all_due, start, None if count else start + WINDOW), count))
+    if as_json:
+        write_json([_object(occurrence) for occurrence in found])
+    else:
+        _print(found if count else _thinned(found, start))
+        if not found:
+            complain(_nothing(all_due, start, windowed=count is None))
+    for problem in broken:
+        complain(problem)
+    if broken:
+        raise typer.Exit(3)
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def _one(words: Sequence[str]) -> str | None:
+    if len(words) > 1:
+        raise UsageError('one expression or schedule at a time, and quotes around it: cronjobs next "30 2 * * *"')
+    return words[0].strip() if words else None
+
+
+def _is_expression(text: str) -> bool:
+    from cronjobs.fields import NAME
+
+    return not NAME.fullmatch(text)
+
+
+def _expression(text: str, zone: str) -> Due:
+    """Raises UsageError for what is none, with a mark below the column where it goes wrong."""
+    from cronjobs.crongrammar import parse
+    from cronjobs.occurrences import CronTiming, EveryTiming
+
+    timing: Timing
+    if text.startswith("every "):
+        try:
+            timing = EveryTiming(duration(text.removeprefix("every ").strip()))
+        except (ValueError, OverflowError) as error:
+            raise UsageError(f"{one_line(text, MARKED)}: {one_line(str(error), 200)}") from None
+        _require_zone(zone)
+        return Due(None, timing, zone)
+    try:
+        expression = parse(text)
+    except CronError as error:
+        raise UsageError(_marked(text, error)) from None
+    return Due(None, CronTiming(expression, zone), zone)
+
+
+def _marked(text: str, error: CronError) -> str:
+    """The sentence, the expression, and a caret; what stands before the mistake is ASCII, by the grammar's order."""
+    begin = max(0, error.column - MARKED // 2)
+    before = one_line(text[begin : error.column - 1], MARKED)
+    after = one_line(text[error.column - 1 :], MARKED // 2)
+    dots = "…" if begin else ""
+    caret = " " * len(dots + before) + "^"
+    return f"column {error.column}: {error}\n  {dots}{before}{after}\n  {caret}"
+
+
+def _require_zone(zone: str) -> None:
+    from cronjobs.occurrences import timing
+
+    timing("@daily", None, zone)
+
+
+def _default_zone(ctx: typer.Context, config: Path | None) -> str:
+    """The file's timezone, if there is a file; only one that was named has to be there and good."""
+    try:
+        return load_settings(ctx, config, None, need_database=False).timezone
+    except ConfigError:
+        if config or ctx.find_root().params.get("config") or os.environ.get("CRONJOBS_CONFIG"):
+            raise
+        return "UTC"
+
+
+def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Due]:
+    """Those of the file, or the one called *name*. Raises UsageError if there is none, ConfigError if it is bad."""
+    if zone is not None:
+        _require_zone(zone)
+    if name is None:
+        return [_schedule(schedule, zone) for schedule in settings.schedules.values()]
+    if name in settings.schedules:
+        return [_schedule(settings.schedules[name], zone)]
+    if name in settings.disabled_schedules:
+        its = [problem for problem in settings.problems if f"{problem.path}.".startswith(f"schedules.{name}.")]
+        raise ConfigError(its or list(settings.problems))
+    if name in settings.elsewhere:
+        raise UsageError(f'schedule "{name}" is for other environments than "{settings.environment}"')
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, settings.schedules, 1)
+    hint = f"did you mean {near[0]}?" if near else 'cronjobs next lists all; an expression is 5 fields: "30 2 * * *"'
+    raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
+
+
+def _schedule(schedule: ScheduleSettings, zone: str | None) -> Due:
+    from cronjobs.occurrences import timing
+
+    return Due(schedule.name, timing(schedule.cron, schedule.every, schedule.timezone), zone or schedule.timezone)
+
+
+def _start(given: str | None, zone: str) -> datetime:
+    """The instant after which to look: now, or just before ``--from``, which without an offset is meant in *zone*."""
+    from cronjobs.clock import SYSTEM
+
+    if given is None:
+        return SYSTEM.now()
+    try:
+        read = datetime.fromisoformat(given.strip())
+        aware = read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(zone))
+        return aware.astimezone(UTC) - timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--from {one_line(given, 60)!r} is not an ISO time: write 2026-03-29T02:00, or 2026-03-29T02:00+01:00"
+        ) from None
+
+
+# --- what comes -------------------------------------------------------------------------------------------------------
+
+
+def _merged(all_due: Sequence[Due], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
+    """The occurrences of all, in order; those at the same instant by name."""
+    from cronjobs.occurrences import remarks
+
+    def of(due: Due) -> Iterator[Occurrence]:
+        coming = due.timing.after(start)
+        for at in coming if until is None else takewhile(until.__ge__, coming):
+            yield Occurrence(due, at, remarks(due.timing, at))
+
+    return heapq.merge(*(of(due) for due in all_due), key=lambda one: (one.at, one.due.name or ""))
+
+
+def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
+    """Of a schedule that comes often only the first, which then speaks for all."""
+    from cronjobs.occurrences import clock_changes, count_between
+
+    counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
+    shown: list[Occurrence] = []
+    told: set[Due] = set()
+    for one in found:
+        if counts[one.due] <= FREQUENT:
+            shown.append(one)
+        elif one.due not in told:
+            told.add(one.due)
+            changes = [said for _, said in clock_changes(one.due.timing, start, start + WINDOW)]
+            first = f"the first of {counts[one.due]:,} in 24 h"
+            shown.append(Occurrence(one.due, one.at, "; ".join([first, *changes])))
+    return shown
+
+
+def _object(one: Occurrence) -> dict[str, Any]:
+    return {"schedule": one.due.name, "local": one.local.isoformat(), "utc": one.at, "remark": one.remark}
+
+
+def _print(found: Sequence[Occurrence]) -> None:
+    zones = {one.due.zone for one in found}
+    named = any(one.due.name for one in found)
+    header = [
+        f"local ({zones.pop()})" if len(zones) == 1 else "local",
+        "UTC",
+        *(["schedule"] if named else []),
+        "remark",
+    ]
+    clock = "%H:%M:%S" if any(one.at.second for one in found) else "%H:%M"
+    rows = []
+    for one in found:
+        zone = f" {one.due.zone}" if header[0] == "local" else ""
+        local = f"{one.local:%a %Y-%m-%d {clock} %z}{zone}"
+        rows.append([local, f"{one.at:%Y-%m-%d {clock}}", *([safe(one.due.name)] if named else []), one.remark or ""])
+    write(table(rows, header, room=WHOLE))
+
+
+def _nothing(all_due: Sequence[Due], start: datetime, *, windowed: bool) -> str:
+    if not all_due:
+        return "the file has no schedule"
+    first = next(_merged(all_due, start, None), None) if windowed else None
+    if first is None:
+        return "nothing comes any more before the year 10,000"
+    return f"nothing comes in these 24 h; the next is {first.due.name} in {rough(first.at - start)}: -n 1 shows it"
