@@ -91,6 +91,11 @@ def lease_lost(job: Job, worker: str) -> Event:
     return Event("job.lease_lost", _of(job, worker, error=error), ERROR)
 
 
+def end_not_recorded(job: Job, worker: str) -> Event:
+    error = "it ended, and its row stayed locked by another session: the next ticks will find it lost, and run it again"
+    return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
+
+
 def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datetime, **more: Any) -> Event:
     facts = {"schedule": schedule, "for": last_for.isoformat(), "count": count} | more
     quiet = outcome == "enqueued" or (outcome == "skipped" and str(more.get("reason", "")).startswith("paused"))
@@ -143,7 +148,9 @@ def database_trouble(error: str) -> Event:
 
 
 def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
-    return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | did, told=False)
+    facts = {name: count for name, count in did.items() if name != "occurrences"}
+    facts |= {f"occurrences_{outcome}": count for outcome, count in did.get("occurrences", {}).items()}
+    return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | facts, told=False)
 
 
 def line(event: Event) -> str:

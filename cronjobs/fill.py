@@ -74,10 +74,9 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
         raise ScheduleBusy(name, placed.job_id or 0)
     now = database_now(connection)
     job = _job(schedule, now, now, f"trigger {actor}", FORCED if force else {})
-    [job_id] = insert_jobs(connection, [job])
-    record(
-        connection, action="trigger", subject=name, actor=actor, host=host, detail={"job_id": job_id, "force": force}
-    )
+    [job_id] = insert_jobs(connection, [job], created_at=now)
+    detail = {"job_id": job_id, "force": force}
+    record(connection, action="trigger", subject=name, actor=actor, host=host, detail=detail, at=now)
     return job_id
 
 
@@ -188,7 +187,7 @@ def backfill(
     if dry_run or not filling.run:
         return filling
     jobs = [_job(schedule, instant, now, f"backfill {actor}", {}) for instant in filling.run]
-    ids = insert_jobs(connection, jobs)
+    ids = insert_jobs(connection, jobs, created_at=now)
     store.forget_occurrences(connection, filling.gone)
     rows = [
         LedgerRow(stored.id, instant, instant, 1, "enqueued", f"backfill by {actor}", job_id)
@@ -196,5 +195,5 @@ def backfill(
     ]
     store.record_occurrences(connection, [*filling.left, *rows], now)
     detail = {"from": first.isoformat(), "to": last.isoformat(), "jobs": len(ids)}
-    record(connection, action="backfill", subject=name, actor=actor, host=host, detail=detail)
+    record(connection, action="backfill", subject=name, actor=actor, host=host, detail=detail, at=now)
     return filling

@@ -1,7 +1,7 @@
-"""The one loop of a tick: claim, hand to workers, collect ends, write them, renew leases, keep time.
+"""The one loop of a tick: claim, hand to workers, collect ends, have them written, renew leases, keep time.
 
-It alone writes leases and outcomes, in one transaction a turn; workers only compute. What a turn changes in memory it
-changes after the commit, so that a turn that failed is simply done again.
+It alone writes leases and outcomes, in one transaction a turn (``turn``); workers only compute. What a turn changes in
+memory is changed after the commit, so that a turn that failed is simply done again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import queue
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -19,15 +18,17 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.clock import Clock, sleep
+from cronjobs.counts import Counts
 from cronjobs.database import Database
-from cronjobs.ends import Decided, decide_end, lease_of, running_row, without_texts
-from cronjobs.errors import BadValue, DatabaseError
+from cronjobs.ends import Decided, decide_end, lease_of, running_row
+from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError
 from cronjobs.jobtypes import JobType, JobTypes
-from cronjobs.model import Failed, Finished, Interrupted, Job, Released, Status, TimedOut, duration_text
+from cronjobs.model import Failed, Finished, Interrupted, Job, Released, TimedOut, duration_text
 from cronjobs.policy import fits
 from cronjobs.settings import Settings
 from cronjobs.store import leases
-from cronjobs.store.leases import Admission, Finish, Renewal, Written
+from cronjobs.store.leases import Admission, Finish, Renewal
+from cronjobs.turn import Order, Turn, Writer
 from cronjobs.watchdog import Watchdog
 from cronjobs.worker import COMMAND_GRACE, Attempt, Ended, Workers
 
@@ -36,27 +37,13 @@ AHEAD_S: Final = 0.05  # how far a claim reaches ahead of what will start
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 UNBEGUN_S: Final = 1.0  # after this, what was claimed ahead goes back: its turn will not come soon
 COMMAND_SLACK: Final = COMMAND_GRACE + timedelta(seconds=6)  # process.py ends a command by itself: TERM, KILL, report
-WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop keeps time
 CUT_LEASE: Final = timedelta(seconds=2)
 LAST_BREATH_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
 PAST_DEADLINE_S: Final = 1.0  # where the watchdog stands
-
-
-@dataclass
-class Counts:
-    """What a tick did, as its row and its summary tell it."""
-
-    claimed: int = 0
-    succeeded: int = 0
-    failed: int = 0  # will retry
-    dead: int = 0
-    cancelled: int = 0
-    interrupted: int = 0
-    snoozed: int = 0
-    timed_out: int = 0  # among failed and dead, or still running
-    released: int = 0
-    lost: int = 0
-    lease_lost: int = 0
+LINGER_S: Final = 0.25  # what stops when it is told to, at its time-out, still ends in this tick
+LOCKED_PAUSE_S: Final = 0.1  # until the next try for a row that somebody's transaction holds
+BUSY_IS_TROUBLE_S: Final = 3.0  # others write too: waiting for a turn is nothing to tell before this
+LONGEST_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
 
 
 @dataclass(frozen=True)
@@ -66,18 +53,6 @@ class Limits:
     queue: str | None = None
     only: str | None = None  # a job type
     jobs: int | None = None  # how many are claimed at most
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """What one committed transaction did."""
-
-    sent: float
-    ends: list[tuple[Ended, Decided]]
-    written: Written
-    renewal: Renewal | None
-    claimed: list[Job]
-    database_now: datetime | None
 
 
 @dataclass
@@ -101,8 +76,16 @@ class Loop:
     trouble: DatabaseError | None = None  # what the last turn's database said; None: it went well
 
     def __post_init__(self) -> None:
+        self.writer = Writer(
+            self.database,
+            self.clock,
+            locked_by=self.locked_by,
+            lease=self.settings.run.lease,
+            before_writing=self.before_writing,
+        )
         self.held: dict[int, Attempt] = {}  # every lease in our hands, by job id
         self.leased_at: dict[int, float] = {}  # when the statement that last extended it was sent
+        self.adrift: list[Attempt] = []  # their lease is lost, their thread still runs and keeps its slot
         self.unwritten: list[Ended] = []
         self.unrecorded: list[Attempt] = []  # overdue, their history row not yet written
         self.stopping: str | None = None
@@ -111,9 +94,11 @@ class Loop:
         self.next_renewal = math.inf
         self.next_claim = 0.0
         self.nothing_due = False
-        self.claim_unsettled = False  # a turn that claimed ended in an error: the rows may be ours
+        self.gone_by = math.inf  # the process must be gone by then, whatever else is
         self.typical_s: float | None = None
         self.trouble_pause_s = 0.05
+        self.trouble_since = 0.0
+        self.trouble_told = False
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
@@ -132,6 +117,8 @@ class Loop:
         """Begin shutdown (called from a signal handler): contexts say so at once, no more claims; again: end now."""
         if self.stopping is not None:
             self.hurry = True
+            self.gone_by = min(self.gone_by, self.clock.monotonic() + LAST_BREATH_S)
+            self._move_watchdog()
         else:
             self.stopping = reason
             grace_s = self.settings.run.shutdown_grace.total_seconds()
@@ -144,113 +131,94 @@ class Loop:
         """The last transaction: ends, history of what still runs, leases cut to 2 s; whether a thread still runs.
 
         If one does, the caller must end the process before those leases end, so that no second owner can begin while
-        the code still runs here.
+        the code still runs here. From the first try on they may be cut, whatever its answer was.
         """
         self._release(self.workers.take_back())
-        self._collect(0)
         while True:
-            ended = {id(end.attempt) for end in self.unwritten}
-            stuck = [attempt for attempt in self.held.values() if id(attempt) not in ended]
-            for attempt in stuck:
-                if attempt.recorded is None:
-                    attempt.recorded = "interrupted"
-                    attempt.stop.set("shutdown")
-                    self.unrecorded.append(attempt)
-                    self.counts.interrupted += 1
-                    self.emit(events.job_still_running(attempt.job, attempt.worker, self.stopping or "end of the tick"))
-            if stuck:
-                self.watchdog.stand_at(min(self.clock.monotonic() + LAST_BREATH_S, self.deadline + PAST_DEADLINE_S))
+            self._collect(0)
+            stuck = self._stuck()
 
             def write(connection: Connection, stuck: list[Attempt] = stuck) -> None:
                 if stuck:
+                    self.gone_by = min(self.gone_by, self.clock.monotonic() + LAST_BREATH_S)
+                    self._move_watchdog()
                     leases.cut_leases(connection, [lease_of(attempt.job) for attempt in stuck], CUT_LEASE)
                 last_write(connection)
 
-            if self._turn(last=write) or self.clock.monotonic() >= self.deadline:
-                return bool(stuck)
-            sleep(self.trouble_pause_s)
+            done = self._turn(last=write)
+            until = min(self.deadline, self.gone_by - LAST_BREATH_S / 2)
+            if done or self.hurry or self.clock.monotonic() >= until:
+                self._tell_unwritten()
+                return bool(stuck or self.adrift)
+            sleep(max(0.0, min(self.trouble_pause_s, until - self.clock.monotonic())))
+
+    def _stuck(self) -> list[Attempt]:
+        """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
+        stuck = self._busy()
+        for attempt in stuck:
+            if attempt.recorded is None:
+                attempt.recorded = "interrupted"
+                attempt.stop.set("shutdown")
+                self.unrecorded.append(attempt)
+                self.counts.interrupted += 1
+                self.emit(events.job_still_running(attempt.job, attempt.worker, self.stopping or "end of the tick"))
+        return stuck
+
+    def _tell_unwritten(self) -> None:
+        if self.trouble is not None and not self.trouble_told:
+            self.emit(events.database_trouble(str(self.trouble)))
+        for ended in self.unwritten:
+            self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker))
 
     # --- one turn -----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with self.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
-            self.before_writing(connection)
-            yield connection
 
     def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
         """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
         now = self.clock.monotonic()
         room = 0 if last else self._room(now)
         renew = now >= self.next_renewal and not last
-        if not (self.unwritten or self.unrecorded or room or renew or self.claim_unsettled or last):
+        if not (self.unwritten or self.unrecorded or room or renew or self.writer.claim_unsettled or last):
             return True
+        order = Order(
+            ends=[(ended, self._decide(ended)) for ended in self.unwritten],
+            overdue=[self._overdue_row(attempt) for attempt in self.unrecorded],
+            held=[lease_of(attempt.job) for attempt in self.held.values()],
+            renew=renew,
+            room=room,
+            admission=self._admission(),
+            last=last,
+        )
         try:
-            turn = self._transaction(room, renew, last)
-        except BadValue:
-            return self._write_one_by_one()
+            turn = self.writer.write(order)
+        except BadValue as error:
+            if self.unwritten and self._write_one_by_one():
+                return last is None
+            return self._note_trouble(error)
         except DatabaseError as error:
-            self._note_trouble(error)
-            return False
-        self.trouble, self.trouble_pause_s = None, 0.05
-        self.claim_unsettled = False
-        self._after(turn, room)
+            return self._note_trouble(error)
+        self._well()
+        self._after(turn)
+        if room:
+            self.nothing_due = len(turn.claimed) < room
+            self.next_claim = turn.sent + POLL_S if self.nothing_due else 0.0
         if last is None:
             self._move_watchdog()
         return True
 
-    def _transaction(self, room: int, renew: bool, last: Callable[[Connection], None] | None) -> _Turn:
-        ends = [(ended, self._decide(ended)) for ended in self.unwritten]
-        claimed: list[Job] = []
-        renewal, now = None, None
-        with self._writing() as connection:
-            sent = self.clock.monotonic()
-            written = Written(frozenset(), frozenset())
-            if ends:
-                written = self._write(connection, [decided.finish for _, decided in ends])
-            leases.record_overdue(connection, [self._overdue_row(attempt) for attempt in self.unrecorded])
-            if renew and self.held:
-                renewal = leases.renew(
-                    connection, [lease_of(attempt.job) for attempt in self.held.values()], self.settings.run.lease
-                )
-            if self.claim_unsettled:  # after an error in mid-claim: what the rows say is ours, is ours
-                claimed = [job for job in leases.held_by(connection, self.locked_by) if job.id not in self.held]
-            if room:
-                self.claim_unsettled = True
-                now, more = leases.claim(
-                    connection,
-                    limit=room,
-                    locked_by=self.locked_by,
-                    lease=self.settings.run.lease,
-                    admission=self._admission(),
-                )
-                claimed += more
-            if last is not None:
-                last(connection)
-        return _Turn(sent, ends, written, renewal, claimed, now)
-
-    def _write(self, connection: Connection, finishes: list[Finish]) -> Written:
-        """Finish, and settle by reading what a COMMIT without an answer may have written already."""
-        written = leases.finish(connection, finishes)
-        ours = leases.settled(connection, [end for end in finishes if end.lease.job_id in written.lost and end.outcome])
-        return Written(written.written | ours, written.lost - ours)
-
     def _write_one_by_one(self) -> bool:
-        """One bad value must not hold up a batch: each end for itself, and the bad one without its texts."""
+        """One bad value must not hold up a batch: each end for itself; whether the database was there for all."""
         for ended in list(self.unwritten):
-            decided = self._decide(ended)
-            for finish in (decided.finish, without_texts(decided.finish)):
-                try:
-                    with self._writing() as connection:
-                        sent = self.clock.monotonic()
-                        written = self._write(connection, [finish])
-                except BadValue:
-                    continue
-                except DatabaseError as error:
-                    self._note_trouble(error)
-                    return False
-                self._after(_Turn(sent, [(ended, decided)], written, None, [], None), 0)
-                break
+            try:
+                turn = self.writer.write_one((ended, self._decide(ended)))
+            except BadValue as error:  # in no form: its lease runs out, and the next tick finds it lost
+                self._forget(ended)
+                self.emit(events.database_trouble(str(error)))
+            except DatabaseError as error:
+                self._note_trouble(error)
+                return False
+            else:
+                self._after(turn)
+        self._well()
         return True
 
     def _admission(self) -> Admission:
@@ -266,40 +234,47 @@ class Loop:
 
     # --- after the commit ---------------------------------------------------------------------------------------------
 
-    def _after(self, turn: _Turn, room: int) -> None:
-        self.unrecorded.clear()
+    def _after(self, turn: Turn) -> None:
+        self.unrecorded = [a for a in self.unrecorded if a.job.id not in turn.recorded and a.job.id in self.held]
         for ended, decided in turn.ends:
             job_id = decided.finish.lease.job_id
             if job_id in turn.written.written:
                 self._forget(ended)
-                self._count(decided)
+                self.counts.count(decided, ended.attempt.recorded)
+                if not isinstance(decided.finished.outcome, Released):
+                    policy = self.job_types.policy(ended.attempt.job.job_type, self.settings)
+                    self.emit(events.job_ended(decided.finished, decided.transition, policy))
             elif job_id in turn.written.lost:
-                self.unwritten.remove(ended)
-                self._lose(job_id)
+                self._forget(ended)
+                # Given back by a COMMIT without an answer, and taken by another: of this attempt nothing is missing.
+                if not isinstance(decided.finished.outcome, Released):
+                    self._tell_lost(ended.attempt)
         if turn.renewal is not None:
             self._after_renewal(turn.renewal, turn.sent)
         if turn.database_now is not None:
             self.database_now, self.now_read_at = turn.database_now, turn.sent
+        self._begin(turn.settled, turn.sent, late=True)
         self._begin(turn.claimed, turn.sent)
-        if room:
-            self.nothing_due = len(turn.claimed) < room
-            self.next_claim = turn.sent + POLL_S if self.nothing_due else 0.0
 
-    def _begin(self, jobs: list[Job], sent: float) -> None:
+    def _begin(self, jobs: Sequence[Job], sent: float, late: bool = False) -> None:
+        """Hand claimed jobs to the workers; of those found *late* only what still fits into the tick."""
         for job in jobs:
             job_type = self.job_types.types.get(job.job_type)
             if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
                 continue
-            timeout = timedelta(seconds=job.timeout_s) if job.timeout_s is not None else job_type.timeout
-            attempt = Attempt(job, job_type, timeout)
+            timeout = job_type.timeout
+            if job.timeout_s is not None:
+                timeout = timedelta(seconds=min(LONGEST_TIMEOUT_S, job.timeout_s))  # NaN too gives the first
+            attempt = Attempt(job, job_type, timeout, claimed=sent)
             self.held[job.id] = attempt
             self.leased_at[job.id] = sent
             self.counts.claimed += 1
             self.emit(events.job_claimed(job))
-            if self.stopping is None:
-                self.workers.hand(attempt)
-            else:
+            remaining = timedelta(seconds=self.deadline - self.clock.monotonic())
+            if self.stopping is not None or (late and not fits(timeout, remaining)):
                 self._release([attempt])
+            else:
+                self.workers.hand(attempt)
         if jobs:
             self.next_renewal = min(self.next_renewal, sent + self._heartbeat_s())
 
@@ -309,13 +284,12 @@ class Loop:
         for job_id in renewal.cancel_requested & self.held.keys():
             self.held[job_id].stop.set("cancelled")
         for job_id in renewal.lost & self.held.keys():
-            self.unwritten = [ended for ended in self.unwritten if ended.attempt.job.id != job_id]
             self._lose(job_id)
         locked = self.held.keys() - renewal.renewed  # by someone's open transaction: come back soon
         self.next_renewal = sent + (min(0.25, self._heartbeat_s()) if locked else self._heartbeat_s())
 
     def _forget(self, ended: Ended) -> None:
-        self.unwritten.remove(ended)
+        self.unwritten = [other for other in self.unwritten if other is not ended]
         self.held.pop(ended.attempt.job.id, None)
         self.leased_at.pop(ended.attempt.job.id, None)
         if not self.held:
@@ -325,40 +299,38 @@ class Loop:
         """The lease was taken over or ran out: stop the code, forget the job, record nothing."""
         attempt = self.held.pop(job_id)
         self.leased_at.pop(job_id, None)
+        ended = any(end.attempt is attempt for end in self.unwritten)
+        self.unwritten = [end for end in self.unwritten if end.attempt is not attempt]
         attempt.stop.set("lease lost")
+        if attempt.started is not None and not ended:
+            self.adrift.append(attempt)
+        self._tell_lost(attempt)
+
+    def _tell_lost(self, attempt: Attempt) -> None:
         self.counts.lease_lost += 1
         self.emit(events.lease_lost(attempt.job, attempt.worker))
-
-    def _count(self, decided: Decided) -> None:
-        outcome = decided.finished.outcome
-        if isinstance(outcome, Released):
-            self.counts.released += 1
-            return
-        if isinstance(outcome, TimedOut) and decided.finished.worker:
-            self.counts.timed_out += 1
-        match decided.transition.status:
-            case Status.QUEUED if isinstance(outcome, Interrupted):
-                self.counts.interrupted += 1
-            case Status.QUEUED:
-                self.counts.snoozed += 1
-            case status:
-                name = str(status)
-                setattr(self.counts, name, getattr(self.counts, name) + 1)
-        policy = self.job_types.policy(decided.finished.job.job_type, self.settings)
-        self.emit(events.job_ended(decided.finished, decided.transition, policy))
 
     def _move_watchdog(self) -> None:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
         lease_s = self.settings.run.lease.total_seconds()
         margin_s = min(2.0, lease_s / 10)
-        first = min(self.leased_at.values(), default=math.inf)
-        self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first + lease_s - margin_s))
+        first = min(list(self.leased_at.values()), default=math.inf)
+        self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first + lease_s - margin_s, self.gone_by))
 
-    def _note_trouble(self, error: DatabaseError) -> None:
+    def _note_trouble(self, error: DatabaseError) -> bool:
+        now = self.clock.monotonic()
         if self.trouble is None:
-            self.emit(events.database_trouble(str(error)))
+            self.trouble_since, self.trouble_told = now, False
         self.trouble = error
+        patient = isinstance(error, DatabaseBusy) and now - self.trouble_since < BUSY_IS_TROUBLE_S
+        if not self.trouble_told and not patient:
+            self.emit(events.database_trouble(str(error)))
+            self.trouble_told = True
         self.trouble_pause_s = min(1.0, self.trouble_pause_s * 2) * random.uniform(0.8, 1.2)
+        return False
+
+    def _well(self) -> None:
+        self.trouble, self.trouble_pause_s = None, 0.05
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -366,26 +338,42 @@ class Loop:
         """Wait for an end, then take all that are there."""
         try:
             ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
+            first = self.clock.monotonic()
             while True:
-                if ended is not None and self.held.get(ended.attempt.job.id) is ended.attempt:
+                if ended is not None:
                     self._take(ended)
-                ended = self.workers.ended.get_nowait()
+                ended = self._next_end(first + AHEAD_S / 2, wait_s > 0)
         except queue.Empty:
             pass
 
+    def _next_end(self, until: float, may_wait: bool) -> Ended | None:
+        """The next end that is there. With many short jobs in hand, wait a little, so that one write takes a heap."""
+        left = until - self.clock.monotonic()
+        if may_wait and left > 0 and len(self.held) - len(self.unwritten) > max(self.workers.count, self._ahead() // 2):
+            return self.workers.ended.get(timeout=left)
+        return self.workers.ended.get_nowait()
+
     def _take(self, ended: Ended) -> None:
+        attempt = ended.attempt
+        self.adrift = [other for other in self.adrift if other is not attempt]
+        if self.held.get(attempt.job.id) is not attempt:
+            return  # its lease is lost: whatever it did, nothing of it is recorded
+        if isinstance(ended.finished.outcome, Released):
+            self._release([attempt])
+            return
+        self.nothing_due, self.next_claim = False, 0.0  # it may have enqueued more
         seconds = ended.finished.duration.total_seconds()
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
-        if ended.attempt.recorded == "timed_out" and isinstance(ended.finished.outcome, Failed | Interrupted):
+        if attempt.recorded == "timed_out" and isinstance(ended.finished.outcome, Failed | Interrupted):
             # It ended after its time-out, by an error: it timed out. A result would have counted.
             late = Finished(
                 job=ended.finished.job,
-                outcome=self._timed_out(ended.attempt),
+                outcome=self._timed_out(attempt),
                 duration=ended.finished.duration,
                 worker=ended.finished.worker,
                 output=ended.finished.output,
             )
-            ended = Ended(ended.attempt, late, ended.at)
+            ended = Ended(attempt, late, ended.at)
         self.unwritten.append(ended)
 
     def _decide(self, ended: Ended) -> Decided:
@@ -405,7 +393,7 @@ class Loop:
         now = self.clock.monotonic()
         for attempt in self.held.values():
             if attempt.recorded is None and attempt.started is not None and now >= self._overdue_at(attempt):
-                attempt.recorded = "timed_out"
+                attempt.recorded, attempt.recorded_at = "timed_out", now
                 attempt.stop.set("timeout")
                 self.unrecorded.append(attempt)
                 self.counts.timed_out += 1
@@ -415,6 +403,9 @@ class Loop:
         assert attempt.started is not None
         slack = COMMAND_SLACK if attempt.is_command else timedelta(0)
         return attempt.started + (attempt.timeout + slack).total_seconds()
+
+    def _lingers_until(self) -> float:
+        return max((a.recorded_at + LINGER_S for a in self.held.values() if a.recorded is not None), default=0.0)
 
     def _timed_out(self, attempt: Attempt) -> TimedOut:
         return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}")
@@ -428,10 +419,7 @@ class Loop:
     def _give_back_what_waits(self) -> None:
         """Jobs claimed ahead behind ones that turn out slow: other runners shall have them."""
         now = self.clock.monotonic()
-        waits = any(
-            attempt.started is None and now - self.leased_at.get(job_id, now) > UNBEGUN_S
-            for job_id, attempt in self.held.items()
-        )
+        waits = any(attempt.started is None and now - attempt.claimed > UNBEGUN_S for attempt in self.held.values())
         if waits or self.stopping is not None:
             self._release(self.workers.take_back())
 
@@ -443,28 +431,34 @@ class Loop:
                 self.unwritten.append(Ended(attempt, Finished(attempt.job, Released()), now))
                 self.typical_s = None  # and claim no further ahead until the pace is known again
 
+    def _busy(self) -> list[Attempt]:
+        """What is claimed and has not ended, begun or not."""
+        ended = {id(end.attempt) for end in self.unwritten}
+        return [attempt for attempt in self.held.values() if id(attempt) not in ended]
+
     def _room(self, now: float) -> int:
         """How many jobs to claim now: free slots, and what will start within about 50 ms."""
         if self.stopping is not None or now < self.next_claim or now >= self.deadline:
             return 0
-        ended = {id(end.attempt) for end in self.unwritten}
-        busy = [attempt for attempt in self.held.values() if id(attempt) not in ended]
+        busy = self._busy()
         overdue = sum(attempt.recorded is not None for attempt in busy)
-        slots = self.workers.count - overdue
-        ahead = 0
-        if slots > 1 and self.typical_s is not None:  # one worker takes one job at a time, in exact order
-            ahead = min(MOST_AHEAD, int(slots * AHEAD_S / max(self.typical_s, 0.0002)))
-        room = slots + ahead - (len(busy) - overdue)
+        slots = self.workers.count - overdue - len(self.adrift)
         if slots <= 0:
             return 0
+        room = slots + self._ahead() - (len(busy) - overdue)
         if self.limits.jobs is not None:
             room = min(room, self.limits.jobs - self.counts.claimed)
         return max(0, room)
 
+    def _ahead(self) -> int:
+        """How many jobs will start within about 50 ms; one worker takes one at a time, in exact order."""
+        if self.workers.count == 1 or self.typical_s is None:
+            return 0
+        return min(MOST_AHEAD, int(self.workers.count * AHEAD_S / max(self.typical_s, 0.0001)))
+
     def _ended(self) -> str | None:
         now = self.clock.monotonic()
-        ended = {id(end.attempt) for end in self.unwritten}
-        busy = [attempt for attempt in self.held.values() if id(attempt) not in ended]
+        busy = self._busy()
         working = [attempt for attempt in busy if attempt.recorded is None]
         if self.hurry:
             return f"{self.stopping}, twice"
@@ -472,11 +466,11 @@ class Loop:
             return "time is up"
         if self.stopping is not None and (not busy or now >= self.stop_by):
             return self.stopping
-        if self.unwritten or self.trouble is not None:
+        if self.unwritten or self.trouble is not None or now < self._lingers_until():
             return None
         if self.limits.jobs is not None and self.counts.claimed >= self.limits.jobs and not working:
             return "the limit is reached"
-        if len(busy) - len(working) >= self.workers.count:
+        if len(busy) - len(working) + len(self.adrift) >= self.workers.count:
             return "no slot will come free"
         if not busy and self.nothing_due:
             return "nothing is due"
@@ -488,21 +482,23 @@ class Loop:
         """Until the next thing to do by the clock; an end cuts it short."""
         now = self.clock.monotonic()
         if self.trouble is not None:
-            return self.trouble_pause_s
-        if self.unwritten and now >= self.next_claim:
-            return 0.005 if self.nothing_due else 0.0  # rows locked by someone else: soon again
+            return max(0.001, min(self.trouble_pause_s, self.deadline - now, self.stop_by - now))
         moments = [self.deadline, self.stop_by, self.next_renewal]
+        if now < self._lingers_until():
+            moments.append(self._lingers_until())
+        if self.unwritten or self.unrecorded:  # their rows are locked by someone else
+            moments.append(now + LOCKED_PAUSE_S)
         if self.stopping is None and self._has_free_slot():
             moments.append(self.next_claim)
-        for job_id, attempt in self.held.items():
+        for attempt in self.held.values():
             if attempt.recorded is None and attempt.started is not None:
                 moments.append(self._overdue_at(attempt))
             elif attempt.started is None:
-                moments.append(self.leased_at.get(job_id, now) + UNBEGUN_S + 0.01)
+                moments.append(attempt.claimed + UNBEGUN_S + 0.01)
         return max(0.001, min(moments) - now)
 
     def _has_free_slot(self) -> bool:
-        return len(self.held) < self.workers.count
+        return len(self._busy()) + len(self.adrift) < self.workers.count
 
     def _heartbeat_s(self) -> float:
         return self.settings.run.lease.total_seconds() / 4

@@ -63,31 +63,36 @@ def materialise(
     wake-up hint has not come, as a sync wants before definitions change.
     """
     done = Materialised()
-    with database.read() as connection:
-        now = database_now(connection)
-        stored = (
-            [s for s in store.all_schedules(connection) if s.status == "active" and s.name not in but]
-            if everything
-            else store.due_schedules(connection, but)
-        )
-    due = [found for schedule in stored if (found := plan_for(schedule, now)) is not None]
-    for found in due:
-        if found.event is not None:
-            emit(found.event)
-    if not due:
-        return done
-    told: list[events.Event] = []
-    with database.write() as connection:
-        before_writing(connection)
-        locked = store.lock_schedules(connection, [(found.stored.id, found.stored.seen_until) for found in due])
+    while True:
+        with database.read() as connection:
+            now = database_now(connection)
+            stored = (
+                [s for s in store.all_schedules(connection) if s.status == "active" and s.name not in but]
+                if everything
+                else store.due_schedules(connection, but)
+            )
+        due = [found for schedule in stored if (found := plan_for(schedule, now)) is not None]
         for found in due:
-            if found.stored.id in locked:
-                told += _write(connection, found, now, done)
-            else:
-                done.busy.append(found.stored.name)
-    for event in told:
-        emit(event)
-    return done
+            if found.event is not None:
+                emit(found.event)
+        if not due:
+            return done
+        told: list[events.Event] = []
+        busy: list[str] = []
+        with database.write() as connection:
+            before_writing(connection)
+            locked = store.lock_schedules(connection, [(found.stored.id, found.stored.seen_until) for found in due])
+            for found in due:
+                if found.stored.id in locked:
+                    told += _write(connection, found, now, done)
+                else:
+                    busy.append(found.stored.name)
+        for event in told:
+            emit(event)
+        done.busy += busy
+        # A schedule whose pause ran out meanwhile is settled in two steps: up to there, and from there on.
+        if not any(found.seen_until < now and found.stored.name not in busy and found.event is None for found in due):
+            return done
 
 
 def plan_for(stored: StoredSchedule, now: datetime) -> Due | None:
@@ -106,8 +111,11 @@ def plan_for(stored: StoredSchedule, now: datetime) -> Due | None:
             return None
         event = events.watermark_reset(stored.name, stored.seen_until)
         return Due(stored, schedule, CatchUpPlan(), now, next_after(when, now), event)
-    plan = catch_up(schedule, stored.seen_until, now)
-    return Due(stored, schedule, plan, now, next_after(when, now))
+    if stored.paused is None and stored.pause_ended_at is not None:
+        ended = stored.pause_ended_at
+        plan = catch_up(schedule, stored.seen_until, ended)
+        return Due(replace(stored, paused="paused"), schedule, plan, ended, next_after(when, ended))
+    return Due(stored, schedule, catch_up(schedule, stored.seen_until, now), now, next_after(when, now))
 
 
 def catch_up(schedule: ScheduleSettings, seen_until: datetime, now: datetime) -> CatchUpPlan:
@@ -152,16 +160,17 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
         rows.extend(LedgerRow(stored.id, part.first, part.last, part.count, outcome, reason, job_id) for part in parts)
 
     run = [instant for instant in plan.run if not any(first <= instant <= last for first, last in known)]
-    if plan.missed:
-        settle("missed", plan.missed, ledger_reason(schedule.catch_up))
     if stored.paused:
-        for span in (plan.coalesced, *(Range(instant, instant, 1) for instant in run)):
+        for span in (plan.missed, plan.coalesced, *(Range(instant, instant, 1) for instant in run)):
             if span is not None:
                 settle("skipped", span, stored.paused)
     else:
+        if plan.missed:
+            settle("missed", plan.missed, ledger_reason(schedule.catch_up))
         unfinished = store.unfinished_jobs(connection, stored.name) if run else []
         placed = overlap(schedule.overlap, unfinished)
-        ids = insert_jobs(connection, [job_for(schedule, instant) for instant in run]) if placed.made else []
+        made = [job_for(schedule, instant) for instant in run] if placed.made else []
+        ids = insert_jobs(connection, made, created_at=now)
         if plan.coalesced and run:
             reason = placed.reason or f"the occurrence of {run[0].isoformat()} stands for it"
             outcome = "coalesced" if placed.made else placed.outcome

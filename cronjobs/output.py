@@ -15,6 +15,24 @@ from cronjobs.text import CappedText
 _current: ContextVar[Callable[[str], Any] | None] = ContextVar("cronjobs_output", default=None)
 
 
+class _Bytes(io.RawIOBase):
+    """``sys.stdout.buffer``: bytes go the way of the text."""
+
+    def __init__(self, text: io.TextIOBase) -> None:
+        self._text = text
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        written = bytes(data)
+        self._text.write(written.decode(errors="backslashreplace"))
+        return len(written)
+
+    def flush(self) -> None:
+        self._text.flush()
+
+
 class _Dispatch(io.TextIOBase):
     """Stands in for sys.stdout and sys.stderr: each write goes to the attempt of the thread or task it comes from."""
 
@@ -23,6 +41,7 @@ class _Dispatch(io.TextIOBase):
 
     def __init__(self, outside: TextIO | None) -> None:
         self._outside = outside
+        self.buffer = _Bytes(self)
 
     def write(self, text: str) -> int:
         sink = _current.get()

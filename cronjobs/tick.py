@@ -14,13 +14,14 @@ from sqlalchemy import Connection
 
 from cronjobs import events, jobtypes
 from cronjobs.clock import Clock
+from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
 from cronjobs.ends import decide_end, outcome_of_expired
-from cronjobs.errors import DatabaseError, ForeignDatabase
+from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, ForeignDatabase
 from cronjobs.identity import Identity
 from cronjobs.jobtypes import JobTypes
-from cronjobs.loop import Counts, Limits, Loop
+from cronjobs.loop import PAST_DEADLINE_S, Limits, Loop
 from cronjobs.materialise import materialise
 from cronjobs.model import Finished, Lost
 from cronjobs.settings import Settings
@@ -86,6 +87,7 @@ class Tick:
     limits: Limits = field(default_factory=Limits)
     say_not_started: bool = False
     on_output: Callable[[str], None] | None = None
+    fire_schedules: bool = True  # else the definitions stay as they are, and no occurrence is settled
 
     def __post_init__(self) -> None:
         self.result = Result()
@@ -94,7 +96,8 @@ class Tick:
         self.row_begun = False
         self.stop_requested: str | None = None
         self.started_at: datetime | None = None
-        self.fingerprint: str | None = None
+        self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
+        self.database_gone = False
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
@@ -102,25 +105,37 @@ class Tick:
         """Do the tick; what it did is in the result. Raises ForeignDatabase and SchemaMissing before anything ran."""
         result = self.result
         result.faults += len(self.settings.problems)
+        self.database.give_up_at = self.deadline
         with self._signals():
-            try:
-                seen = self._look()
+            seen = self._look()
+            with self._part():
                 if seen.expired:
                     result.recovered = self._recover()
-                self._sync(seen)
-                if seen.schedules_due and self._go_on():
-                    self._materialise()
+            with self._part():
+                if self.fire_schedules:
+                    self._sync(seen)
+                    if seen.schedules_due and self._go_on():
+                        self._materialise()
+            with self._part():
                 if (seen.jobs_due or result.recovered or result.occurrences.get("enqueued")) and self._go_on():
                     self._load_handlers()
                     self._work()
+                    self._tell_waiting()
+            with self._part():
                 self._prune(seen)
+            with self._part():
                 self._record()
-            except DatabaseError as error:
-                if self.started_at is None:
-                    raise  # nothing ran: the caller tells it, with the exit code of the error
-                result.trouble = str(error)
-                self.emit(events.database_trouble(str(error)))
         return result
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        """One part of a tick. What the database refuses in it does not keep the others from their turn."""
+        try:
+            yield
+        except DatabaseError as error:
+            self.database_gone = self.database_gone or isinstance(error, DatabaseUnreachable | DatabaseBusy)
+            self.result.trouble = str(error)
+            self.emit(events.database_trouble(str(error)))
 
     def _look(self) -> Overview:
         mark = fingerprint(self.settings)
@@ -130,6 +145,7 @@ class Tick:
             seen = ticks.overview(connection, host=self.identity.host, fingerprint=mark)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
+        self.fingerprint = seen.last_fingerprint
         self.started_at = seen.now - timedelta(seconds=sent - self.began)
         skew = self.clock.now() - seen.now
         if abs(skew) > SKEW:
@@ -193,13 +209,16 @@ class Tick:
     def _sync(self, seen: Overview) -> None:
         """Apply the file if nobody has, or if this host's last tick carried another: a deploy, or a roll-back."""
         mark = fingerprint(self.settings)
-        self.fingerprint = mark
         carried_another = seen.last_fingerprint is not None and seen.last_fingerprint != mark
         if seen.fingerprint_known and not carried_another:
+            self.fingerprint = mark
+            return
+        if not self._go_on():
             return
         if not seen.fingerprint_known and not self.settings.schedules and not self.settings.disabled_schedules:
             with self.database.read() as connection:
                 if not ticks.any_schedule(connection):
+                    self.fingerprint = mark
                     return  # nothing to apply, nothing to retire
         done = sync(
             self.database,
@@ -212,8 +231,8 @@ class Tick:
         if done.plan.refused:
             self.result.faults += 1
             self.emit(events.fault(str(self.settings.file), done.plan.refused))
-        if not done.applied:
-            self.fingerprint = seen.last_fingerprint  # so that the next tick sees the change again
+        if done.applied:
+            self.fingerprint = mark  # not before: a tick that was killed, or refused, leaves the change to the next
 
     def _materialise(self) -> None:
         materialise(
@@ -251,10 +270,9 @@ class Tick:
             limits=self.limits,
             counts=self.result.counts,
         )
-        if self.stop_requested is not None:
+        if self.stop_requested is not None and self.loop.stopping is None:
             self.loop.stop(self.stop_requested)
         self.result.ended = self.loop.run()
-        self._tell_waiting()
 
     def _tell_waiting(self) -> None:
         """Due work that this tick did not begin: of unknown type, or too long for what is left."""
@@ -265,11 +283,12 @@ class Tick:
         with self.database.read() as connection:
             for job_type, waiting in leases.unresolved(connection, types.keys()):
                 self.emit(events.unresolved(job_type, waiting))
-            if self.say_not_started:
+            if self.say_not_started and self.stop_requested is None:
                 for job_type, timeout_s, waiting in leases.due_by_type(connection, self.limits.queue):
                     if job_type in types and self.limits.only in (None, job_type):
                         needs = timeout_s if timeout_s is not None else types[job_type].timeout.total_seconds()
-                        self.emit(events.not_started(job_type, waiting, needs, remaining))
+                        if needs > remaining:
+                            self.emit(events.not_started(job_type, waiting, needs, remaining))
 
     def _prune(self, seen: Overview) -> None:
         """Remove a bounded batch of old rows, at most hourly, and only in spare time."""
@@ -300,8 +319,9 @@ class Tick:
             if self.loop.trouble is not None:
                 self.result.trouble = str(self.loop.trouble)
             return
-        with self.database.write() as connection:
-            self._write_row(connection)
+        if not self.database_gone:
+            with self.database.write() as connection:
+                self._write_row(connection)
 
     # --- the tick's row -----------------------------------------------------------------------------------------------
 
@@ -344,17 +364,24 @@ class Tick:
         return self.job_types
 
     def _go_on(self) -> bool:
-        return self.stop_requested is None and self.clock.monotonic() < self.deadline
+        return self.stop_requested is None and not self.database_gone and self.clock.monotonic() < self.deadline
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """SIGTERM and SIGINT begin shutdown; a second one ends it."""
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
+            first = self.stop_requested is None
             self.stop_requested = self.stop_requested or signal.Signals(number).name
             self.result.signal = number
             if self.loop is not None:
                 self.loop.stop(self.stop_requested)
+            elif first:  # a module that is being imported may take its time, but no more than a handler
+                grace_s = self.settings.run.shutdown_grace.total_seconds()
+                self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
+            else:  # nothing runs yet, and no transaction is worth waiting for
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
 
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import faulthandler
 import signal
 import sys
-from typing import TextIO
+from typing import Final, TextIO
 
 from cronjobs.clock import Clock
+
+# Writing the stacks to a pipe that is full and that nobody reads would wait for ever. faulthandler does not dump twice,
+# so the second strike ends the process.
+STRIKE_AGAIN_S: Final = 0.2
 
 
 class Watchdog:
@@ -23,7 +27,6 @@ class Watchdog:
 
     def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
         self._clock = clock
-        self._stands_at: float | None = None
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         target = stacks_to or sys.__stderr__
@@ -36,14 +39,11 @@ class Watchdog:
 
     def stand_at(self, instant: float) -> None:
         """Move the end to *instant* (monotonic seconds); one in the past ends the process now."""
-        if instant == self._stands_at:
-            return
-        self._stands_at = instant
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, instant - self._clock.monotonic()))
+        # Set anew also where it stands already: a handler's signal.alarm() shares this timer, and may have stopped it.
+        signal.setitimer(signal.ITIMER_REAL, max(0.001, instant - self._clock.monotonic()), STRIKE_AGAIN_S)
 
     def dismiss(self) -> None:
         """Take the guard away: for tests, and for commands that are no ticks."""
-        self._stands_at = None
         signal.setitimer(signal.ITIMER_REAL, 0)
         faulthandler.unregister(signal.SIGALRM)
 

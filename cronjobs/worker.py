@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 from cronjobs.clock import Clock
 from cronjobs.context import Context, StopSignal
 from cronjobs.errors import Cancelled, GiveUp, RetryLater, Snooze
+from cronjobs.interpolate import mask
 from cronjobs.jobtypes import JobType
 from cronjobs.model import (
     CancelledByRequest,
@@ -32,6 +33,7 @@ from cronjobs.model import (
     Job,
     Lost,
     Outcome,
+    Released,
     Snoozed,
     Succeeded,
     TimedOut,
@@ -66,8 +68,10 @@ class Attempt:
     timeout: timedelta
     stop: StopSignal = field(default_factory=StopSignal)
     worker: str = ""
+    claimed: float = 0.0
     started: float | None = None
     recorded: str | None = None  # the outcome already in its history row, while its thread still runs
+    recorded_at: float = 0.0
 
     @property
     def is_command(self) -> bool:
@@ -95,7 +99,7 @@ def run_attempt(attempt: Attempt, around: Surroundings, clock: Clock) -> Finishe
         outcome=_masked(outcome, around.secrets),
         duration=timedelta(seconds=clock.monotonic() - started),
         worker=attempt.worker,
-        output=None if output is None else _mask(output, around.secrets),
+        output=None if output is None else clean(mask(output, around.secrets)),
     )
 
 
@@ -129,11 +133,19 @@ def _run_handler(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[
             result = registration.handler(*arguments, **attempt.job.payload)
             if inspect.isawaitable(result):
                 result = asyncio.run(_await(result, attempt.timeout))
-            _, note = result_json(result)
-            outcome: Outcome = Succeeded(None if note else result, note)
+            outcome: Outcome = _succeeded(result)
         except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
             outcome = outcome_of(error, attempt, clock)
     return outcome, output.text()
+
+
+def _succeeded(result: Any) -> Succeeded:
+    """The work is done, whatever its result is made of: it must not be run again for that."""
+    try:
+        _, note = result_json(result)
+    except BaseException as error:
+        note = f"the result was not kept: {_said(error)}"
+    return Succeeded(None if note else result, note)
 
 
 async def _await(result: Any, timeout: timedelta) -> Any:
@@ -242,21 +254,26 @@ def _run_command(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[
     return run_command(command, attempt.stop, clock=clock, on_output=around.on_output)
 
 
+def _unbegun(attempt: Attempt) -> Finished | None:
+    """What becomes of an attempt that was asked to stop before any worker took it; None: begin it."""
+    match attempt.stop.reason:
+        case None:
+            return None
+        case "cancelled":
+            return Finished(attempt.job, CancelledByRequest())
+        case _:
+            return Finished(attempt.job, Released())
+
+
 def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:
     error = getattr(outcome, "error", None)
     if not secrets or error is None:
         return outcome
-    changes: dict[str, Any] = {"error": _mask(error, secrets)}
+    changes: dict[str, Any] = {"error": mask(error, secrets)}
     trace = getattr(outcome, "traceback", None)
     if trace is not None:
-        changes["traceback"] = _mask(trace, secrets)
+        changes["traceback"] = mask(trace, secrets)
     return replace(outcome, **changes)
-
-
-def _mask(text: str, secrets: frozenset[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return clean(text)
 
 
 class Workers:
@@ -294,6 +311,10 @@ class Workers:
     def _work(self, name: str) -> None:
         while True:
             attempt = self._inbox.get()
+            unbegun = _unbegun(attempt)
+            if unbegun is not None:
+                self.ended.put(Ended(attempt, unbegun, self._clock.monotonic()))
+                continue
             attempt.worker = name
             attempt.started = self._clock.monotonic()
             try:

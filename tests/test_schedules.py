@@ -317,3 +317,29 @@ def test_days_are_24_hours_also_when_the_servers_zone_changes_its_clock(database
         job_id, _, _ = insert_job(connection, NewJob("t.say", delay=timedelta(days=7)))
         run_at = connection.execute(select(jobs.c.run_at).where(jobs.c.id == job_id)).scalar_one()
     assert timedelta(0) <= run_at - (START + timedelta(days=7)) < timedelta(seconds=5)
+
+
+def test_a_pause_that_ran_out_while_no_tick_came_is_not_made_up_for(yard: Yard) -> None:
+    yard.sync(yard.file(minutely(overlap="allow")))
+    with yard.database.write() as connection:
+        until = at(10) + timedelta(seconds=30)
+        store.pause(connection, scope="schedule", name="s", until=until, by="ada", why=None, now=START)
+    yard.clock.set(at(12) + timedelta(seconds=1))
+    yard.tick()
+    assert [(row[0], row[1]) for row in yard.ledger()] == [
+        ("skipped", 9),
+        ("skipped", 1),
+        ("coalesced", 1),
+        ("enqueued", 1),
+    ]
+    assert [job.scheduled_for for job in yard.jobs()] == [at(12)]
+
+
+def test_a_long_pause_is_recorded_as_a_pause_however_old_its_beginning(yard: Yard) -> None:
+    yard.sync(yard.file(minutely()))
+    with yard.database.write() as connection:
+        store.pause(connection, scope="all", name="", until=None, by="ada", why=None, now=START)
+    yard.clock.advance(timedelta(days=3))
+    yard.tick()
+    assert {row[0] for row in yard.ledger()} == {"skipped"}
+    assert sum(row[1] for row in yard.ledger()) == 3 * 1440

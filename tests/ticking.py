@@ -6,6 +6,7 @@ done is known from outside the database: a row that says "succeeded" can hide a 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -58,6 +59,9 @@ def gated(ctx, gate="gate"):
     wait_for(gate)
     say("end", ctx)
 '''
+
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Project:
 
     def start(self, *options: str, **changes: Any) -> Tick:
         """Start a tick in cron's environment; its output goes to files."""
-        name = f"tick-{len(self.ticks)}"
+        name = f"tick-{next(_numbers)}"
         argv = [sys.executable, "-m", "cronjobs", "run-due", "--config", str(self.folder / "cronjobs.yaml"), *options]
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             started = SYSTEM.monotonic()
@@ -260,7 +264,7 @@ def rivals(project: Project, *options: str) -> Iterator[list[Tick]]:
 
     def tick_on() -> None:
         while not enough.is_set():
-            tick = project.start("--budget", "2s", *options)
+            tick = project.start(*options)
             seen.append(tick)
             with suppress(subprocess.TimeoutExpired):
                 tick.wait()

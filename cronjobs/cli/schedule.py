@@ -244,14 +244,18 @@ def resume(
 ) -> None:
     """Take a pause off again: the one of --all, of a queue, or of a schedule; others stay.
 
-    What waited runs with the next tick. Prints the pauses that are still in force.
+    What waited runs with the next tick; what schedules would have done during the pause is recorded skipped, and not
+    made up for. Prints the pauses that are still in force.
     """
     from cronjobs.cli.ours import our_database
+    from cronjobs.materialise import materialise
     from cronjobs.store import schedules as store
     from cronjobs.store.sql import database_now
 
     scope, name = _scope(everything, queue, schedule)
     with our_database(ctx, config, database_url) as (settings, database):
+        if scope != "queue":  # while the pause is still in force, since perhaps no tick has come during it
+            materialise(database, lambda _: None, but=settings.disabled_schedules)
         with database.write() as connection:
             now = database_now(connection)
             was_on = any((found.scope, found.name) == (scope, name) for found in store.pauses_in_force(connection))

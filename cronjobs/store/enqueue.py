@@ -55,18 +55,30 @@ def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
     return there.id, False, Status(there.status)
 
 
-def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
-    """Insert jobs without idempotency keys in one statement; return their ids in order."""
+def insert_jobs(connection: Connection, new: Sequence[NewJob], *, created_at: datetime) -> list[int]:
+    """Insert jobs without idempotency keys in one statement; return their ids in order. Each has its ``run_at``."""
     if not new:
         return []
     statement = jobs.insert().returning(jobs.c.id, sort_by_parameter_order=True)
-    return list(connection.execute(statement, [_values(connection, job, complete=True) for job in new]).scalars())
+    rows = [
+        _facts(job) | {"run_at": job.run_at, "created_at": created_at, "enqueued_by": job.enqueued_by} for job in new
+    ]
+    return list(connection.execute(statement, rows).scalars())
 
 
-def _values(connection: Connection, job: NewJob, *, complete: bool = False) -> dict[str, Any]:
-    """Columns to write. A column left out gets the server's default, unless *complete* (executemany wants all)."""
+def _values(connection: Connection, job: NewJob) -> dict[str, Any]:
+    """Columns of one row. Who enqueued it is the server's default unless it is said."""
     now = _from_now(connection, timedelta(0))
-    values: dict[str, Any] = {
+    values = _facts(job) | {"created_at": now, "run_at": job.run_at}
+    if job.run_at is None:
+        values["run_at"] = _from_now(connection, job.delay) if job.delay else now
+    if job.enqueued_by is not None:
+        values["enqueued_by"] = job.enqueued_by
+    return values
+
+
+def _facts(job: NewJob) -> dict[str, Any]:
+    return {
         "job_type": job.job_type,
         "payload": job.payload,
         "meta": job.meta,
@@ -79,15 +91,6 @@ def _values(connection: Connection, job: NewJob, *, complete: bool = False) -> d
         "schedule": job.schedule,
         "scheduled_for": job.scheduled_for,
     }
-    if job.enqueued_by is not None or complete:
-        values["enqueued_by"] = job.enqueued_by
-    if complete:
-        if job.run_at is None:
-            raise ValueError("a group of jobs needs run_at on each")
-        return values | {"run_at": job.run_at}
-    values["run_at"] = job.run_at if job.run_at is not None else _from_now(connection, job.delay or timedelta(0))
-    values["created_at"] = now
-    return values
 
 
 def _from_now(connection: Connection, delay: timedelta) -> Any:

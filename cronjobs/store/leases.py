@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.model import Job, Status
-from cronjobs.store.sql import after_now, among, database_now, define, group, group_value, is_postgresql, run
+from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group, group_value, is_postgresql, run
 
 _FACTS: Final = (
     "j.id, j.job_type, j.payload, j.meta, j.queue, j.priority, j.run_at, j.attempts AS attempt, j.failures, j.losses, "
@@ -36,6 +36,12 @@ _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
     "result": "text",
 }
 
+
+def _definition(key: str) -> Fragment:
+    """A value of a schedule's definition, as text."""
+    return lambda postgresql: f"s.definition ->> '{key}'" if postgresql else f"json_extract(s.definition, '$.{key}')"
+
+
 define(
     facts=_FACTS,
     open_branch="""
@@ -44,7 +50,21 @@ define(
       j.queue = b.queue AND j.priority = b.priority AND j.{waiting} AND j.run_at <= {now}
       AND ((j.timeout_s IS NULL AND j.job_type {among_fitting})
         OR (j.timeout_s IS NOT NULL AND (j.timeout_s <= :remaining OR j.timeout_s > :longest)
-            AND j.job_type {among_known}))""",
+            AND j.job_type {among_known}))
+      AND (j.schedule IS NULL OR {in_turn})""",
+    # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one. Only
+    # the oldest unfinished one can be claimed, so two runners can never disagree about which; jobs of a schedule are
+    # made under the lock of its row, so a smaller id cannot turn up later.
+    in_turn="""
+      (NOT EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id < j.id)
+       OR {forced}
+       OR EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND {overlap_key} = 'allow'))""",
+    forced=lambda postgresql: (
+        "j.meta ->> 'cronjobs.overlap' = 'allow'"
+        if postgresql
+        else "CASE WHEN json_valid(j.meta) THEN json_extract(j.meta, '$.\"cronjobs.overlap\"') = 'allow' END"
+    ),
+    overlap_key=_definition("overlap"),
     among_fitting=among("fitting"),
     among_known=among("known"),
     after_lease=after_now(":lease_s"),
@@ -53,9 +73,10 @@ define(
     stands_for="""
       (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {occurrences} c
        WHERE j.schedule IS NOT NULL AND c.job_id = j.id AND c.outcome = 'coalesced') AS stands_for""",
-    timezone_key=lambda postgresql: (
-        "s.definition ->> 'timezone'" if postgresql else "json_extract(s.definition, '$.timezone')"
-    ),
+    timezone_key=_definition("timezone"),
+    retry_until_key=_definition("retry_until"),
+    schedule_facts="{next_occurrence}, {stands_for}, {schedule_timezone}, {schedule_retry_until}",
+    schedule_retry_until="(SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) AS retry_until",
     schedule_timezone="""
       coalesce((SELECT {timezone_key} FROM {schedules} s WHERE s.name = j.schedule), 'UTC') AS timezone""",
     # Without it PostgreSQL may read the whole table for "status = 'running'" and compare each row with the group
@@ -134,7 +155,7 @@ _CLAIM_POSTGRESQL: Final = """
   UPDATE {jobs} j SET status = 'running', attempts = j.attempts + 1, locked_by = :locked_by,
     locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
   FROM picked WHERE j.id = picked.id AND j.{waiting}
-  RETURNING {facts}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone}"""
+  RETURNING {facts}, {now} AS now, {schedule_facts}"""
 
 
 def _claim_sqlite(
@@ -173,7 +194,7 @@ def _claim_sqlite(
     )
     return run(
         connection,
-        """SELECT {facts}, {now} AS now, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
+        """SELECT {facts}, {now} AS now, {schedule_facts} FROM {jobs} j
            WHERE j.id IN (SELECT value FROM json_each(:ids))""",
         ids=ids,
     ).all()
@@ -381,13 +402,24 @@ def _write_history(connection: Connection, rows: str) -> None:
     )
 
 
-def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> None:
-    """Write the history rows of attempts that still run past their time-out or the grace; their leases stay."""
-    if finishes:
-        mine = {row.id for row in _still_mine(connection, [end.lease for end in finishes])}
-        running = [end for end in finishes if end.lease.job_id in mine]
-        if running:
-            _write_history(connection, _group(connection, running))
+def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozenset[int]:
+    """Write the history rows of attempts that still run past their time-out or the grace; their leases stay.
+
+    Return the jobs of those written. A row that somebody else holds locked waits for the next turn: the history's
+    foreign key would make everything else wait for it.
+    """
+    if not finishes:
+        return frozenset()
+    mine = run(
+        connection,
+        "SELECT j.id FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}",
+        rows=group_value(connection, [end.lease.row() for end in finishes]),
+    )
+    ids = frozenset(mine.scalars())
+    running = [end for end in finishes if end.lease.job_id in ids]
+    if running:
+        _write_history(connection, _group(connection, running))
+    return ids
 
 
 def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
@@ -430,7 +462,7 @@ def held_by(connection: Connection, locked_by: str) -> list[Job]:
     rows = run(
         connection,
         """
-        SELECT {facts}, {next_occurrence}, {stands_for}, {schedule_timezone} FROM {jobs} j
+        SELECT {facts}, {schedule_facts} FROM {jobs} j
         WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by ORDER BY j.priority, j.run_at, j.id""",
         locked_by=locked_by,
     ).all()

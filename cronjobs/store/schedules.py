@@ -27,6 +27,7 @@ class StoredSchedule:
     seen_until: datetime
     next_at: datetime | None
     paused: str | None = None
+    pause_ended_at: datetime | None = None  # of a pause that ran out above the watermark: nothing is made up for it
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class LedgerRow:
     outcome: str
     reason: str | None = None
     job_id: int | None = None
+    decided_at: datetime | None = None  # None: when it is written
 
 
 define(
@@ -47,7 +49,9 @@ define(
       j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at,
       (SELECT coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '') FROM {pauses} p
        WHERE (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND (p.until IS NULL OR p.until > {now})
-       ORDER BY p.scope LIMIT 1) AS paused""",
+       ORDER BY p.scope LIMIT 1) AS paused,
+      (SELECT max(p.until) FROM {pauses} p WHERE (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name))
+       AND p.until <= {now} AND p.until > j.seen_until) AS pause_ended_at""",
     among_ids=lambda postgresql: (
         "= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))"
         if postgresql
@@ -140,7 +144,7 @@ def recorded(connection: Connection, schedule_id: int, after: datetime) -> list[
 def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: datetime) -> None:
     """Write ledger rows; the primary key refuses an occurrence that is there already, and with it the transaction."""
     if rows:
-        connection.execute(insert(occurrences), [vars(row) | {"decided_at": now} for row in rows])
+        connection.execute(insert(occurrences), [vars(row) | {"decided_at": row.decided_at or now} for row in rows])
 
 
 def unfinished_jobs(connection: Connection, schedule: str) -> list[Busy]:

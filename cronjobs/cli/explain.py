@@ -1,0 +1,287 @@
+"""``cronjobs explain``: what became of an occurrence, and where a job is now, in plain sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, time, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from zoneinfo import ZoneInfo
+
+import typer
+
+from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, complain, jobs_database
+from cronjobs.cli.show import known_types, safe, since_instant, table, width, wrapped, write, write_json
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.text import one_line
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from cronjobs.eras import Asked
+    from cronjobs.evidence import ScheduleEvidence
+    from cronjobs.facts import Explanation
+    from cronjobs.jobtypes import JobTypes
+    from cronjobs.settings import Settings
+
+EXAMPLES: Final = """For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811"""
+
+_OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_ALIKE: Final = 4  # so many rows of a list that tell the same become one
+
+
+def explain(
+    ctx: typer.Context,
+    what: Annotated[str, typer.Argument(metavar="SCHEDULE|JOB_ID", help="A schedule's name, or the number of a job.")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            help='The occurrence of that time: 2026-11-20T02:15, 02:15 (the last one), "yesterday 02:15".',
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", show_default=False, help="Every occurrence from then on, as a list."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", show_default=False, help="Up to then; else up to now.")
+    ] = None,
+    back: Annotated[
+        str | None,
+        typer.Option("--since", metavar="SPAN", show_default=False, help="As --from, counted back: 24h, 7d."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Of a list, the newest so many.")] = 1000,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why something ran, or did not: when it was due, by which definition, what a tick made of it, how it ended.
+
+    Without a time it is the schedule's last occurrence. It answers for as long as the ledger is kept
+    (retention.occurrences), from what ticks recorded: also why there was no run (no tick came, an unfinished job, a
+    pause, another definition in force, a clock change). Times without an offset are meant on the schedule's clocks.
+
+    A number is a job: who made it, each attempt, where it is now, and what happens next.
+
+    --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
+    the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused, pending (no tick settled it
+    yet, or it is to come), not_due, not_yet_defined, retired, beyond_retention, unknown; of a job: waiting, running,
+    succeeded, dead, cancelled, pruned (only the ledger knows it), unknown. Exit code 1: no such schedule or job.
+    """
+    ranged = since is not None or until is not None or back is not None
+    if at is not None and ranged:
+        raise UsageError("give --at for one occurrence, or --from, --to, --since for several, not both")
+    if since is not None and back is not None:
+        raise UsageError("give --from or --since, not both")
+    if until is not None and since is None and back is None:
+        raise UsageError("--to needs --from or --since")
+    told: Explanation | None = None
+    code = 0
+    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+        types = cache(lambda: known_types(settings))
+        evidence = _evidence(connection, what, settings, types)
+        if isinstance(evidence, CronjobsError):
+            told = None if at is not None or ranged else _job(connection, what, settings, types)
+            told, code = (told, 0) if told is not None else _unknown(what, evidence, as_json)
+        elif ranged:
+            _print_range(evidence, since, until, back, limit, as_json)
+        else:
+            told = _occurrence(evidence, at)
+    if told is not None:
+        _print(told, as_json)
+    _leave(code)
+
+
+def _leave(code: int) -> None:
+    from cronjobs.cli.run_due import leave
+
+    leave(code, stuck=False)  # whatever threads the user's modules began
+
+
+def _evidence(
+    connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]
+) -> ScheduleEvidence | CronjobsError:
+    from cronjobs.evidence import ScheduleEvidence, UnknownSchedule
+
+    try:
+        return ScheduleEvidence(connection, name, settings, types)
+    except UnknownSchedule as error:
+        if name in settings.schedules:
+            return NotApplied(name)
+        if name in settings.disabled_schedules:
+            problems = [str(found) for found in settings.problems if found.path.startswith(f"schedules.{name}")]
+            return CronjobsError(
+                f"schedule {safe(name, 80)} was never applied, its entry is broken: {'; '.join(problems)}"
+            )
+        return CronjobsError(_no_schedule(name, [*error.known, *settings.schedules]))
+
+
+class NotApplied(CronjobsError):
+    """The file has it, and no tick has applied the file yet."""
+
+    exit_code = 0
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: the next one does; a new "
+            "schedule never fires for the past."
+        )
+
+
+def _no_schedule(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(dict.fromkeys(known)), 3)
+    hint = (
+        f"did you mean {' or '.join(safe(each, 80) for each in near)}?" if near else '"cronjobs schedules list" has all'
+    )
+    kind = "no schedule or job" if name.isdecimal() else "no schedule"
+    return f'there is {kind} "{safe(name, 80)}": {hint}'
+
+
+def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanation | None, int]:
+    from cronjobs.facts import Explanation
+
+    verdict = "not_yet_defined" if isinstance(error, NotApplied) else "unknown"
+    if as_json or isinstance(error, NotApplied):
+        return Explanation(what, None, verdict, (str(error),)), error.exit_code
+    complain(str(error))
+    return None, error.exit_code
+
+
+def _job(connection: Connection, what: str, settings: Settings, types: Callable[[], JobTypes]) -> Explanation | None:
+    from cronjobs.evidence import job_life
+    from cronjobs.explain_job import explain_job
+
+    if not what.isdecimal() or not 0 < int(what[:20]) < 2**63:
+        return None
+    life = job_life(connection, int(what), settings, types)
+    return None if life is None else explain_job(life)
+
+
+def _occurrence(evidence: ScheduleEvidence, at: str | None) -> Explanation:
+    from cronjobs.explain import explain_occurrence
+
+    asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
+    return explain_occurrence(evidence.at(asked))
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
+    """Read a time as people say it: an ISO time, or a time of day, which is the last such one."""
+    from cronjobs.eras import Asked, asked_on_the_clock
+
+    zone, now = evidence.timezone, evidence.around.now
+    try:
+        wall = _of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
+        read = wall or datetime.fromisoformat(text.strip())
+        if not 1974 <= read.year <= 9998:
+            raise OverflowError
+        return asked_on_the_clock(read, zone) if read.tzinfo is None else Asked(read.astimezone(UTC))
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{option} {one_line(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
+            '"yesterday 02:15"'
+        ) from None
+
+
+def _of_day(text: str, now: datetime) -> datetime | None:
+    """ "02:15" is the last one until *now* (naive, as the clocks show it)."""
+    found = _OF_DAY.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    hour, minute, second = (int(part or 0) for part in found.groups()[1:])
+    moment = datetime.combine(now.date(), time(hour, minute, second))
+    if found[1] == "yesterday" or (found[1] is None and moment > now):
+        moment -= timedelta(days=1)
+    return moment
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def _object(told: Explanation) -> dict[str, Any]:
+    return {
+        "subject": told.subject,
+        "at": told.at,
+        "verdict": told.verdict,
+        "sentences": list(told.sentences),
+        "facts": told.facts,
+    }
+
+
+def _print(told: Explanation, as_json: bool) -> None:
+    if as_json:
+        write_json(_object(told))
+    else:
+        write([line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")])
+
+
+def _print_range(
+    evidence: ScheduleEvidence, since: str | None, until: str | None, back: str | None, limit: int, as_json: bool
+) -> None:
+    from cronjobs.explain import explain_occurrence, summary
+    from cronjobs.wording import Clock
+
+    now = evidence.around.now
+    begin = since_instant(back, now, evidence.timezone) if back else _asked(since or "", evidence, "--from").at
+    end = _asked(until, evidence, "--to").at if until else now
+    if end < begin:
+        raise UsageError("--to is before --from")
+    facts, left_out = evidence.between(begin, end, limit)
+    told = [explain_occurrence(each) for each in facts]
+    said = summary(told, left_out)
+    if as_json:
+        counts: dict[str, int] = {}
+        for each in told:
+            counts[each.verdict] = counts.get(each.verdict, 0) + int(each.facts.get("count", 0))
+        entries = [_object(each) for each in told]
+        frame = {"subject": evidence.stored.name, "from": begin, "to": end}
+        write_json(frame | {"summary": said, "counts": counts, "occurrences": entries})
+        return
+    clock = Clock(evidence.timezone, begin)
+    name = safe(evidence.stored.name, 80)
+    head = f"{name} from {clock.dated(begin)} to {clock.dated(end)} {evidence.timezone}"
+    rows = _rows(told, clock.dated)
+    write([head, f"{said}.", *table(rows, ["occurrence", "verdict", "what happened"], room=width(), at_most={0: 45})])
+
+
+def _rows(told: Sequence[Explanation], dated: Callable[[datetime], str]) -> list[list[str]]:
+    """A line for each; of many that made their job in time, and were done at the first attempt, one line in all."""
+    rows: list[list[str]] = []
+    plain: list[Explanation] = []
+
+    def lay_down() -> None:
+        if len(plain) >= _ALIKE:
+            when = f"{dated(plain[0].facts['first_for'])} … {dated(_at(plain[-1]))}"
+            rows.append([when, plain[0].verdict, f"{len(plain):,} jobs, each in time, and succeeded"])
+        else:
+            rows.extend(_row(each, dated) for each in plain)
+        plain.clear()
+
+    for each in told:
+        if each.usual:
+            plain.append(each)
+            continue
+        lay_down()
+        rows.append(_row(each, dated))
+    lay_down()
+    return rows
+
+
+def _row(told: Explanation, dated: Callable[[datetime], str]) -> list[str]:
+    count = int(told.facts.get("count", 0))
+    when = dated(_at(told))
+    if count != 1:
+        when = f"{dated(told.facts['first_for'])} … {when}" + (f" ({count:,})" if count else "")
+    return [when, told.verdict.replace("_", " "), safe(told.brief, 300)]
+
+
+def _at(told: Explanation) -> datetime:
+    assert told.at is not None
+    return told.at

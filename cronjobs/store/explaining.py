@@ -1,0 +1,212 @@
+"""Every statement of ``explain``: what the ledger, the ticks, the audit trail and the jobs say about one question.
+
+Each goes through an index, so that an answer from the far end of the retention costs no more than one from today; a
+test asks both databases for their plans. Questions about many occurrences travel as one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, or_, select
+
+from cronjobs.store.schedules import StoredSchedule  # and its fragments: schedule_columns, among_ids
+from cronjobs.store.sql import Fragment, define, group, group_value, run
+from cronjobs.tables import audit, occurrences, pauses, schedules, ticks
+
+LONGEST_TICK = timedelta(minutes=15)  # how far before a decision the tick may have begun that took it
+
+
+def _back(column: str, seconds: str) -> Fragment:
+    return lambda postgresql: (
+        f"({column} - make_interval(secs => {seconds}))"
+        if postgresql
+        else f"({column} - CAST({seconds} * 1000000 AS INTEGER))"
+    )
+
+
+define(
+    moments=group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"}),
+    longest_before=_back("o.decided_at", ":longest_s"),
+    a_second_before=_back("o.decided_at", "1"),
+)
+
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+
+
+def schedule_named(connection: Connection, name: str) -> StoredSchedule | None:
+    row = run(connection, "SELECT {schedule_columns} FROM {schedules} j WHERE j.name = :name", name=name).first()
+    return None if row is None else StoredSchedule(**row._mapping)
+
+
+def schedule_names(connection: Connection) -> list[str]:
+    return list(connection.execute(select(schedules.c.name).order_by(schedules.c.name)).scalars())
+
+
+def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
+    """Every renaming, oldest first: when, from, to."""
+    rows = connection.execute(select(audit).where(audit.c.action == "rename").order_by(audit.c.at, audit.c.id)).all()
+    return [
+        (row.at, str(row.detail["from"]), row.subject)
+        for row in rows
+        if isinstance(row.detail, dict) and "from" in row.detail
+    ]
+
+
+def definition_trail(connection: Connection, names: Collection[str]) -> Sequence[Row[Any]]:
+    """When a schedule of these names was defined, with what, and retired; oldest first."""
+    return connection.execute(
+        select(audit)
+        .where(audit.c.action.in_(["define", "retire"]), audit.c.subject.in_(list(names)))
+        .order_by(audit.c.at, audit.c.id)
+    ).all()
+
+
+def pause_trail(connection: Connection, subjects: Collection[str]) -> Sequence[Row[Any]]:
+    """When brakes were put on and taken off; subjects are "all", "queue mail", "schedule nightly"."""
+    return connection.execute(
+        select(audit)
+        .where(audit.c.action.in_(["pause", "resume"]), audit.c.subject.in_(list(subjects)))
+        .order_by(audit.c.at, audit.c.id)
+    ).all()
+
+
+def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
+    """The brakes as the table has them, those that ended by themselves too."""
+    return connection.execute(select(pauses).order_by(pauses.c.scope, pauses.c.name)).all()
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def row_from(connection: Connection, schedule_id: int, at: datetime) -> Row[Any] | None:
+    """The row that ends first at or after *at*: if it begins no later, it is the one that tells of *at*."""
+    return connection.execute(
+        select(occurrences)
+        .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= at)
+        .order_by(occurrences.c.last_for)
+        .limit(1)
+    ).first()
+
+
+def rows_between(
+    connection: Connection, schedule_id: int, begin: datetime, end: datetime, limit: int
+) -> Sequence[Row[Any]]:
+    """The newest *limit* rows that end in [*begin*, *end*], oldest first."""
+    rows = connection.execute(
+        select(occurrences)
+        .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= begin, occurrences.c.last_for <= end)
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    ).all()
+    return rows[::-1]
+
+
+def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str | None = None) -> Sequence[Row[Any]]:
+    """Ledger rows that name these jobs (made, given way to, coalesced into), with their schedules' names."""
+    return run(
+        connection,
+        """
+        SELECT c.*, s.name AS schedule, s.definition FROM {occurrences} c
+        JOIN {schedules} s ON s.id = c.schedule_id
+        WHERE c.job_id IS NOT NULL AND c.job_id {among_ids}
+          AND (CAST(:outcome AS text) IS NULL OR c.outcome = CAST(:outcome AS text))
+        ORDER BY c.last_for""",
+        ids=group_value(connection, list(job_ids)),
+        outcome=outcome,
+    ).all()
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
+    """Jobs without what is big in them."""
+    return run(
+        connection,
+        """
+        SELECT j.id, j.job_type, j.queue, j.status, j.run_at, j.attempts, j.failures, j.losses, j.max_attempts,
+          j.timeout_s, j.locked_by, j.locked_until, j.idempotency_key, j.schedule, j.scheduled_for, j.last_error,
+          j.enqueued_by, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at
+        FROM {jobs} j WHERE j.id {among_ids}""",
+        ids=group_value(connection, list(job_ids)),
+    ).all()
+
+
+def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
+    """Every recorded attempt of these jobs, in order, without traceback and output."""
+    return run(
+        connection,
+        """
+        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, j.runner, j.error_type, j.error
+        FROM {job_runs} j WHERE j.job_id {among_ids} ORDER BY j.job_id, j.attempt""",
+        ids=group_value(connection, list(job_ids)),
+    ).all()
+
+
+def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
+    """What people did to a job: cancel, retry, release, settle."""
+    return connection.execute(
+        select(audit)
+        .where(
+            audit.c.action.in_(["cancel", "retry", "release", "settle"]),
+            or_(audit.c.subject == str(job_id), audit.c.subject == f"job {job_id}"),
+        )
+        .order_by(audit.c.at, audit.c.id)
+    ).all()
+
+
+# --- ticks ------------------------------------------------------------------------------------------------------------
+
+
+def newest_tick(connection: Connection) -> Row[Any] | None:
+    return run(connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").first()
+
+
+def first_tick_at(connection: Connection) -> datetime | None:
+    """When the oldest tick began that is still kept."""
+    found: datetime | None = connection.execute(select(func.min(ticks.c.started_at))).scalar()
+    return found
+
+
+def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
+    """By the number of each moment: the last tick that began until its ``due_at``, and the first that began after."""
+    rows = run(
+        connection,
+        """
+        SELECT o.number,
+          (SELECT t.id FROM {ticks} t WHERE t.started_at <= o.due_at ORDER BY t.started_at DESC, t.id DESC LIMIT 1)
+            AS before_id,
+          (SELECT t.id FROM {ticks} t WHERE t.started_at > o.due_at ORDER BY t.started_at, t.id LIMIT 1) AS after_id
+        FROM {moments} AS o""",
+        moments=group_value(connection, list(moments)),
+    ).all()
+    return {row.number: (row.before_id, row.after_id) for row in rows}
+
+
+def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Pairs of a moment's number and the id of a tick that was at work at its ``decided_at``.
+
+    Or up to a second before: a tick counts its end from an earlier reading of the database's clock.
+    """
+    # CROSS JOIN: SQLite keeps the order, so that each moment is a step into the index of ticks.
+    rows = run(
+        connection,
+        """
+        SELECT o.number, t.id FROM {moments} AS o CROSS JOIN {ticks} t
+        WHERE t.started_at <= o.decided_at AND t.started_at >= {longest_before}
+          AND (t.finished_at IS NULL OR t.finished_at >= {a_second_before}) ORDER BY o.number, t.started_at, t.id""",
+        moments=group_value(connection, list(moments)),
+        longest_s=LONGEST_TICK.total_seconds(),
+    ).all()
+    return [(row.number, row.id) for row in rows]
+
+
+def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
+    rows = run(
+        connection, "SELECT j.* FROM {ticks} j WHERE j.id {among_ids}", ids=group_value(connection, list(ids))
+    ).all()
+    return {row.id: row for row in rows}

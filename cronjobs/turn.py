@@ -1,0 +1,140 @@
+"""One turn's writing: outcomes, renewals and the next claim, in one transaction.
+
+Nothing in memory changes here but what is known of the database: the caller applies what a committed turn did, so that
+a turn that failed is simply done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock
+from cronjobs.database import Database
+from cronjobs.ends import Decided, lease_of, without_texts
+from cronjobs.errors import BadValue
+from cronjobs.model import Job
+from cronjobs.store import leases
+from cronjobs.store.leases import Admission, Finish, Lease, Renewal, Written
+from cronjobs.worker import Ended
+
+WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop keeps time
+
+End = tuple[Ended, Decided]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a turn is to write. ``held``: every lease in our hands; ``room``: how many jobs to claim."""
+
+    ends: Sequence[End]
+    overdue: Sequence[Finish]
+    held: Sequence[Lease]
+    renew: bool
+    room: int
+    admission: Admission
+    last: Callable[[Connection], None] | None = None  # written behind everything else, at the end of the tick
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one committed transaction did. ``sent``: when its first statement was, on the monotonic clock."""
+
+    sent: float
+    ends: Sequence[End] = ()
+    written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
+    recorded: frozenset[int] = frozenset()  # jobs whose overdue row is in the history
+    renewal: Renewal | None = None
+    settled: Sequence[Job] = ()  # by an earlier claim whose COMMIT got no answer
+    claimed: Sequence[Job] = ()
+    database_now: datetime | None = None
+
+
+class Writer:
+    """Takes turns on the database for one ``locked_by``."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        locked_by: str,
+        lease: timedelta,
+        before_writing: Callable[[Connection], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._locked_by = locked_by
+        self._lease = lease
+        self._before_writing = before_writing
+        self.claim_unsettled = False  # a turn that claimed ended in an error: the rows may be ours
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
+            self._before_writing(connection)
+            yield connection
+
+    def write(self, order: Order) -> Turn:
+        """Do all of it or nothing. Raises BadValue or another DatabaseError."""
+        renewal, now = None, None
+        settled: list[Job] = []
+        claimed: list[Job] = []
+        with self._writing() as connection:
+            sent = self._clock.monotonic()
+            written = self._finish(connection, [decided.finish for _, decided in order.ends])
+            recorded = leases.record_overdue(connection, order.overdue)
+            if order.renew and order.held:
+                renewal = leases.renew(connection, order.held, self._lease)
+            if self.claim_unsettled:
+                settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
+            if order.room:
+                self.claim_unsettled = True
+                now, claimed = leases.claim(
+                    connection,
+                    limit=order.room,
+                    locked_by=self._locked_by,
+                    lease=self._lease,
+                    admission=order.admission,
+                )
+            if order.last is not None:
+                order.last(connection)
+        self.claim_unsettled = False
+        return Turn(sent, order.ends, written, recorded, renewal, settled, claimed, now)
+
+    def write_one(self, end: End) -> Turn:
+        """Write one end for itself, without its texts if they are what the database refuses. Raises BadValue if not."""
+        ended, decided = end
+        plain = without_texts(decided.finish)
+        try:
+            sent, written = self._write_one(decided.finish)
+        except BadValue:
+            sent, written = self._write_one(plain)
+        return Turn(sent, [(ended, decided)], written)
+
+    def _write_one(self, finish: Finish) -> tuple[float, Written]:
+        with self._writing() as connection:
+            sent = self._clock.monotonic()
+            written = self._finish(connection, [finish])
+        return sent, written
+
+    def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
+        """Finish, and settle by reading what a COMMIT without an answer may have written already."""
+        if not finishes:
+            return Written(frozenset(), frozenset())
+        written = leases.finish(connection, finishes)
+        ours = leases.settled(connection, [end for end in finishes if end.lease.job_id in written.lost and end.outcome])
+        return Written(written.written | ours, written.lost - ours)
+
+    def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
+        """What the rows say is ours, is ours; renewed, since that lease began when the answer was lost."""
+        found = [job for job in leases.held_by(connection, self._locked_by) if job.id not in held]
+        if not found:
+            return []
+        renewal = leases.renew(connection, [lease_of(job) for job in found], self._lease)
+        return [job for job in found if job.id in renewal.renewed]
