@@ -6,17 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from cronjobs.definitions import schedule_from_definition
+from cronjobs.errors import CronError
 from cronjobs.interpolate import mask
 from cronjobs.jobtypes import Fault, JobTypes
+from cronjobs.model import Status
 from cronjobs.settings import Settings
 from cronjobs.store import looking, meta, schedules
+from cronjobs.store.enqueue import job_status
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
 
 RUNNING_SHOWN: Final = 50
+STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
+FORGOTTEN: Final = timedelta(days=1)  # and after a day is taken for one that was switched off
+LONGEST_GRACE: Final = timedelta(days=366)
 
 
 @dataclass
@@ -49,6 +57,8 @@ class Health:
     pauses: list[dict[str, Any]]
     schedules: list[StoredSchedule]
     faults: tuple[Fault, ...] = field(default=())
+    silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
+    without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, as far as is known
 
     def total(self, what: str) -> int:
         return sum(getattr(queue, what) for queue in self.queues.values())
@@ -74,12 +84,14 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         elif row.due:
             unresolved[row.job_type] = unresolved.get(row.job_type, 0) + row.due
     running_total, overdue = looking.running_count(connection)
+    last_ticks = [dict(row._mapping) for row in looking.last_ticks(connection)]
+    definitions = schedules.all_schedules(connection)
     return Health(
         now=now,
         project=whose.project,
         environment=whose.environment,
         schema_revision=whose.schema_revision,
-        ticks=[dict(row._mapping) for row in looking.last_ticks(connection)],
+        ticks=last_ticks,
         running=[dict(row._mapping) for row in looking.running_jobs(connection, RUNNING_SHOWN)],
         running_total=running_total,
         overdue=overdue,
@@ -88,9 +100,58 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         unresolved=unresolved,
         dead=looking.dead_counts(connection),
         pauses=[dict(row._mapping) for row in pauses],
-        schedules=schedules.all_schedules(connection),
+        schedules=definitions,
         faults=tuple(Fault(fault.where, mask(fault.what, settings.secrets)) for fault in types.faults),
+        silent=_silent_hosts(connection, last_ticks, now, settings),
+        without_run={
+            schedule.name: why
+            for schedule in definitions
+            if schedule.status == "active" and (why := _without_run(connection, schedule, now))
+        },
     )
+
+
+def _silent_hosts(
+    connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, settings: Settings
+) -> dict[str, datetime]:
+    """Hosts that ticked steadily within the last day and do not any more, while others do.
+
+    A container with a new random name for each tick never was steady; CRONJOBS_HOST gives it a name.
+    """
+    signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in last_ticks}
+    return {
+        host: last
+        for host, last in signs.items()
+        if quiet_after(settings) < now - last < FORGOTTEN and looking.ticked_at_least(connection, host, STEADY_TICKS)
+    }
+
+
+def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> str | None:
+    """Why a schedule with a ``grace`` has not run for its last occurrence, or any later one; None: it has."""
+    from cronjobs.occurrences import newest_between, timing
+
+    schedule = schedule_from_definition(stored.name, stored.definition)
+    if schedule.grace is None:
+        return None
+    try:
+        when = timing(schedule.cron, schedule.every, schedule.timezone)
+    except CronError as error:
+        return f"its definition cannot be read: {error}"
+    began = looking.defined_at(connection, stored.name) or now
+    last = newest_between(when, max(began, now - LONGEST_GRACE), now - schedule.grace, 1)
+    if not last:
+        return None
+    rows = schedules.ledger_between(connection, stored.id, last[0], now)
+    states = [(row, None if row.job_id is None else job_status(connection, row.job_id)) for row in rows]
+    if any(row.outcome in ("enqueued", "coalesced") and state in (Status.SUCCEEDED, None) for row, state in states):
+        return None  # None: pruned, so it ended long ago
+    due = f"due {last[0].astimezone(ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
+    if not states:
+        return f"{due}: no tick has settled it"
+    row, state = states[-1]
+    if row.outcome == "enqueued":
+        return f"{due}: job {row.job_id} is {state}"
+    return f"{due}: {row.outcome} ({row.reason})"
 
 
 def late_after(settings: Settings) -> timedelta:
@@ -118,6 +179,7 @@ class Trouble:
 
     kind: str
     text: str
+    alarm: bool = True  # False: worth a look, and normal in the middle of a deploy
 
 
 def troubles(health: Health, settings: Settings) -> list[Trouble]:
@@ -133,6 +195,11 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
             )
         )
     found += _no_tick(health, settings)
+    if len(health.silent) < len(health.ticks):
+        for host, since in health.silent.items():
+            found.append(Trouble("host", f"host {host} has not ticked for {_span(health.now - since)}, others do"))
+    for name, why in health.without_run.items():
+        found.append(Trouble("schedule", f"{name} has not run within its grace; {why}"))
     if late := health.total("late"):
         jobs = "1 job has" if late == 1 else f"{late:,} jobs have"
         minutes = round(late_after(settings).total_seconds() / 60)
@@ -149,7 +216,21 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
         )
     found += [Trouble("config", f"{fault.where}: {fault.what}") for fault in health.faults]
     found += [Trouble("config", str(problem)) for problem in settings.problems]
+    if len(files := _files(health, settings)) > 1:
+        said = "; ".join(
+            f"{fingerprint[:8]} on {', '.join(sorted(hosts))}" for fingerprint, hosts in sorted(files.items())
+        )
+        found.append(Trouble("files", f"hosts carry different files: {said}", alarm=False))
     return found
+
+
+def _files(health: Health, settings: Settings) -> dict[str, list[str]]:
+    """Which hosts that tick now carry which file."""
+    files: dict[str, list[str]] = {}
+    for tick in health.ticks:
+        if tick["fingerprint"] and health.now - (tick["finished_at"] or tick["started_at"]) <= quiet_after(settings):
+            files.setdefault(tick["fingerprint"], []).append(tick["host"])
+    return files
 
 
 def _no_tick(health: Health, settings: Settings) -> list[Trouble]:
@@ -159,11 +240,13 @@ def _no_tick(health: Health, settings: Settings) -> list[Trouble]:
         return [Trouble("no_tick", text)]
     if health.now - last <= quiet_after(settings):
         return []
-    minutes = round((health.now - last).total_seconds() / 60)
-    span = f"{minutes} minutes" if minutes < 180 else f"{round(minutes / 60)} hours"
-    return [
-        Trouble("no_tick", f'no tick has reached this database for {span}: "cronjobs crontab show" says if cron knows')
-    ]
+    said = f"no tick has reached this database for {_span(health.now - last)}"
+    return [Trouble("no_tick", f'{said}: "cronjobs crontab show" says if cron knows')]
+
+
+def _span(span: timedelta) -> str:
+    minutes = round(span.total_seconds() / 60)
+    return f"{minutes} minutes" if minutes < 180 else f"{round(minutes / 60)} hours"
 
 
 def _name(project: str, environment: str) -> str:

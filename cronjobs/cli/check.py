@@ -101,7 +101,7 @@ def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     finally:
         database.close()
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
-    return [trouble.text for trouble in troubles(health, settings) if trouble.kind not in kinds]
+    return [trouble.text for trouble in troubles(health, settings) if trouble.alarm and trouble.kind not in kinds]
 
 
 def _object(found: Checked, troubles: list[str], live: bool) -> dict[str, Any]:

@@ -287,3 +287,16 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
         since=since if is_postgresql(connection) else to_microseconds(since),
         gap_s=gap.total_seconds(),
     ).all()
+
+
+def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
+    """Whether *host* has ticked so often, as far as rows are kept."""
+    statement = "SELECT 1 FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
+    return run(connection, statement, host=host, before=times - 1).first() is not None
+
+
+def defined_at(connection: Connection, schedule: str) -> datetime | None:
+    """When the schedule's definition was last put in force."""
+    statement = "SELECT max(a.at) AS at FROM {audit} a WHERE a.action = 'define' AND a.subject = :schedule"
+    at: datetime | None = run(connection, statement, schedule=schedule).scalar()
+    return at
