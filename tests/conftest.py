@@ -172,3 +172,9 @@ def project(database_url: str, new_project: Callable[[str], Project]) -> Project
 def postgres_project(postgres_migrated: str, new_project: Callable[[str], Project]) -> Project:
     """A project on PostgreSQL."""
     return new_project(postgres_migrated)
+
+
+@pytest.fixture
+def sqlite_project(sqlite_migrated: str, new_project: Callable[[str], Project]) -> Project:
+    """A project on SQLite, for what has nothing to do with the database."""
+    return new_project(f"sqlite:///{sqlite_migrated}")

@@ -266,18 +266,18 @@ def test_a_result_that_cannot_be_kept_is_noted_and_the_work_is_not_repeated(proj
         assert project.times_ran()[ids[job_type]] == 1
 
 
-def test_fifty_megabytes_of_output_are_capped_and_cost_no_memory(project: Project) -> None:
-    project.configure("run: {workers: 1}\n", HANDLERS)
-    job_id = project.add("out.flood")
-    argv = [sys.executable, "-m", "cronjobs", "run-due", "--config", str(project.folder / "cronjobs.yaml")]
+def test_fifty_megabytes_of_output_are_capped_and_cost_no_memory(sqlite_project: Project) -> None:
+    sqlite_project.configure("run: {workers: 1}\n", HANDLERS)
+    job_id = sqlite_project.add("out.flood")
+    argv = [sys.executable, "-m", "cronjobs", "run-due", "--config", str(sqlite_project.folder / "cronjobs.yaml")]
     peak = (
         "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
     )
-    tick = project.tick(argv=[sys.executable, "-c", peak, *argv])
+    tick = sqlite_project.tick(argv=[sys.executable, "-c", peak, *argv])
     assert tick.wait() == 0
     assert int(tick.stdout) < 120 * 1024
-    output = run_of(project, job_id)["output"]
+    output = run_of(sqlite_project, job_id)["output"]
     assert len(output) < 100_000
     assert output.startswith("0123456789")
     assert output.rstrip().endswith("the end")
@@ -296,23 +296,22 @@ def test_odd_output_is_kept_readable_and_stays_out_of_crons_mail(project: Projec
 
 
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "| true"])
-def test_a_closed_full_or_broken_stdout_changes_no_result(project: Project, redirection: str) -> None:
-    project.configure("run: {workers: 2}\n", HANDLERS)
-    ids = {job_type: project.add(job_type) for job_type in ("out.odd", "t.quick", "word.give_up")}
-    command = f"{sys.executable} -m cronjobs run-due -v --config {project.folder}/cronjobs.yaml {redirection}"
+def test_a_closed_full_or_broken_stdout_changes_no_result(sqlite_project: Project, redirection: str) -> None:
+    sqlite_project.configure("run: {workers: 2}\n", HANDLERS)
+    ids = {job_type: sqlite_project.add(job_type) for job_type in ("out.odd", "t.quick", "word.give_up")}
+    command = f"{sys.executable} -m cronjobs run-due -v --config {sqlite_project.folder}/cronjobs.yaml {redirection}"
     subprocess.run(["bash", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
-    assert project.outcomes(ids["out.odd"]) == ["succeeded"]
-    assert project.outcomes(ids["t.quick"]) == ["succeeded"]
-    assert project.job(ids["word.give_up"])["status"] == "dead"
-    assert project.value("SELECT count(*) FROM cronjobs_ticks WHERE finished_at IS NOT NULL") == 1
-    if project.is_sqlite:
-        assert project.value("PRAGMA integrity_check") == "ok"
+    assert sqlite_project.outcomes(ids["out.odd"]) == ["succeeded"]
+    assert sqlite_project.outcomes(ids["t.quick"]) == ["succeeded"]
+    assert sqlite_project.job(ids["word.give_up"])["status"] == "dead"
+    assert sqlite_project.value("SELECT count(*) FROM cronjobs_ticks WHERE finished_at IS NOT NULL") == 1
+    assert sqlite_project.value("PRAGMA integrity_check") == "ok"
 
 
-def test_a_leaked_thread_does_not_hold_the_process(project: Project) -> None:
-    ids = run_all(project, "thread.leaked")
-    assert project.ticks[-1].took_s < 5
-    assert project.outcomes(ids["thread.leaked"]) == ["succeeded"]
+def test_a_leaked_thread_does_not_hold_the_process(sqlite_project: Project) -> None:
+    ids = run_all(sqlite_project, "thread.leaked")
+    assert sqlite_project.ticks[-1].took_s < 5
+    assert sqlite_project.outcomes(ids["thread.leaked"]) == ["succeeded"]
 
 
 def test_coroutines_are_run_timed_out_and_told_like_functions(project: Project) -> None:
@@ -422,11 +421,11 @@ def test_a_module_that_cannot_be_imported_stops_only_its_own_types(project: Proj
 
 
 @pytest.mark.parametrize("job_type", ["word.give_up", "end.sys_exit"])
-def test_max_attempts_of_the_row_decides_when_it_is_dead(project: Project, job_type: str) -> None:
-    project.configure("run: {workers: 1}\n", HANDLERS)
-    job_id = project.add(job_type, max_attempts=1)
-    tick = project.tick()
+def test_max_attempts_of_the_row_decides_when_it_is_dead(sqlite_project: Project, job_type: str) -> None:
+    sqlite_project.configure("run: {workers: 1}\n", HANDLERS)
+    job_id = sqlite_project.add(job_type, max_attempts=1)
+    tick = sqlite_project.tick()
     assert tick.wait() == 1
-    assert project.job(job_id)["status"] == "dead"
+    assert sqlite_project.job(job_id)["status"] == "dead"
     assert tick.stderr.count("\n") <= 5
     assert f"job {job_id} {job_type}" in tick.stderr

@@ -262,8 +262,8 @@ def test_an_idle_tick_imports_nothing_that_it_does_not_need(project: Project) ->
     assert "handlers" in (project.folder / "modules").read_text().split()
 
 
-def test_an_idle_tick_on_sqlite_writes_exactly_one_row(sqlite_migrated: str, new_project: Any) -> None:
-    project: Project = new_project(f"sqlite:///{sqlite_migrated}")
+def test_an_idle_tick_on_sqlite_writes_exactly_one_row(sqlite_project: Project) -> None:
+    project = sqlite_project
     assert project.tick().wait() == 0
     assert project.tick().wait() == 0
     tables = [row[0] for row in project.sql("SELECT name FROM sqlite_master WHERE type = 'table'")]

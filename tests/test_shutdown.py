@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 from collections.abc import Callable
@@ -212,34 +213,36 @@ def test_a_second_signal_ends_the_tick_at_once(project: Project) -> None:
     assert project.times_ran() == {deaf_id: 1, polite_id: 1}
 
 
-def test_the_fourth_interruption_in_a_row_is_charged(project: Project) -> None:
+def test_the_fourth_interruption_in_a_row_is_charged(sqlite_project: Project) -> None:
     """Or a job that is longer than every deploy would never end."""
-    tick, [job_id] = working(project, "s.polite")
+    tick, [job_id] = working(sqlite_project, "s.polite")
     tick.send(signal.SIGTERM)
     tick.wait()
-    project.sql(f"UPDATE cronjobs_jobs SET interruptions = 3, attempts = 0 WHERE id = {job_id}")
-    project.sql("DELETE FROM cronjobs_job_runs")
-    (project.folder / "effects").write_text("")
-    tick = project.start()
-    until(lambda: project.effects("start"))
+    sqlite_project.sql(f"UPDATE cronjobs_jobs SET interruptions = 3, attempts = 0 WHERE id = {job_id}")
+    sqlite_project.sql("DELETE FROM cronjobs_job_runs")
+    (sqlite_project.folder / "effects").write_text("")
+    tick = sqlite_project.start()
+    until(lambda: sqlite_project.effects("start"))
     tick.send(signal.SIGTERM)
     assert tick.wait() == 143
-    assert (project.job(job_id)["status"], project.job(job_id)["failures"]) == ("failed", 1)
+    assert (sqlite_project.job(job_id)["status"], sqlite_project.job(job_id)["failures"]) == ("failed", 1)
 
 
-def test_a_signal_in_a_slow_import_ends_the_tick_within_the_grace_and_spends_no_attempt(project: Project) -> None:
-    project.configure(
+def test_a_signal_in_a_slow_import_ends_the_tick_within_the_grace_and_spends_no_attempt(
+    sqlite_project: Project,
+) -> None:
+    sqlite_project.configure(
         YAML.replace("1s", "500ms"), "say_so = open(os.path.join(HERE, 'importing'), 'w')\ntime.sleep(60)\n"
     )
-    job_id = project.add("t.quick")
-    tick = project.start()
-    until((project.folder / "importing").exists)
+    job_id = sqlite_project.add("t.quick")
+    tick = sqlite_project.start()
+    until((sqlite_project.folder / "importing").exists)
     sent = SYSTEM.monotonic()
     tick.send(signal.SIGTERM)
     assert tick.wait() == -signal.SIGALRM
     assert tick.gone_at is not None
     assert tick.gone_at - sent < 2.5
-    assert project.job(job_id)["attempts"] == 0
+    assert sqlite_project.job(job_id)["attempts"] == 0
 
 
 def interrupted_again(tick: Tick) -> bool:
@@ -247,25 +250,22 @@ def interrupted_again(tick: Tick) -> bool:
     return tick.process.poll() is not None
 
 
-def test_two_signals_in_a_slow_import_end_it_at_once(project: Project) -> None:
-    project.configure(YAML, "say_so = open(os.path.join(HERE, 'importing'), 'w')\ntime.sleep(60)\n")
-    job_id = project.add("t.quick")
-    tick = project.start()
-    until((project.folder / "importing").exists)
+def test_two_signals_in_a_slow_import_end_it_at_once(sqlite_project: Project) -> None:
+    sqlite_project.configure(YAML, "say_so = open(os.path.join(HERE, 'importing'), 'w')\ntime.sleep(60)\n")
+    job_id = sqlite_project.add("t.quick")
+    tick = sqlite_project.start()
+    until((sqlite_project.folder / "importing").exists)
     tick.send(signal.SIGINT)
     until(partial(interrupted_again, tick))
     assert tick.wait() == -signal.SIGINT
-    assert project.job(job_id)["attempts"] == 0
+    assert sqlite_project.job(job_id)["attempts"] == 0
 
 
 def reached(tick: Tick, moment: Callable[[Tick], object]) -> bool:
     return bool(moment(tick)) or tick.process.poll() is not None
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_at_whatever_moment_the_signal_comes_nothing_is_lost_or_doubled(
-    project: Project, number: signal.Signals
-) -> None:
+def test_at_whatever_moment_the_signal_comes_nothing_is_lost_or_doubled(project: Project) -> None:
     """From the first instruction to the last: ticks that are signalled later and later, until all work is done."""
     project.configure(YAML, HANDLERS)
     project.add_many("t.quick", 60)
@@ -278,7 +278,7 @@ def test_at_whatever_moment_the_signal_comes_nothing_is_lost_or_doubled(
         lambda tick: len(project.times_ran()) > 20,
         lambda tick: len(project.times_ran()) == 60,
     ]
-    for moment in moments:
+    for number, moment in zip(itertools.cycle(SIGNALS), moments, strict=False):
         tick = project.start()
         until(partial(reached, tick, moment))
         tick.send(number)

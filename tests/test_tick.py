@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, insert, select, update
 
 from cronjobs import events, jobs
-from cronjobs.clock import SYSTEM
+from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
 from cronjobs.errors import ForeignDatabase
@@ -76,6 +76,7 @@ class Host:
         self.database, self.folder, self.name = database, folder, name
         self.events: list[events.Event] = []
         self.settings = Settings(file=folder / "cronjobs.yaml", folder=folder, run=RunSettings(workers=2))
+        self.clock: Clock = database.clock  # the host's own; another one when it is wrong
 
     def carry(self, **fields: Any) -> Settings:
         from dataclasses import replace
@@ -86,7 +87,7 @@ class Host:
     def tick(self, **limits: Any) -> Result:
         here = Identity.here()
         began = SYSTEM.monotonic()
-        clock = self.database.clock
+        clock = self.clock
         return Tick(
             settings=self.settings,
             database=self.database,
@@ -155,7 +156,7 @@ def test_two_hosts_with_different_files_do_not_flap(database: Database, host: Ho
     other.carry(schedules=B)
     host.tick()
     other.tick()  # the deploy has reached beta: its file was never seen
-    for _ in range(20):
+    for _ in range(100):
         host.tick()
         other.tick()
         assert in_force(database) == "0 12 * * *"
@@ -418,3 +419,44 @@ def test_the_audit_trail_says_who_did_what(database: Database, ask: Any) -> None
 def test_a_fingerprint_is_the_same_for_the_same_file(host: Host) -> None:
     assert fingerprint(host.carry(schedules=A)) == fingerprint(host.carry(schedules=dict(A)))
     assert fingerprint(host.carry(schedules=A)) != fingerprint(host.carry(schedules=B))
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+WRONG = [timedelta(seconds=1), timedelta(seconds=59), timedelta(minutes=5), timedelta(days=1), timedelta(days=3650)]
+
+
+@pytest.mark.parametrize("wrong", [sign * by for by in WRONG for sign in (1, -1)], ids=str)
+def test_a_hosts_wrong_clock_decides_nothing_and_is_told_when_it_is_far_off(
+    database: Database, host: Host, clock: FakeClock, ask: Any, done: list[Any], wrong: timedelta
+) -> None:
+    host.carry(schedules=A)
+    host.tick()
+    put(database, run_at=START + timedelta(hours=1), payload={"line": "later"})
+    for minute in range(1, 6):
+        clock.set(START + minute * MINUTE)
+        host.clock = FakeClock(clock.now() + wrong)  # this host's; the database's is right
+        host.tick()
+    rows = ask(select(occurrences.c.outcome, occurrences.c.last_for).order_by(occurrences.c.last_for))
+    assert [tuple(row) for row in rows] == [("enqueued", START.replace(second=0) + n * MINUTE) for n in range(1, 6)]
+    assert done == ["x"] * 5
+    assert bool(host.said("clock.skew")) == (abs(wrong) > timedelta(seconds=60))
+    began = ask(select(ticks.c.started_at).order_by(ticks.c.id.desc()).limit(1))[0].started_at
+    assert abs(began - clock.now()) < timedelta(seconds=5)
+
+
+def test_ticks_late_twice_five_at_once_or_not_for_a_week_settle_each_occurrence_once(
+    database: Database, host: Host, clock: FakeClock, ask: Any, done: list[Any]
+) -> None:
+    host.carry(schedules=A)
+    host.tick()
+    for pause in (timedelta(seconds=95), timedelta(0), timedelta(seconds=5), timedelta(days=7), timedelta(0), MINUTE):
+        clock.advance(pause)
+        for _ in range(5):
+            host.tick()
+    counted = occurrences.c["count"]
+    rows = ask(select(occurrences.c.outcome, func.sum(counted)).group_by(occurrences.c.outcome))
+    settled = dict(tuple(row) for row in rows)
+    minutes = (clock.now().replace(second=0, microsecond=0) - START.replace(second=0)) // MINUTE
+    assert sum(int(count) for count in settled.values()) == minutes
+    assert len(done) == int(settled["enqueued"]) == 3

@@ -324,9 +324,9 @@ def test_a_tick_frozen_for_a_moment_goes_on_as_if_nothing_was(project: Project) 
 # --- the guard itself -------------------------------------------------------------------------------------------------
 
 
-def test_a_full_stderr_that_nobody_reads_does_not_hold_the_tick(project: Project) -> None:
+def test_a_full_stderr_that_nobody_reads_does_not_hold_the_tick(sqlite_project: Project) -> None:
     """The dump of the stacks blocks in the kernel; the timer strikes again."""
-    job_id, _ = hanging(project, "hang.gil")
+    job_id, _ = hanging(sqlite_project, "hang.gil")
     read, write = os.pipe()
     os.set_blocking(write, False)
     with suppress(BlockingIOError):
@@ -334,17 +334,17 @@ def test_a_full_stderr_that_nobody_reads_does_not_hold_the_tick(project: Project
             os.write(write, b"x" * 65536)
     os.set_blocking(write, True)
     try:
-        tick = project.start("--budget", BUDGET, stderr=write)
+        tick = sqlite_project.start("--budget", BUDGET, stderr=write)
         assert tick.wait() == -signal.SIGALRM
     finally:
         os.close(read)
         os.close(write)
     assert_gone_on_time(tick)
-    assert project.job(job_id)["status"] == "running"
+    assert sqlite_project.job(job_id)["status"] == "running"
 
 
-def test_a_handler_that_uses_the_alarm_clock_itself_does_not_take_the_guard_away(project: Project) -> None:
-    project.configure(
+def test_a_handler_that_uses_the_alarm_clock_itself_does_not_take_the_guard_away(sqlite_project: Project) -> None:
+    sqlite_project.configure(
         "run: {workers: 2}\n",
         HANGS
         + """
@@ -356,12 +356,12 @@ def alarm(ctx):
     say("ran", ctx)
 """,
     )
-    alarm_id = project.add("t.alarm")
-    project.add("hang.gil", priority=6)
-    tick = project.start("--budget", BUDGET, "--workers", "1")
+    alarm_id = sqlite_project.add("t.alarm")
+    sqlite_project.add("hang.gil", priority=6)
+    tick = sqlite_project.start("--budget", BUDGET, "--workers", "1")
     assert tick.wait() == -signal.SIGALRM
     assert_gone_on_time(tick)
-    assert project.outcomes(alarm_id) == ["succeeded"]
+    assert sqlite_project.outcomes(alarm_id) == ["succeeded"]
 
 
 @pytest.mark.parametrize(("age", "left"), [(3.0, 52.0), (600.0, 55.0)])
