@@ -104,31 +104,32 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 class Turnstile:
-    """Lets threads through one at a time, and one of them (the loop) always next."""
+    """Lets threads through one at a time, and the loop before all others that wait."""
 
     def __init__(self) -> None:
-        self._waiting_room = threading.Lock()
-        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._taken = False
+        self._loops_waiting = 0
 
     @contextmanager
     def turn(self, *, next_in_line: bool, patience: float) -> Iterator[bool]:
-        """Yield whether the turn came; stand in each of the two rows for at most *patience* seconds."""
-        patience = max(0.0, patience)  # threading takes -1 for "for ever"
-        if next_in_line:
-            got = self._turn.acquire(timeout=patience)
-        else:
-            # Of the others only one at a time stands at the turnstile, so the loop has at most one before it.
-            got = self._waiting_room.acquire(timeout=patience)
-            if got:
-                try:
-                    got = self._turn.acquire(timeout=patience)
-                finally:
-                    self._waiting_room.release()
+        """Yield whether the turn came within *patience* seconds."""
+        with self._changed:
+            self._loops_waiting += next_in_line
+            got = self._changed.wait_for(
+                lambda: not self._taken and (next_in_line or not self._loops_waiting), max(0.0, patience)
+            )
+            self._loops_waiting -= next_in_line
+            self._taken = self._taken or got
+            if not got:
+                self._changed.notify_all()  # whoever let the loop go first need not do so any more
         try:
             yield got
         finally:
             if got:
-                self._turn.release()
+                with self._changed:
+                    self._taken = False
+                    self._changed.notify_all()
 
 
 class Database:

@@ -36,7 +36,6 @@ MOST_AHEAD: Final = 250  # claimed before a slot is free for it
 AHEAD_S: Final = 0.05  # how far a claim reaches ahead of what will start
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 UNBEGUN_S: Final = 1.0  # after this, what was claimed ahead goes back: its turn will not come soon
-COMMAND_SLACK: Final = COMMAND_GRACE + timedelta(seconds=6)  # process.py ends a command by itself: TERM, KILL, report
 CUT_LEASE: Final = timedelta(seconds=2)
 LAST_BREATH_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
 PAST_DEADLINE_S: Final = 1.0  # where the watchdog stands
@@ -265,8 +264,7 @@ class Loop:
             timeout = job_type.timeout
             if job.timeout_s is not None:
                 timeout = timedelta(seconds=min(LONGEST_TIMEOUT_S, job.timeout_s))  # NaN too gives the first
-            attempt = Attempt(job, job_type, timeout, claimed=sent)
-            self.held[job.id] = attempt
+            attempt = self.held[job.id] = Attempt(job, job_type, timeout, claimed=sent)
             self.leased_at[job.id] = sent
             self.counts.claimed += 1
             self.emit(events.job_claimed(job))
@@ -392,17 +390,12 @@ class Loop:
         """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
         now = self.clock.monotonic()
         for attempt in self.held.values():
-            if attempt.recorded is None and attempt.started is not None and now >= self._overdue_at(attempt):
+            if attempt.recorded is None and now >= attempt.overdue_at:
                 attempt.recorded, attempt.recorded_at = "timed_out", now
                 attempt.stop.set("timeout")
                 self.unrecorded.append(attempt)
                 self.counts.timed_out += 1
                 self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
-
-    def _overdue_at(self, attempt: Attempt) -> float:
-        assert attempt.started is not None
-        slack = COMMAND_SLACK if attempt.is_command else timedelta(0)
-        return attempt.started + (attempt.timeout + slack).total_seconds()
 
     def _lingers_until(self) -> float:
         return max((a.recorded_at + LINGER_S for a in self.held.values() if a.recorded is not None), default=0.0)
@@ -488,17 +481,14 @@ class Loop:
             moments.append(self._lingers_until())
         if self.unwritten or self.unrecorded:  # their rows are locked by someone else
             moments.append(now + LOCKED_PAUSE_S)
-        if self.stopping is None and self._has_free_slot():
+        if self.stopping is None and len(self._busy()) + len(self.adrift) < self.workers.count:
             moments.append(self.next_claim)
         for attempt in self.held.values():
-            if attempt.recorded is None and attempt.started is not None:
-                moments.append(self._overdue_at(attempt))
-            elif attempt.started is None:
+            if attempt.started is None:
                 moments.append(attempt.claimed + UNBEGUN_S + 0.01)
+            elif attempt.recorded is None:
+                moments.append(attempt.overdue_at)
         return max(0.001, min(moments) - now)
-
-    def _has_free_slot(self) -> bool:
-        return len(self._busy()) + len(self.adrift) < self.workers.count
 
     def _heartbeat_s(self) -> float:
         return self.settings.run.lease.total_seconds() / 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import os
 import queue
 import threading
@@ -47,6 +48,7 @@ from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, clean, one_line
 # An old host in mid-deploy must not kill a job of the new shape: the new code is there by then.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 COMMAND_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at a command's time-out
+COMMAND_SLACK: Final = COMMAND_GRACE + timedelta(seconds=6)  # process.py ends a command by itself: TERM, KILL, report
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,12 @@ class Attempt:
     @property
     def is_command(self) -> bool:
         return self.job_type.command is not None
+
+    @property
+    def overdue_at(self) -> float:
+        """When its code should have ended by itself."""
+        slack = COMMAND_SLACK if self.is_command else timedelta(0)
+        return math.inf if self.started is None else self.started + (self.timeout + slack).total_seconds()
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,8 @@ def _object(
     else:
         state = "paused" if stored.paused else "active"
     coming = _coming(stored.name, stored.definition, now, count) if state in ("active", "paused") else []
-    return vars(stored) | {"state": state, "next": coming, "last": last}
+    row = {name: value for name, value in vars(stored).items() if name != "pause_ended_at"}  # for the next tick only
+    return row | {"state": state, "next": coming, "last": last}
 
 
 def _only_in_file(

@@ -107,7 +107,7 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
           SELECT l.id FROM {ticks} l WHERE l.host = h.name ORDER BY l.id DESC LIMIT 1)""",
         hosts=HOSTS_AT_MOST,
     ).all()
-    newest = run(connection, "SELECT t.* FROM {ticks} t ORDER BY t.id DESC LIMIT 1").all()
+    newest = run(connection, "SELECT t.* FROM {ticks} t WHERE t.id = (SELECT max(id) FROM {ticks})").all()
     ticks = {row.id: row for row in (*newest, *found)}
     return sorted(ticks.values(), key=lambda row: (row.started_at, row.id), reverse=True)
 
