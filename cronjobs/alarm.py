@@ -31,34 +31,34 @@ class Alarm:
     def worth_telling(self, cause: str, now: datetime) -> bool:
         """Whether *cause* (its text) should be told now; remembers that it was there."""
         known = self._load()
-        entry = known.get(cause)
-        if entry is None:
-            known[cause] = {"since": now.isoformat(), "next": (now + FIRST_SILENCE).isoformat(), "told": 1}
-        elif now >= datetime.fromisoformat(entry["next"]):
+        entry = known.setdefault(cause, {"since": now.isoformat(), "next": now.isoformat(), "told": 0, "seen": 0})
+        entry["seen"] += 1
+        worth = now >= datetime.fromisoformat(entry["next"])
+        if worth:
             silence = min(FIRST_SILENCE * 2 ** min(entry["told"], 10), LONGEST_SILENCE)
             entry |= {"next": (now + silence).isoformat(), "told": entry["told"] + 1}
-        else:
-            return False
         self._store(known)
-        return True
+        return worth
 
     def over(self, still: set[str], now: datetime) -> list[str]:
-        """Forget the causes that are not among *still*; one sentence for each that is over."""
+        """Forget the causes that are not among *still*; one sentence for each that is over and had come again."""
         known = self._load()
         gone = [cause for cause in known if cause not in still]
         if not gone:
             return []
         told = []
         for cause in gone:
-            lasted = max(timedelta(0), now - datetime.fromisoformat(known.pop(cause)["since"]))
-            told.append(f"over after {duration_text(lasted)}: {cause}")
+            entry = known.pop(cause)
+            lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
+            if entry["seen"] > 1:  # otherwise whoever read of it knows: it was mended at once
+                told.append(f"over after {duration_text(lasted)}: {cause}")
         self._store(known)
         return told
 
     def _load(self) -> dict[str, Any]:
         try:
             known = json.loads(self._file.read_text())
-            return {cause: entry for cause, entry in known.items() if {"since", "next", "told"} <= entry.keys()}
+            return {cause: entry for cause, entry in known.items() if {"since", "next", "told", "seen"} <= entry.keys()}
         except (OSError, ValueError, AttributeError):
             return {}
 
