@@ -351,7 +351,10 @@ def _open_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-_POSTGRESQL_BEGIN: Final = "BEGIN; " + "; ".join(f"SET LOCAL {name} = {ms}" for name, ms in POSTGRESQL_TIMEOUTS.items())
+# UTC: days are 24 hours in our statements whatever zone the server keeps, and instants arrive without a conversion.
+_POSTGRESQL_BEGIN: Final = "; ".join(
+    ["BEGIN", "SET LOCAL timezone = 'UTC'", *(f"SET LOCAL {name} = {ms}" for name, ms in POSTGRESQL_TIMEOUTS.items())]
+)
 
 
 def _open_postgresql(connection: Connection) -> None:

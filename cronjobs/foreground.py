@@ -44,7 +44,7 @@ from cronjobs.model import (
     Transition,
 )
 from cronjobs.settings import Settings
-from cronjobs.store import leases
+from cronjobs.store import claims, leases
 from cronjobs.store.enqueue import NewJob, insert_job
 from cronjobs.store.looking import one_job
 from cronjobs.store.schedules import unfinished_jobs
@@ -84,7 +84,7 @@ def begin_new(database: Database, new: NewJob, *, locked_by: str, lease: timedel
             raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         job_id, _, _ = insert_job(connection, replace(new, scheduled_for=scheduled_for, max_attempts=1))
-        job = leases.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
         assert job is not None
         # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
@@ -97,7 +97,7 @@ def begin_existing(database: Database, job_id: int, known: JobTypes, *, locked_b
     with database.read() as connection:
         _require_runnable(connection, job_id, known)
     with database.write() as connection:
-        job = leases.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
         if job is None:
             _require_runnable(connection, job_id, known)
             raise CannotRun(f"job {job_id} is locked by another transaction: try again")

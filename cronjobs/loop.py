@@ -27,7 +27,8 @@ from cronjobs.model import Failed, Finished, Interrupted, Job, Released, TimedOu
 from cronjobs.policy import fits
 from cronjobs.settings import Settings
 from cronjobs.store import leases
-from cronjobs.store.leases import Admission, Finish, Renewal
+from cronjobs.store.claims import Admission
+from cronjobs.store.leases import Finish, Renewal
 from cronjobs.turn import Order, Turn, Writer
 from cronjobs.watchdog import Watchdog
 from cronjobs.worker import COMMAND_GRACE, Attempt, Ended, Workers
@@ -210,6 +211,7 @@ class Loop:
             try:
                 turn = self.writer.write_one((ended, self._decide(ended)))
             except BadValue as error:  # in no form: its lease runs out, and the next tick finds it lost
+                self.unwritten = [other for other in self.unwritten if other is not ended]
                 self._forget(ended)
                 self.emit(events.database_trouble(str(error)))
             except DatabaseError as error:
@@ -235,6 +237,8 @@ class Loop:
 
     def _after(self, turn: Turn) -> None:
         self.unrecorded = [a for a in self.unrecorded if a.job.id not in turn.recorded and a.job.id in self.held]
+        settled = turn.written.written | turn.written.lost
+        self.unwritten = [ended for ended in self.unwritten if ended.attempt.job.id not in settled]
         for ended, decided in turn.ends:
             job_id = decided.finish.lease.job_id
             if job_id in turn.written.written:
@@ -287,7 +291,6 @@ class Loop:
         self.next_renewal = sent + (min(0.25, self._heartbeat_s()) if locked else self._heartbeat_s())
 
     def _forget(self, ended: Ended) -> None:
-        self.unwritten = [other for other in self.unwritten if other is not ended]
         self.held.pop(ended.attempt.job.id, None)
         self.leased_at.pop(ended.attempt.job.id, None)
         if not self.held:

@@ -42,6 +42,9 @@ MICROSECOND: Final = timedelta(microseconds=1)
 SQLITE_FIRST_INSTANT: Final = 100_000_000_000_000
 SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
 
+# "infinity", or a year that Python's datetime does not hold, would stop every program that reads the row.
+POSTGRESQL_RANGE: Final = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
+
 WAITING_SQL: Final = "status IN ('queued', 'failed')"
 
 
@@ -91,6 +94,8 @@ class BadJson:
 
 def read_json(value: str | bytes) -> Any:
     """Parse JSON that anyone may have written; what cannot be read comes back as ``BadJson``."""
+    if value in ("{}", b"{}"):  # most meta, many payloads
+        return {}
     try:
         return _DECODER.decode(value if isinstance(value, str) else bytes(value).decode())
     except RecursionError:
@@ -244,6 +249,10 @@ jobs = Table(
         "started_at",
         "finished_at",
     ),
+    CheckConstraint(
+        " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
+        name="instants",
+    ).ddl_if(dialect="postgresql"),
     # SQLite takes any type in any column; a text where a number is meant would stop the program that reads the row.
     CheckConstraint(
         "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "

@@ -25,7 +25,7 @@ from cronjobs.loop import PAST_DEADLINE_S, Limits, Loop
 from cronjobs.materialise import materialise
 from cronjobs.model import Finished, Lost
 from cronjobs.settings import Settings
-from cronjobs.store import leases, meta, ticks
+from cronjobs.store import claims, leases, meta, ticks
 from cronjobs.store.ticks import Overview, PruneBefore
 from cronjobs.sync import sync
 from cronjobs.version import __version__
@@ -281,10 +281,10 @@ class Tick:
         remaining = self.deadline - self.clock.monotonic()
         types = self._types().types
         with self.database.read() as connection:
-            for job_type, waiting in leases.unresolved(connection, types.keys()):
+            for job_type, waiting in claims.unresolved(connection, types.keys()):
                 self.emit(events.unresolved(job_type, waiting))
             if self.say_not_started and self.stop_requested is None:
-                for job_type, timeout_s, waiting in leases.due_by_type(connection, self.limits.queue):
+                for job_type, timeout_s, waiting in claims.due_by_type(connection, self.limits.queue):
                     if job_type in types and self.limits.only in (None, job_type):
                         needs = timeout_s if timeout_s is not None else types[job_type].timeout.total_seconds()
                         if needs > remaining:

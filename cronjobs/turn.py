@@ -19,8 +19,9 @@ from cronjobs.database import Database
 from cronjobs.ends import Decided, lease_of, without_texts
 from cronjobs.errors import BadValue
 from cronjobs.model import Job
-from cronjobs.store import leases
-from cronjobs.store.leases import Admission, Finish, Lease, Renewal, Written
+from cronjobs.store import claims, leases
+from cronjobs.store.claims import Admission
+from cronjobs.store.leases import Finish, Lease, Renewal, Written
 from cronjobs.worker import Ended
 
 WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop keeps time
@@ -95,7 +96,7 @@ class Writer:
                 settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
             if order.room:
                 self.claim_unsettled = True
-                now, claimed = leases.claim(
+                now, claimed = claims.claim(
                     connection,
                     limit=order.room,
                     locked_by=self._locked_by,
@@ -133,7 +134,7 @@ class Writer:
 
     def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
         """What the rows say is ours, is ours; renewed, since that lease began when the answer was lost."""
-        found = [job for job in leases.held_by(connection, self._locked_by) if job.id not in held]
+        found = [job for job in claims.held_by(connection, self._locked_by) if job.id not in held]
         if not found:
             return []
         renewal = leases.renew(connection, [lease_of(job) for job in found], self._lease)

@@ -17,7 +17,7 @@ from test_tick import Host
 from cronjobs import config, jobs
 from cronjobs.database import Database
 from cronjobs.settings import Settings
-from cronjobs.store import leases
+from cronjobs.store import claims
 from cronjobs.testing import FakeClock
 
 BEGIN = datetime(2026, 3, 2, 8, 0, 30, 300_000, tzinfo=UTC)  # a Monday
@@ -80,9 +80,9 @@ class World:
 
     def leave_hanging(self, host: str = "beta", lease: timedelta = MINUTE) -> int:
         """A runner that took the next due job, and was killed."""
-        admission = leases.Admission(known=["t.work"], fitting=["t.work"], remaining_s=50, longest_s=50)
+        admission = claims.Admission(known=["t.work"], fitting=["t.work"], remaining_s=50, longest_s=50)
         with self.database.write() as connection:
-            _, [job] = leases.claim(
+            _, [job] = claims.claim(
                 connection, limit=1, locked_by=f"{host}:boot:1:1:1:dead", lease=lease, admission=admission
             )
         return job.id

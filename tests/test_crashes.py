@@ -122,28 +122,28 @@ def test_a_tick_killed_between_the_claim_and_the_start_leaves_it_lost_and_not_be
 
 
 def test_a_crash_in_mid_run_holds_its_schedule_back_no_longer_than_its_lease(project: Project) -> None:
-    project.configure(SHORT_LEASE + "schedules:\n  s: {every: 1m, job: t.gated, overlap: skip}\n")
+    project.configure(SHORT_LEASE + "schedules:\n  s: {every: 12h, job: t.gated, overlap: skip}\n")
     assert project.tick().wait() == 0
-    a_minute_passes(project)
+    half_a_day_passes(project)
     tick = project.start()
     until(lambda: project.effects("start"))
     tick.send(signal.SIGKILL)
     tick.wait()
-    a_minute_passes(project)
+    half_a_day_passes(project)
     assert project.tick().wait() == 0  # its row still says running: this occurrence gives way
     project.open()
     until(project.lease_ended, 5)
     assert project.tick().wait() == 0
-    a_minute_passes(project)
+    half_a_day_passes(project)
     assert project.tick().wait() == 0
     settled = project.sql("SELECT outcome FROM cronjobs_occurrences ORDER BY last_for")
     assert [outcome for (outcome,) in settled] == ["enqueued", "skipped", "enqueued"]
     assert set(project.statuses()) == {"succeeded"}
 
 
-def a_minute_passes(project: Project) -> None:
-    """The schedule's occurrences so far move a minute into the past, and its watermark with them."""
-    back = "- 60000000" if project.is_sqlite else "- interval '1 minute'"
+def half_a_day_passes(project: Project) -> None:
+    """The schedule's occurrences so far move into the past by one, and its watermark with them."""
+    back = "- 43200000000" if project.is_sqlite else "- interval '12 hours'"
     project.sql(f"UPDATE cronjobs_occurrences SET first_for = first_for {back}, last_for = last_for {back}")
     project.sql(f"UPDATE cronjobs_schedules SET seen_until = seen_until {back}, next_at = next_at {back}")
 

@@ -22,7 +22,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.database import Database, parse_url
 from cronjobs.identity import Identity
 from cronjobs.settings import Overlap, RunSettings, ScheduleSettings, Settings
-from cronjobs.store import leases
+from cronjobs.store import claims
 from cronjobs.testing import FakeClock
 from cronjobs.tick import Tick
 from cronjobs.watchdog import Watchdog
@@ -155,12 +155,12 @@ def test_a_claim_takes_no_more_than_its_limit_by_whatever_plan(
         with database.write() as connection:
             for way in without:
                 connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
-            _, claimed = leases.claim(
+            _, claimed = claims.claim(
                 connection,
                 limit=limit,
                 locked_by="test",
                 lease=timedelta(minutes=1),
-                admission=leases.Admission(["t.quick"], ["t.quick"], 60, 60),
+                admission=claims.Admission(["t.quick"], ["t.quick"], 60, 60),
             )
             assert len(claimed) == limit
     database.close()

@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import CheckConstraint, Row, select, text
 
@@ -98,8 +99,10 @@ def test_every_check_has_a_row_here_that_it_refuses() -> None:
         for constraint in table.constraints
         if isinstance(constraint, CheckConstraint)
     }
-    of_sqlite = {name for name in checks if name.endswith(("_microseconds_ck", "_jobs_types_ck"))}
-    assert checks - of_sqlite == tested
+    of_one_kind = {
+        name for name in checks if name.endswith(("_microseconds_ck", "_jobs_types_ck", "_jobs_instants_ck"))
+    }
+    assert checks - of_one_kind == tested  # those have tests of their own
 
 
 def test_an_occurrence_that_ends_before_it_begins_is_refused(database: Database) -> None:
@@ -359,3 +362,14 @@ def test_the_view_of_long_running_jobs_says_why(
     rows = execute(database, "SELECT why, running_s FROM cronjobs_long_running_jobs")
     assert [row.why for row in rows] == ([] if why is None else [why])
     assert all(-started - 2 < row.running_s < -started + 60 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "instant", ["infinity", "-infinity", "1969-12-31 00:00:00+00", "20000-01-01 00:00:00+00", "1000-01-01 BC"]
+)
+@pytest.mark.parametrize("column", ["run_at", "created_at", "scheduled_for"])
+def test_postgresql_takes_no_instant_that_programs_cannot_hold(
+    postgres_migrated: str, column: str, instant: str
+) -> None:
+    with closing(psycopg.connect(postgres_migrated)) as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute(f"INSERT INTO cronjobs_jobs (job_type, {column}) VALUES ('t', '{instant}')")

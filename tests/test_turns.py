@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from yard import MINUTE, START, Yard, at, minutely
 
 from cronjobs import fill
 from cronjobs.database import Database
 from cronjobs.ends import decide_end
 from cronjobs.model import Failed, Finished, Job, Outcome, RetryPolicy, Succeeded
-from cronjobs.store import leases
-from cronjobs.store.leases import Admission
+from cronjobs.store import claims, leases
+from cronjobs.store.claims import Admission
 from cronjobs.tables import jobs
 from cronjobs.testing import FakeClock
 
@@ -34,7 +34,7 @@ def yard(database: Database, clock: FakeClock, tmp_path: Path) -> Yard:
 
 def claim(yard: Yard, runner: str = "r", limit: int = 10) -> list[Job]:
     with yard.database.write() as connection:
-        return leases.claim(
+        return claims.claim(
             connection, limit=limit, locked_by=runner, lease=timedelta(minutes=1), admission=EVERYTHING
         )[1]
 
@@ -147,3 +147,19 @@ def test_meta_that_is_no_json_object_stops_no_claim(yard: Yard) -> None:
         if yard.database.is_sqlite:
             connection.exec_driver_sql("UPDATE cronjobs_jobs SET meta = 'nonsense'")
     assert len(claim(yard)) == 1
+
+
+def test_a_claim_hands_out_what_the_row_says(yard: Yard) -> None:
+    written = {"priority": 1, "queue": "mail", "max_attempts": 7, "timeout_s": 2.5, "idempotency_key": "k"}
+    written |= {"concurrency_key": "c", "payload": {"line": "x"}, "meta": {"trace": "1"}, "failures": 2, "losses": 1}
+    with yard.database.write() as connection:
+        row = {"job_type": "t.say", "run_at": START, "created_at": START, "interruptions": 1, "attempts": 4} | written
+        job_id = connection.execute(insert(jobs).values(row).returning(jobs.c.id)).scalar_one()
+    [job] = claim(yard)
+    assert {name: getattr(job, name) for name in written} == written
+    assert (job.id, job.job_type, job.attempt, job.interruptions) == (job_id, "t.say", 5, 1)
+    assert (job.run_at, job.created_at, job.locked_by) == (START, START, "r")
+    assert (job.schedule, job.scheduled_for, job.next_occurrence, job.retry_until) == (None, None, None, None)
+    assert (job.stands_for, job.timezone) == (1, "UTC")
+    assert job.started_at is not None
+    assert abs(job.started_at - yard.clock.now()) < timedelta(seconds=5)

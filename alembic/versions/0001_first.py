@@ -23,6 +23,7 @@ OLDEST_CODE = "0001"  # the oldest revision whose code may run on the database a
 
 # SQLite keeps instants as microseconds. Text, seconds and milliseconds lie below this range, nanoseconds above it.
 FIRST_INSTANT = 100_000_000_000_000
+IN_RANGE = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
 LAST_INSTANT = 253_402_300_799_999_999
 
 SQLITE_NOW = (
@@ -106,6 +107,13 @@ def instant_checks(table: str, *columns: str) -> list[sa.CheckConstraint]:
         )
         for column in columns
     ]
+
+
+def instant_range(table: str, *columns: str) -> list[sa.CheckConstraint]:
+    """PostgreSQL: no "infinity", and no year that programs cannot hold, where anyone may INSERT."""
+    if not is_postgresql():
+        return []
+    return [check(table, "instants", " AND ".join(f"{column} {IN_RANGE}" for column in columns))]
 
 
 def primary_key(table: str, *columns: str) -> sa.PrimaryKeyConstraint:
@@ -194,6 +202,7 @@ def create_jobs() -> None:
             "started_at",
             "finished_at",
         ),
+        *instant_range(table, "run_at", "created_at", "scheduled_for", "started_at"),
         # SQLite takes any type in any column.
         *([] if is_postgresql() else [types]),
         sqlite_autoincrement=True,  # or the id of a pruned job comes back for another

@@ -24,7 +24,7 @@ from cronjobs.materialise import Due, plan_for
 from cronjobs.ownership import is_ours
 from cronjobs.policy import overlap
 from cronjobs.settings import Settings
-from cronjobs.store import leases, outlook, schedules, ticks
+from cronjobs.store import claims, outlook, schedules, ticks
 from cronjobs.store.ticks import Overview
 from cronjobs.sync import Plan, plan
 from cronjobs.text import one_line
@@ -85,7 +85,7 @@ def _look(connection: Connection, settings: Settings, known: JobTypes, queue: st
         schedules=told,
         jobs=jobs[:LINES],
         due=waiting.count + len(new),
-        unresolved=leases.unresolved(connection, known.types.keys()),
+        unresolved=claims.unresolved(connection, known.types.keys()),
         pauses=pauses,
         next_run_at=outlook.next_run_at(connection),
     )
