@@ -10,13 +10,24 @@ def main() -> None:
     from cronjobs import guard
 
     guard.open_standard_streams()
-    if "run-due" in sys.argv[1:]:
+    if _command(sys.argv[1:]) == "run-due":
         # Before any import that could hang (a network file system, a broken driver): from here on the kernel ends this
         # process in time. run-due moves the timer once it knows the file's budget.
         guard.arm()
     from cronjobs.cli.main import run
 
     run()
+
+
+def _command(arguments: list[str]) -> str | None:
+    """The command's name: the first word that is neither an option nor the value of one."""
+    words = iter(arguments)
+    for word in words:
+        if word in ("--config", "--database-url"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None
 
 
 if __name__ == "__main__":

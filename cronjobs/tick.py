@@ -18,12 +18,13 @@ from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
 from cronjobs.ends import decide_end, outcome_of_expired
-from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, ForeignDatabase
+from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
 from cronjobs.identity import Identity
 from cronjobs.jobtypes import JobTypes
 from cronjobs.loop import PAST_DEADLINE_S, Limits, Loop
 from cronjobs.materialise import materialise
 from cronjobs.model import Finished, Lost
+from cronjobs.ownership import is_ours
 from cronjobs.settings import Settings
 from cronjobs.store import claims, leases, meta, ticks
 from cronjobs.store.ticks import Overview, PruneBefore
@@ -102,7 +103,7 @@ class Tick:
     # --- the story ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Do the tick; what it did is in the result. Raises ForeignDatabase and SchemaMissing before anything ran."""
+        """Do the tick; what it did is in the result. Raises ForeignDatabase or a schema's error before anything ran."""
         result = self.result
         result.faults += len(self.settings.problems)
         self.database.give_up_at = self.deadline
@@ -140,9 +141,9 @@ class Tick:
     def _look(self) -> Overview:
         mark = fingerprint(self.settings)
         with self.database.read() as connection:
-            meta.require_schema(connection)
             sent = self.clock.monotonic()
             seen = ticks.overview(connection, host=self.identity.host, fingerprint=mark)
+        meta.require_revision(seen.schema_revision, seen.oldest_code)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
         self.fingerprint = seen.last_fingerprint
@@ -153,17 +154,9 @@ class Tick:
         return seen
 
     def _require_ours(self, seen: Overview) -> None:
-        ours = (self.settings.project, self.settings.environment)
-        theirs = (seen.project, seen.environment)
-        if ours == theirs:
-            return
-        if theirs == ("", ""):
+        if not is_ours(self.settings, seen.project, seen.environment):
             with self.database.write() as connection:
-                meta.adopt(connection, *ours, actor="first tick")
-            return
-        what = "project" if ours[0] != theirs[0] else "environment"
-        index = 0 if what == "project" else 1
-        raise ForeignDatabase(what=what, theirs=theirs[index], ours=ours[index])
+                meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
 
     def _recover(self) -> int:
         """Settle attempts whose lease ran out: by what their runner wrote about them, else as lost."""

@@ -165,3 +165,11 @@ def test_a_module_that_prints_or_fails_does_not_spoil_the_answer(project: Projec
     done = project.run("run-due", "--dry-run", "--json")
     assert done.json["faults"][0]["where"] == "module handlers"
     assert "noise" in done.err
+
+
+def test_a_dry_run_makes_no_database(tmp_path: Path, sqlite_url: str) -> None:
+    project = Project(tmp_path, sqlite_url)
+    project.write(YAML)
+    done = project.run("run-due", "--dry-run")
+    assert (done.code, done.out) == (0, "there is no database yet: the first tick makes it\n")
+    assert not list(tmp_path.rglob("*.db*"))

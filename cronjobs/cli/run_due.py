@@ -29,6 +29,7 @@ from cronjobs.cli.setting import (
     require_tables,
 )
 from cronjobs.clock import SYSTEM
+from cronjobs.database import parse_url
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.identity import Identity
 from cronjobs.loop import Limits
@@ -81,6 +82,9 @@ def run_due(
     try:
         settings = _settings(load_settings(ctx, config, database_url), workers, budget)
         until = armed.limit(duration(budget) if budget else settings.run.budget, settings.run.every)
+        if dry_run and not _exists(settings):
+            echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")
+            leave(3 if settings.problems else 0, stuck=False)
         database = open_database(settings)
         require_tables(database)
         if dry_run:
@@ -125,6 +129,12 @@ def run_due(
         mail.tell(reporter)
     mail.send()
     leave(code, stuck=result.stuck)
+
+
+def _exists(settings: Settings) -> bool:
+    """Whether there is a database to look at; opening a SQLite file would make it."""
+    address = parse_url(settings.database, settings.schema)
+    return not address.is_sqlite or Path(str(address.url.database)).exists()
 
 
 def _settings(settings: Settings, workers: int | None, budget: str | None) -> Settings:
