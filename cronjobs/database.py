@@ -56,6 +56,8 @@ class Address:
     def __str__(self) -> str:
         # Passwords may also stand in the query (libpq takes ?password=…).
         hidden = {key: "***" if "password" in key.lower() else value for key, value in self.url.query.items()}
+        if self.schema:
+            hidden["schema"] = self.schema
         return self.url.set(drivername=self.url.get_backend_name(), query=hidden).render_as_string(hide_password=True)
 
 

@@ -35,6 +35,11 @@ def job_claimed(job: Job) -> Event:
     return Event("job.claimed", _of(job, ""), told=False)
 
 
+def job_released(job: Job) -> Event:
+    """Claimed ahead and given back, not begun: its turn would not have come soon, or the tick ends."""
+    return Event("job.released", _of(job, ""), told=False)
+
+
 def job_started(job: Job, worker: str) -> Event:
     return Event("job.started", _of(job, worker), told=False)
 
@@ -91,8 +96,8 @@ def lease_lost(job: Job, worker: str) -> Event:
     return Event("job.lease_lost", _of(job, worker, error=error), ERROR)
 
 
-def end_not_recorded(job: Job, worker: str) -> Event:
-    error = "it ended, and its row stayed locked by another session: the next ticks will find it lost, and run it again"
+def end_not_recorded(job: Job, worker: str, why: str) -> Event:
+    error = f"it ended, and {why}: the next ticks will find it lost, and run it again"
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
 

@@ -187,7 +187,7 @@ def new_job(
         raise UsageError("timeout must be above zero")
     return NewJob(
         job_type=job_type,
-        payload=check_payload({} if payload is None else dict(payload)),
+        payload=check_payload({} if payload is None else payload),
         meta=check_meta({} if meta is None else dict(meta)),
         run_at=run_at,
         delay=wait,

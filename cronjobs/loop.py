@@ -10,7 +10,7 @@ import math
 import queue
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -23,7 +23,7 @@ from cronjobs.database import Database
 from cronjobs.ends import Decided, decide_end, lease_of, running_row
 from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError
 from cronjobs.jobtypes import JobType, JobTypes
-from cronjobs.model import Failed, Finished, Interrupted, Job, Released, TimedOut, duration_text
+from cronjobs.model import CancelledByRequest, Failed, Finished, Interrupted, Job, Released, TimedOut, duration_text
 from cronjobs.policy import fits
 from cronjobs.settings import Settings
 from cronjobs.store import leases
@@ -168,7 +168,8 @@ class Loop:
         if self.trouble is not None and not self.trouble_told:
             self.emit(events.database_trouble(str(self.trouble)))
         for ended in self.unwritten:
-            self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker))
+            why = "the database was not there" if self.trouble else "its row stayed locked by another session"
+            self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
@@ -244,7 +245,9 @@ class Loop:
             if job_id in turn.written.written:
                 self._forget(ended)
                 self.counts.count(decided, ended.attempt.recorded)
-                if not isinstance(decided.finished.outcome, Released):
+                if isinstance(decided.finished.outcome, Released):
+                    self.emit(events.job_released(ended.attempt.job))
+                else:
                     policy = self.job_types.policy(ended.attempt.job.job_type, self.settings)
                     self.emit(events.job_ended(decided.finished, decided.transition, policy))
             elif job_id in turn.written.lost:
@@ -365,15 +368,12 @@ class Loop:
         self.nothing_due, self.next_claim = False, 0.0  # it may have enqueued more
         seconds = ended.finished.duration.total_seconds()
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
-        if attempt.recorded == "timed_out" and isinstance(ended.finished.outcome, Failed | Interrupted):
+        if attempt.stop.reason == "cancelled" and isinstance(ended.finished.outcome, Failed | Interrupted | TimedOut):
+            # Whatever it raised on its way out: somebody called it off, and it is not tried again.
+            ended = Ended(attempt, replace(ended.finished, outcome=CancelledByRequest()), ended.at)
+        elif attempt.recorded == "timed_out" and isinstance(ended.finished.outcome, Failed | Interrupted):
             # It ended after its time-out, by an error: it timed out. A result would have counted.
-            late = Finished(
-                job=ended.finished.job,
-                outcome=self._timed_out(attempt),
-                duration=ended.finished.duration,
-                worker=ended.finished.worker,
-                output=ended.finished.output,
-            )
+            late = replace(ended.finished, outcome=self._timed_out(attempt))
             ended = Ended(attempt, late, ended.at)
         self.unwritten.append(ended)
 

@@ -228,6 +228,8 @@ def _said(error: BaseException) -> str:
         said = str(error)
     except BaseException:  # a broken __str__ must not lose the outcome
         said = "(its message could not be read)"
+    if not isinstance(error, Exception):  # sys.exit(3) would read "3"
+        said = f"{_name(type(error))}: {said}"
     return one_line(said or _name(type(error)), ERROR_LIMIT // 2)
 
 

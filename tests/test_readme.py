@@ -75,7 +75,6 @@ def rows_of_table(first_cell: str) -> list[list[str]]:
 JOBS = block("python", "# jobs.py")
 YAML = block("yaml", "# cronjobs.yaml")
 ENQUEUE = block("python", "from cronjobs import enqueue")
-CACHE = '\n\n@job("cache.refresh")\ndef refresh() -> None:\n    print("fresh")\n'
 FAKE = (
     '#!/bin/sh\necho "$0 $*" >> "$(dirname "$0")/calls"\n'  # of programs that a host may lack, or should not be given
 )
@@ -91,7 +90,7 @@ class Shop(Project):
         self.program("sqlite3", FAKE)
         self.program("cronjobs", f'#!/bin/sh\nexec {shlex.join(CRONJOBS)} "$@"\n')
         self.program("crontab", FAKE + '[ "$1" != -l ] || { echo "no crontab for shop" >&2; exit 1; }\n')
-        (folder / "jobs.py").write_text(JOBS + CACHE)
+        (folder / "jobs.py").write_text(JOBS)
         (folder / "cronjobs.yaml").write_text(f"{YAML}env: {{PATH: '{self.path}'}}\n")
 
     @property
@@ -467,7 +466,7 @@ def test_run_due_ends_with_the_exit_codes_of_the_table(ticking: Ticking, tmp_pat
 
 def test_a_tick_that_is_stopped_gives_its_job_back_and_ends_with_128_and_the_signal(shop: Shop) -> None:
     """SIGTERM "stops the intake, tells handlers through their context, waits up to 10 s, and gives the rest back"."""
-    (shop.folder / "jobs.py").write_text(JOBS + CACHE + ENDS)
+    (shop.folder / "jobs.py").write_text(JOBS + ENDS)
     shop.does("enqueue", "patient")
     tick = shop.start("run-due")
     while not (shop.folder / "started").exists():

@@ -38,7 +38,7 @@ from cronjobs.model import Status
 if TYPE_CHECKING:
     from cronjobs.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="The jobs: list them, look at one.")
+app = typer.Typer(no_args_is_help=True, help="The jobs: list them, look at one, put one back or call it off.")
 
 ATTEMPTS_SHOWN = 20
 

@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli import check, crontab, db, demo, dev, enqueue, fill, jobs, looking, schedule, schedules, start
+from cronjobs.cli import (
+    check,
+    crontab,
+    db,
+    demo,
+    dev,
+    enqueue,
+    fill,
+    jobs,
+    looking,
+    operate,
+    schedule,
+    schedules,
+    start,
+)
 from cronjobs.cli import explain as explaining
 from cronjobs.cli import next as coming
 from cronjobs.cli import run as foreground
@@ -66,6 +80,8 @@ app.command(epilog="For example: cronjobs dev --every 2s")(dev.dev)
 app.command("status", epilog="For example: cronjobs status --json")(looking.status)
 app.command("history", epilog="For example: cronjobs history --since 12h --schedule nightly-report")(looking.history)
 app.command(epilog=explaining.EXAMPLES)(explaining.explain)
+jobs.app.command("retry", epilog="For example: cronjobs jobs retry 17 18")(operate.retry)
+jobs.app.command("cancel", epilog='For example: cronjobs jobs cancel 17 --why "sent by hand"')(operate.cancel)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(db.app, name="db")
