@@ -486,6 +486,21 @@ def test_a_database_away_for_longer_than_the_lease_ends_the_tick_before_the_leas
     assert [effect.pid for effect in project.effects("end")] == [project.ticks[-1].pid]
 
 
+def test_what_ended_while_the_database_was_away_is_no_time_out(
+    own_postgres_server: PostgresServer, new_project: NewProject
+) -> None:
+    project = new_server_project(own_postgres_server, new_project)
+    project.add("t.gated", timeout_s=2)
+    tick = project.start("--budget", "6s")
+    until(lambda: project.effects("start"))
+    own_postgres_server.kill()
+    project.open()
+    assert tick.wait() == 4
+    assert project.effects("end")
+    assert not events(project.log(), "job.timed_out")
+    assert "the database was not there" in project.log()
+
+
 def test_a_database_away_while_nothing_is_held_ends_in_exit_4_with_one_line(
     own_postgres_server: PostgresServer, new_project: NewProject
 ) -> None:
