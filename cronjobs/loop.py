@@ -391,8 +391,9 @@ class Loop:
 
     def _note_overdue(self) -> None:
         """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
+        self._collect(0)  # what ended while a turn took its time is not overdue
         now = self.clock.monotonic()
-        for attempt in self.held.values():
+        for attempt in self._busy():
             if attempt.recorded is None and now >= attempt.overdue_at:
                 attempt.recorded, attempt.recorded_at = "timed_out", now
                 attempt.stop.set("timeout")

@@ -490,11 +490,12 @@ def test_what_ended_while_the_database_was_away_is_no_time_out(
     own_postgres_server: PostgresServer, new_project: NewProject
 ) -> None:
     project = new_server_project(own_postgres_server, new_project)
-    project.add("t.gated", timeout_s=2)
-    tick = project.start("--budget", "6s")
+    project.add("t.gated", timeout_s=4)
+    tick = project.start("--budget", "8s")
     until(lambda: project.effects("start"))
     own_postgres_server.kill()
     project.open()
+    until(lambda: project.effects("end"))
     assert tick.wait() == 4
     assert project.effects("end")
     assert not events(project.log(), "job.timed_out")
