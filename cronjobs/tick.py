@@ -141,9 +141,9 @@ class Tick:
     def _look(self) -> Overview:
         mark = fingerprint(self.settings)
         with self.database.read() as connection:
+            meta.require_schema(connection)
             sent = self.clock.monotonic()
             seen = ticks.overview(connection, host=self.identity.host, fingerprint=mark)
-        meta.require_revision(seen.schema_revision, seen.oldest_code)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
         self.fingerprint = seen.last_fingerprint
