@@ -17,13 +17,13 @@ from typing import Final
 from cronjobs.database import parse_url
 from cronjobs.errors import CronjobsError, Problem
 from cronjobs.interpolate import mask
-from cronjobs.jobtypes import Fault, JobTypes
+from cronjobs.jobtypes import Fault, JobType, JobTypes
 from cronjobs.model import duration_text
 from cronjobs.occurrences import CronTiming, clock_changes, timing
 from cronjobs.reading import nearest
 from cronjobs.settings import JobTypeSettings, ScheduleSettings, Settings
 from cronjobs.text import one_line
-from cronjobs.worker import COMMAND_GRACE
+from cronjobs.worker import PROCESS_GRACE
 
 CRON_PATH: Final = "/usr/bin:/bin"  # crontab(5), Debian's
 AHEAD: Final = timedelta(days=366)  # in which clock changes are looked for
@@ -67,7 +67,11 @@ def check(
     findings += [Finding(found) for found in _files(place, settings)]
     return Checked(
         tuple(findings),
-        (*_limits(place, settings), *_clock_changes(place, settings, now)),
+        (
+            *_limits(place, settings),
+            *(_long_jobs(place, settings, known) if known is not None else ()),
+            *_clock_changes(place, settings, now),
+        ),
         len(known.types) if known is not None else sum(bool(entry.command) for entry in settings.job_types.values()),
         len(settings.schedules),
     )
@@ -144,24 +148,59 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
             yield place.problem(f"no handler is registered under this name{guess}{perhaps}", f"job_types.{name}")
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """A job type with a time-out, its own or one that a schedule gives it, and where that is written."""
+
+    job_type: JobType
+    timeout: timedelta
+    places: tuple[str, ...]
+
+
+def _timed(settings: Settings, known: JobTypes) -> Iterator[_Timed]:
+    for name, job_type in known.types.items():
+        inline = f"schedules.{name}.timeout"  # of an inline command, which bears its schedule's name
+        yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
+    for name, schedule in settings.schedules.items():
+        given = known.types.get(schedule.job)
+        if given is not None and schedule.timeout is not None and schedule.timeout != given.timeout:
+            yield _Timed(given, schedule.timeout, (f"schedules.{name}.timeout",))
+
+
 def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
     """A job begins only if its time-out fits before the tick's end, and starting up takes some of the budget."""
-    budget = settings.run.budget
-    own = {schedule.job: (f"schedules.{name}", schedule) for name, schedule in settings.schedules.items()}
-    for name, job_type in known.types.items():
-        schedule_path, schedule = own.get(name, ("", None))
-        timeout = max(job_type.timeout, (schedule and schedule.timeout) or timedelta(0))
-        grace = COMMAND_GRACE if job_type.command else timedelta(0)
-        if timeout + grace + START_UP > budget:
-            more = f" and {duration_text(grace)} to stop a command leave" if grace else " leaves"
+    run = settings.run
+    for timed in _timed(settings, known):
+        name, limit = timed.job_type.name, duration_text(timed.timeout)
+        grace = PROCESS_GRACE if timed.job_type.isolation == "process" else timedelta(0)
+        if timed.timeout > run.budget:
+            if run.long_jobs == 0:
+                yield place.problem(
+                    f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs is "
+                    "0: it would never begin. Raise long_jobs, shorten the timeout, or raise the budget",
+                    *timed.places,
+                )
+        elif timed.timeout + grace + START_UP > run.budget:
+            more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
             yield place.problem(
-                f"{name}: timeout {duration_text(timeout)}{more} no room in run.budget ({duration_text(budget)}) for "
-                f"the tick's start: it would never begin. Write at most {duration_text(budget - grace - START_UP)}",
-                f"job_types.{name}.timeout",
-                f"{schedule_path}.timeout",
-                f"job_types.{name}",
-                "imports",
+                f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
+                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}, or more "
+                f"than {duration_text(run.budget)} for a process of its own",
+                *timed.places,
             )
+
+
+def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """One line for all of them: what a time-out above the budget means is worth knowing, and needs no mending."""
+    run = settings.run
+    long = [timed for timed in _timed(settings, known) if timed.timeout > run.budget]
+    if long and run.long_jobs:
+        names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
+        yield place.problem(
+            f"above run.budget ({duration_text(run.budget)}), so in a process of its own that outlives the tick, at "
+            f"most {run.long_jobs} at once on a host (run.long_jobs): {names}",
+            *long[0].places,
+        )
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

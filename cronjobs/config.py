@@ -18,7 +18,7 @@ from cronjobs import fields
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.fields import NAME, NAME_RULE
 from cronjobs.interpolate import Variables, mask, read_env_file, secrets_in
-from cronjobs.model import RetryPolicy, duration_text
+from cronjobs.model import LEAST_MEMORY, RetryPolicy
 from cronjobs.reading import FieldError, Reader, Reading, ReportedError, UnsetError, shown
 from cronjobs.settings import JobTypeSettings, Retention, RetryChanges, RunSettings, ScheduleSettings, Settings
 from cronjobs.yamltree import MAX_BYTES, Node, Scalar, decode, parse
@@ -31,12 +31,6 @@ __all__ = ["load", "mask"]
 NOT_YET: Final[dict[str, bool]] = {
     "queues": False,
     "limits": False,
-    "job_types.isolation": True,  # asks for a hard limit
-    "job_types.max_memory": True,
-    "job_types.on_shutdown": True,  # both: work that must not be repeated
-    "job_types.on_lost": True,
-    "job_types.success_exit_codes": True,  # a success would be taken for a failure, and repeated
-    "job_types.retry_exit_codes": False,
 }
 
 
@@ -88,6 +82,7 @@ def _retention(reading: Reading, node: Node, path: str) -> Retention:
 _ATTEMPTS: Final = fields.integer(1, 10_000)
 _TIMEOUT: Final = fields.span("100ms", "30d")
 _KEPT: Final = fields.span("1s", "3650d")
+_EXIT_CODE: Final = fields.integer(0, 255)
 
 RETRY: Final[dict[str, Reader]] = {
     "max_attempts": _ATTEMPTS,
@@ -96,6 +91,8 @@ RETRY: Final[dict[str, Reader]] = {
     "cap": fields.span("10ms", "30d"),
     "jitter": fields.number(0, 0.99),
     "delays": fields.list_of(fields.span("0s", "30d")),
+    "retry_on": fields.some_of(fields.kind, "nothing would be retried; to retry all, delete the key"),
+    "give_up_on": fields.list_of(fields.kind),
 }
 RUN: Final[dict[str, Reader]] = {
     "workers": fields.integer(1, 64),
@@ -112,6 +109,12 @@ JOB_TYPE: Final[dict[str, Reader]] = {
     "timeout": _TIMEOUT,
     "retry": _retry,
     "env": fields.variables,
+    "isolation": fields.choice("thread", "process"),
+    "max_memory": fields.memory(LEAST_MEMORY, "16TiB"),
+    "on_shutdown": fields.choice("release", "drop"),
+    "on_lost": fields.choice("retry", "dead"),
+    "success_exit_codes": fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
+    "retry_exit_codes": fields.list_of(_EXIT_CODE),
 }
 SCHEDULE: Final[dict[str, Reader]] = {
     "cron": fields.cron,
@@ -342,7 +345,6 @@ def _database_url(url: str, folder: Path) -> str:
 class _Context(NamedTuple):
     """What entries depend on; ``timezone`` None: it is bad, so a schedule needs one of its own."""
 
-    budget: timedelta
     timezone: str | None
     taken: frozenset[str] = frozenset()  # names under job_types
 
@@ -350,7 +352,7 @@ class _Context(NamedTuple):
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any] | None:
     """What Settings says of ``job_types`` and ``schedules``; None: one is no mapping, so what it names is not known."""
     timezone = None if "timezone" in bad else values.get("timezone", "UTC")
-    context = _Context(values.get("run", RunSettings()).budget, timezone)
+    context = _Context(timezone)
     job_types = _entries(reading, values.get("job_types"), "job_types", context, _job_type)
     context = context._replace(taken=frozenset(job_types.found) | job_types.disabled)
     schedules = _entries(reading, values.get("schedules"), "schedules", context, _schedule)
@@ -410,9 +412,30 @@ def _entries(
 
 def _job_type(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> JobTypeSettings:
     values, bad = reading.fields(node, path, "job_types", JOB_TYPE)
-    if not _fits_budget(reading, context, values, node, path) or bad:
+    entry = JobTypeSettings(key.text, **values)
+    clashes = _clashes(entry) if "command" not in bad else {}
+    for name, message in clashes.items():
+        if name not in bad and isinstance(node, YamlMapping):
+            reading.report(node.entries[name][1], f"{path}.{name}", message)
+    if bad or clashes:
         raise ReportedError
-    return JobTypeSettings(key.text, **values)
+    return entry
+
+
+def _clashes(entry: JobTypeSettings) -> dict[str, str]:
+    """What does not go with the rest of an entry: key → why, and what to write."""
+    found: dict[str, str] = {}
+    if entry.command is not None and entry.isolation is not None:
+        found["isolation"] = "a command always has a process of its own: delete isolation"
+    if entry.command is None:
+        for name in ("success_exit_codes", "retry_exit_codes"):
+            if getattr(entry, name):
+                found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
+        if entry.max_memory is not None and entry.isolation == "thread":
+            found["max_memory"] = "a thread has no memory limit of its own: write isolation: process"
+    elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):
+        found.setdefault("retry_exit_codes", f"{both[0]} means success: write it in one of the two lists only")
+    return found
 
 
 def _schedule(
@@ -421,7 +444,7 @@ def _schedule(
     """A schedule, and the job type of its inline command, which bears its name."""
     values, bad = reading.fields(node, path, "schedules", SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
-    good = not bad and _fits_budget(reading, context, values, node, path)
+    good = not bad
     good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
     good &= _one_of(
         reading,
@@ -451,16 +474,4 @@ def _one_of(reading: Reading, key: Scalar, path: str, written: set[str], one: st
         return True
     both = one in written
     reading.report(key, path, f"{one} and {other} do not go together: delete one" if both else question)
-    return False
-
-
-def _fits_budget(reading: Reading, context: _Context, values: dict[str, Any], node: Node, path: str) -> bool:
-    timeout = values.get("timeout")
-    if timeout is None or timeout <= context.budget or not isinstance(node, YamlMapping):
-        return True
-    message = (
-        f"timeout {duration_text(timeout)} is above run.budget ({duration_text(context.budget)}): shorten it, or raise "
-        "the budget; longer jobs are not supported by this version yet"
-    )
-    reading.report(node.entries["timeout"][1], f"{path}.timeout", message)
     return False

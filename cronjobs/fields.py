@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from cronjobs import crongrammar
 from cronjobs.errors import CronError
-from cronjobs.model import duration
+from cronjobs.model import KIND, KIND_RULE, duration, size
 from cronjobs.reading import FieldError, Reader, Reading, ReportedError, as_written, nearest, shown
 from cronjobs.text import one_line
 from cronjobs.yamltree import Mapping, Node, Scalar, Sequence
@@ -76,6 +76,24 @@ def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
     return read
 
 
+def memory(low: str, high: str) -> Reader:
+    """A size in bytes, as 512MiB."""
+    least, most = size(low), size(high)
+
+    def read(reading: Reading, node: Node, path: str) -> int:
+        text = reading.text(node)
+        try:
+            value = size(text)
+        except ValueError:
+            raise FieldError(f"{shown(node)} is not a size: write it as 512MiB, 2GiB or 500MB") from None
+        if not least <= value <= most:
+            unit = " bytes" if text.isdecimal() else ""
+            raise FieldError(f"{shown(node)}{unit} is not in {low}–{high}")
+        return value
+
+    return read
+
+
 def choice(*words: str) -> Reader:
     def read(reading: Reading, node: Node, path: str) -> str:
         text = reading.text(node)
@@ -107,6 +125,7 @@ module: Final = matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module: write it as in an import statement, billing.jobs for billing/jobs.py"
 )
 function: Final = matching(r"[^\W\d]\w*(\.[^\W\d]\w*)+", "a function in a module: write it like django.setup")
+kind: Final = matching(KIND.pattern, KIND_RULE)
 database_schema: Final = matching(
     r"(?!pg_)[A-Za-z_][A-Za-z0-9_]{0,62}", "a PostgreSQL schema: up to 63 letters, digits and _, not beginning with pg_"
 )
@@ -206,6 +225,19 @@ def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
         if bad and not keep_good:
             raise ReportedError
         return tuple(values)
+
+    return read
+
+
+def some_of(item: Reader, otherwise: str) -> Reader:
+    """A list with at least one entry; *otherwise* says what to write instead of none."""
+    read_list = list_of(item)
+
+    def read(reading: Reading, node: Node, path: str) -> tuple[Any, ...]:
+        values: tuple[Any, ...] = read_list(reading, node, path)
+        if not values:
+            raise FieldError(f"the list is empty: {otherwise}")
+        return values
 
     return read
 

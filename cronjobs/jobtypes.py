@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Final
 
 from cronjobs.interpolate import mask
 from cronjobs.jobs import Registration, registered
-from cronjobs.model import RetryPolicy, duration_text
-from cronjobs.settings import Settings
+from cronjobs.model import ExitCodes, Isolation, OnLost, OnShutdown, RetryPolicy
+from cronjobs.settings import JobTypeSettings, Settings
 from cronjobs.text import one_line
 
 
@@ -28,6 +29,15 @@ class JobType:
     registration: Registration | None = None
     command: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
+    isolation: Isolation = "thread"  # "process" for every command
+    max_memory: int | None = None  # bytes; only with a process
+    on_shutdown: OnShutdown = "release"
+    on_lost: OnLost = "retry"
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
+
+    def is_long(self, budget: timedelta) -> bool:
+        """Whether it may take longer than a tick, and so has a process that outlives the tick."""
+        return self.timeout > budget
 
 
 @dataclass(frozen=True)
@@ -60,9 +70,10 @@ def load(settings: Settings) -> JobTypes:
 
     Precedence, first wins: ``job_types:``, ``@job``, ``defaults:`` (a row and a schedule are held against it later).
     """
-    faults = _import_handlers(settings)
+    faults = import_handlers(settings)
     types: dict[str, JobType] = {}
-    for name in registered().keys() | {name for name, declared in settings.job_types.items() if declared.command}:
+    commands = {name for name, declared in settings.job_types.items() if declared.command}
+    for name in sorted(registered().keys() | commands):
         try:
             types[name] = _job_type(settings, name)
         except ValueError as error:  # the file's cap below the base that the code says
@@ -70,39 +81,43 @@ def load(settings: Settings) -> JobTypes:
     for name, job_type in list(types.items()):
         if name in settings.disabled_job_types:
             del types[name]
-        elif job_type.timeout > settings.run.budget:
+        elif job_type.max_memory is not None and job_type.isolation == "thread":
             del types[name]
-            faults.append(
-                Fault(
-                    name,
-                    f"timeout {duration_text(job_type.timeout)} is above run.budget "
-                    f"({duration_text(settings.run.budget)}): shorten it, or raise the budget",
-                )
-            )
+            faults.append(Fault(name, "max_memory needs a process: write isolation: process beside it"))
     return JobTypes(types, tuple(faults))
 
 
+_NO_CODE: Final = Registration("", lambda: None)  # what @job says of a declared command
+
+
 def _job_type(settings: Settings, name: str) -> JobType:
-    declared, registration = settings.job_types.get(name), registered().get(name)
-    command = declared.command if declared else None
-    if command is not None:
-        registration = None
-    retry = registration.retry if registration and registration.retry else settings.retry.apply(RetryPolicy())
-    timeout = registration.timeout if registration else None
-    if declared is not None:
-        retry = declared.retry.apply(retry)
-        timeout = declared.timeout or timeout
+    declared = settings.job_types.get(name) or JobTypeSettings(name)
+    registration = registered().get(name) if declared.command is None else None
+    code = registration or _NO_CODE
+    retry = declared.retry.apply(code.retry or settings.retry.apply(RetryPolicy()))
     return JobType(
         name,
-        timeout or settings.run.default_timeout,
+        declared.timeout or code.timeout or settings.run.default_timeout,
         retry,
         registration,
-        command,
-        declared.env if declared else (),
+        declared.command,
+        declared.env,
+        isolation="process" if declared.command else declared.isolation or code.isolation or "thread",
+        max_memory=declared.max_memory or code.max_memory,
+        on_shutdown=declared.on_shutdown or code.on_shutdown or "release",
+        on_lost=declared.on_lost or code.on_lost or "retry",
+        exit_codes=_exit_codes(declared),
     )
 
 
-def _import_handlers(settings: Settings) -> list[Fault]:
+def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
+    usual = ExitCodes()
+    return ExitCodes(
+        frozenset(declared.success_exit_codes) or usual.success, usual.permanent - {*declared.retry_exit_codes}
+    )
+
+
+def import_handlers(settings: Settings) -> list[Fault]:
     for name, value in settings.env:
         os.environ[name] = value  # settings has left out what real variables win over; cron itself sets PATH
     for folder in (*reversed(settings.python_path), settings.folder):

@@ -5,10 +5,12 @@ Words are those of the README's glossary. Instants end in ``_at``, ``_until``, `
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 
 class Status(StrEnum):
@@ -33,6 +35,10 @@ class RetryPolicy:
     The n-th charged failure waits ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last one repeats), spread
     by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` counts charged failures; the job is dead when it is reached.
     Durations are timedeltas, or text such as "90s", "5m", "2h".
+
+    ``give_up_on``: a failure of these kinds is permanent. ``retry_on``: one of any other kind is (None: none is for
+    that reason). Kinds are exception classes, with their subclasses, or names: "ValueError", "billing.CardDeclined" or
+    its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". They are kept as names.
     """
 
     max_attempts: int = 10
@@ -41,8 +47,15 @@ class RetryPolicy:
     cap: timedelta | str = timedelta(minutes=30)
     jitter: float = 0.2
     delays: tuple[timedelta | str, ...] | list[timedelta | str] | list[str] | None = None
+    retry_on: Sequence[type[BaseException] | str] | None = None
+    give_up_on: Sequence[type[BaseException] | str] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "give_up_on", _kind_names("give_up_on", self.give_up_on))
+        if self.retry_on is not None:
+            object.__setattr__(self, "retry_on", _kind_names("retry_on", self.retry_on))
+            if not self.retry_on:
+                raise ValueError("retry_on names no kind of failure, so nothing would be retried: leave it out for all")
         object.__setattr__(self, "base", duration(self.base))
         object.__setattr__(self, "cap", duration(self.cap))
         if self.delays is not None:
@@ -65,6 +78,48 @@ class RetryPolicy:
     @property
     def _cap(self) -> timedelta:
         return duration(self.cap)
+
+
+KIND: Final = re.compile(r"[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*|exit-[0-9]{1,3}")
+KIND_RULE: Final = "a kind of failure: write ValueError, billing.CardDeclined, exit-3, SIGKILL or TimedOut"
+
+
+def kind_name(kind: type) -> str:
+    """The name that a failure by an exception of *kind* bears: "ValueError", "billing.errors.CardDeclined"."""
+    builtin = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def kinds_of(error: BaseException) -> tuple[str, ...]:
+    """The names of *error*'s class and of those above it, which ``retry_on`` and ``give_up_on`` may name."""
+    return tuple(kind_name(kind) for kind in type(error).__mro__ if kind not in (object, BaseException))
+
+
+def _kind_names(what: str, kinds: Sequence[type[BaseException] | str]) -> tuple[str, ...]:
+    if isinstance(kinds, str | type):
+        raise ValueError(f"{what} is a list: write [{kinds if isinstance(kinds, str) else kinds.__name__}]")
+    return tuple(_kind_name(what, kind) for kind in kinds)
+
+
+def _kind_name(what: str, kind: type[BaseException] | str) -> str:
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return kind_name(kind)
+    if isinstance(kind, str) and KIND.fullmatch(kind):
+        return kind
+    raise ValueError(f"{what}: {kind!r} is not {KIND_RULE}")
+
+
+Isolation = Literal["thread", "process"]
+OnShutdown = Literal["release", "drop"]
+OnLost = Literal["retry", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCodes:
+    """What exit statuses mean. One in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy."""
+
+    success: frozenset[int] = frozenset({0})
+    permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR, EX_CONFIG: sysexits(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +169,10 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """``permanent``: dead at once. ``retry_after``: the handler's wish. ``at_least``: floor for the policy's delay."""
+    """``permanent``: dead at once. ``retry_after``: the handler's wish. ``at_least``: floor for the policy's delay.
+
+    ``kinds``: what the policy's lists are held against; () where they have no say.
+    """
 
     error: str
     error_type: str
@@ -122,6 +180,7 @@ class Failed:
     permanent: bool = False
     retry_after: timedelta | None = None
     at_least: timedelta | None = None
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +233,10 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What one statement writes: the job's next state and counters. ``run_at`` None: unchanged."""
+    """What one statement writes: the job's next state and counters. ``run_at`` None: unchanged.
+
+    ``permanent``: dead for what the failure was, not for want of tries.
+    """
 
     status: Status
     failures: int
@@ -182,6 +244,7 @@ class Transition:
     interruptions: int
     run_at: datetime | None = None
     delay: timedelta | None = None  # what is logged as next_delay_ms
+    permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +293,21 @@ def _seconds(text: str) -> float:
     if not text.strip() or total != total:
         raise ValueError(f"{text!r} is not a duration: write it as 55s, 10m, 24h or 7d")
     return total
+
+
+LEAST_MEMORY: Final = "16MiB"  # hardly a program starts with less
+_SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGT]i?B)?")
+_POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def size(value: int | str) -> int:
+    """Read "512MiB", "2GiB", "500MB" (a bare number is bytes); raises ValueError saying how to write it."""
+    found = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
+    if found is None or ("." in found[1] and found[2] is None):
+        raise ValueError(f"{value!r} is not a size: write it as 512MiB, 2GiB or 500MB")
+    number, unit = found.groups()
+    factor = (1024 if "i" in unit else 1000) ** _POWERS[unit[0]] if unit else 1
+    return int(number) * factor if number.isdecimal() else round(float(number) * factor)
 
 
 def duration_text(value: timedelta) -> str:

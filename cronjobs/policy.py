@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -46,6 +46,26 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
     return delay * (1 + policy.jitter * max(-1.0, min(1.0, jitter)))
 
 
+def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
+    """Whether *outcome* ends the job whatever tries are left: it says so itself, or the policy's lists do.
+
+    A name matches a kind that it equals or ends after a dot. ``give_up_on`` wins over ``retry_on``. What has no kinds
+    (GiveUp, RetryLater, a signature mismatch, a command that could not be started) is not touched by the lists.
+    """
+    match outcome:
+        case Failed(permanent=True):
+            return True
+        case TimedOut():
+            return _named(("TimedOut",), policy.give_up_on)
+        case Failed(kinds=kinds) if kinds:
+            return _named(kinds, policy.give_up_on) or not (policy.retry_on is None or _named(kinds, policy.retry_on))
+    return False
+
+
+def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
+    return any(kind == name or kind.endswith(f".{name}") for name in names for kind in kinds)
+
+
 def decide(
     job: Job, outcome: Outcome, policy: RetryPolicy, now: datetime, jitter: float, *, max_losses: int = 10
 ) -> Transition:
@@ -72,8 +92,8 @@ def decide(
             return Transition(status, failures, losses, interruptions=0, run_at=run_at, delay=timedelta(0))
         case Interrupted() if job.interruptions < FREE_INTERRUPTIONS:
             return Transition(Status.QUEUED, failures, losses, job.interruptions + 1, run_at=now)
-        case Failed(permanent=True):
-            return Transition(Status.DEAD, failures + 1, losses, interruptions=0)
+        case Failed() | TimedOut() if permanent(policy, outcome):
+            return Transition(Status.DEAD, failures + 1, losses, interruptions=0, permanent=True)
         case Failed() | TimedOut() | Interrupted():
             failures += 1
             if failures >= (job.max_attempts or policy.max_attempts):

@@ -71,10 +71,35 @@ FOUND = [
     ),
     (
         "schedules:\n  a: {every: 5m, command: [echo], timeout: 53s}",
-        "schedules.a.timeout: a: timeout 53s and 2s to stop a command leave no room in run.budget (55s)",
+        "schedules.a.timeout: a: timeout 53s and 2s to stop its process leave no room in run.budget (55s)",
     ),
-    ("job_types:\n  t.say: {timeout: 2h}", "5:20: job_types.t.say.timeout: timeout 2h is above run.budget (55s)"),
-    ("run: {budget: 5s}", "3:10: imports: t.say: timeout 10s is above run.budget (5s): shorten it, or raise the"),
+    (
+        "job_types:\n  t.say: {timeout: 53s, isolation: process}",
+        (
+            "2s to stop its process leave no room in run.budget (55s) for the tick's start: it would never begin. "
+            "Write at most 52s, or more than 55s for a process of its own"
+        ),
+    ),
+    (
+        "schedules:\n  a: {every: 5m, job: t.any, timeout: 55s}",
+        "5:39: schedules.a.timeout: t.any: timeout 55s leaves no room in run.budget (55s)",
+    ),
+    (
+        "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 2h}",
+        (
+            "6:20: job_types.t.say.timeout: t.say: timeout 2h is above run.budget (55s), and run.long_jobs is 0: it "
+            "would never begin. Raise long_jobs, shorten the timeout, or raise the budget"
+        ),
+    ),
+    ("run: {budget: 5s, long_jobs: 0}", "3:10: imports: t.say: timeout 10s is above run.budget (5s), and run.long"),
+    (
+        "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, job: t.any, timeout: 2h}",
+        "6:39: schedules.a.timeout: t.any: timeout 2h is above run.budget (55s), and run.long_jobs is 0",
+    ),
+    (
+        "job_types:\n  t.say: {max_memory: 64MiB}",
+        "5:3: job_types.t.say: max_memory needs a process: write isolation: process beside it",
+    ),
     (
         "job_types:\n  c: {command: [no-such-program, x]}",
         "5:16: job_types.c.command: command not found: no-such-program is not on PATH=/usr/bin:/bin; write its full",
@@ -204,6 +229,25 @@ def test_clock_changes_that_touch_a_schedule_are_notes(tmp_path: Path, monkeypat
         f"{place}: 2026-03-29 02:30 does not exist in Europe/Berlin: runs at 03:00 instead",
         f"{place}: 2026-10-25 02:30 comes twice in Europe/Berlin: runs the first time only",
     ]
+
+
+def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
+    yaml = (
+        "job_types:\n  t.say: {timeout: 2h}\nschedules:\n  a: {every: 1d, command: [ls], timeout: 20m}\n"
+        "  b: {every: 1d, job: t.any, timeout: 56s}"
+    )
+    project.write(yaml, HANDLERS)
+    done = project.run("check")
+    assert (done.code, done.out.splitlines()) == (
+        0,
+        [
+            (
+                "note: cronjobs.yaml:7:42: schedules.a.timeout: above run.budget (55s), so in a process of its own "
+                "that outlives the tick, at most 4 at once on a host (run.long_jobs): a (20m), t.say (2h), t.any (56s)"
+            ),
+            "ok: 3 job types, 2 schedules",
+        ],
+    )
 
 
 def test_a_short_lease_is_a_note(project: Project) -> None:

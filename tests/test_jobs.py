@@ -73,10 +73,31 @@ def test_a_name_that_cannot_be_shown_is_refused(name: str) -> None:
         job(name)
 
 
-@pytest.mark.parametrize("timeout", ["soon", "0s", -1])
+@pytest.mark.parametrize("timeout", ["soon", "0s", -1, "31d"])
 def test_a_timeout_that_cannot_be_meant_is_refused(timeout: Any) -> None:
     with pytest.raises(UsageError):
         job("t.x", timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"isolation": "fork"}, "isolation 'fork' is not one of thread, process"),
+        ({"on_shutdown": "cancel"}, "on_shutdown 'cancel' is not one of release, drop"),
+        ({"on_lost": True}, "on_lost True is not one of retry, dead"),
+        ({"max_memory": "512MiB"}, 'max_memory needs a process: write isolation="process" too'),
+        ({"max_memory": "512MiB", "isolation": "thread"}, 'write isolation="process" too'),
+        ({"max_memory": "lots", "isolation": "process"}, "max_memory: 'lots' is not a size: write it as 512MiB"),
+        ({"max_memory": 512, "isolation": "process"}, "max_memory 512 is below 16MiB"),
+        ({"max_memory": 0, "isolation": "process"}, "max_memory 0 is below 16MiB"),
+        ({"max_memory": True, "isolation": "process"}, "max_memory: True is not a size"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused_with_what_to_write(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        job("t.x", **options)
+    assert str(refused.value).startswith("@job('t.x'): ")
+    assert says in str(refused.value)
 
 
 # --- enqueue ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,12 +24,14 @@ from cronjobs.model import (
     TimedOut,
     duration,
     duration_text,
+    size,
 )
 from cronjobs.policy import Busy, backoff, decide, overlap
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 POLICY = RetryPolicy(max_attempts=3, base="1m", jitter=0.0)
 ERROR = Failed("503 from the provider", "ProviderError")
+FIVE_MINUTES = timedelta(minutes=5)
 
 
 def job(**fields: object) -> Job:
@@ -70,6 +73,57 @@ def test_no_number_of_failures_overflows_or_passes_the_cap(
     policy = RetryPolicy(base=base, cap=max(base, cap), factor=factor, jitter=0.2)
     delay = backoff(policy, failures, jitter)
     assert base * 0.8 - timedelta(milliseconds=1) <= delay <= max(base, cap) * 1.2 + timedelta(milliseconds=1)
+
+
+def seconds(least: float, most: float) -> st.SearchStrategy[timedelta]:
+    return st.floats(least, most).map(lambda value: timedelta(seconds=value))
+
+
+SHAPES = st.one_of(
+    st.builds(lambda base: {"base": base, "cap": base, "factor": 1.0}, seconds(0.01, 30 * 86400)),
+    st.builds(
+        lambda base, times, factor: {"base": base, "cap": base * times, "factor": factor},
+        seconds(0.01, 86400),
+        st.floats(1, 10**6),
+        st.floats(1, 100),
+    ),
+    st.builds(lambda delays: {"delays": delays}, st.lists(seconds(0, 30 * 86400), min_size=1, max_size=20)),
+)
+CHARGED = st.sampled_from(
+    [
+        ERROR,
+        TimedOut(),
+        Interrupted(),
+        Failed("429", "RetryLater", retry_after=timedelta(0)),
+        Failed("429", "RetryLater", retry_after=timedelta(days=3660)),
+        Failed("shape", "SignatureMismatch", at_least=FIVE_MINUTES),
+    ]
+)
+
+
+@given(
+    shape=SHAPES,
+    spread=st.floats(0, 0.999),
+    failures=st.integers(0, 10**9),
+    jitter=st.floats(-1, 1),
+    outcome=CHARGED,
+    next_in=st.none() | st.timedeltas(timedelta(days=-366), timedelta(days=366)),
+)
+def test_no_retry_is_instant_and_no_policy_overflows(
+    shape: dict[str, Any],
+    spread: float,
+    failures: int,
+    jitter: float,
+    outcome: Outcome,
+    next_in: timedelta | None,
+) -> None:
+    policy = RetryPolicy(max_attempts=10**10, jitter=spread, **shape)
+    scheduled = job(failures=failures, interruptions=3, next_occurrence=None if next_in is None else NOW + next_in)
+    after = decide(scheduled, outcome, policy, NOW, jitter)
+    assert (after.status, after.failures) == (Status.FAILED, failures + 1)
+    assert after.delay is not None
+    assert after.delay >= timedelta(seconds=1)
+    assert after.run_at == NOW + after.delay
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=50, unique=True))
@@ -138,6 +192,26 @@ def test_a_retry_is_never_instant_even_when_the_next_occurrence_is_now() -> None
     assert decide(scheduled, ERROR, POLICY, NOW, 0).delay == timedelta(seconds=1)
 
 
+@pytest.mark.parametrize("next_in", [-60, 0, 1, 60, 299, 300, 301, 3600])
+@pytest.mark.parametrize("retry_until", [None, "next_occurrence"])
+@pytest.mark.parametrize("jitter", [-1, 1])
+@given(shape=SHAPES)
+def test_a_signature_mismatch_waits_five_minutes_whatever_its_schedule_and_policy_say(
+    next_in: int, retry_until: str | None, jitter: float, shape: dict[str, Any]
+) -> None:
+    mismatch = Failed("shape", "SignatureMismatch", at_least=FIVE_MINUTES)
+    next_occurrence = NOW + timedelta(seconds=next_in)
+    scheduled = job(next_occurrence=next_occurrence, retry_until=retry_until)
+    after = decide(scheduled, mismatch, RetryPolicy(**shape), NOW, jitter)
+    if after.status is Status.DEAD:  # asked for: rather given up than retried beyond the next occurrence
+        assert retry_until is not None
+        assert next_in <= 300 or backoff(RetryPolicy(**shape), 1, jitter) >= timedelta(seconds=next_in)
+    else:
+        assert after.delay is not None
+        assert after.delay >= FIVE_MINUTES
+        assert after.run_at == NOW + after.delay
+
+
 @pytest.mark.parametrize(
     ("policy", "busy", "outcome", "job_id"),
     [
@@ -179,6 +253,29 @@ def test_what_is_no_duration_is_refused_with_how_to_write_it(text: str) -> None:
         duration(text)
 
 
+@pytest.mark.parametrize(
+    ("written", "bytes_"),
+    [
+        ("512MiB", 512 * 2**20),
+        ("2GiB", 2 * 2**30),
+        ("1.5GiB", 3 * 2**29),
+        ("500MB", 500_000_000),
+        ("64KiB", 65536),
+        ("1TB", 10**12),
+        ("536870912", 2**29),
+        (2**29, 2**29),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(written: int | str, bytes_: int) -> None:
+    assert size(written) == bytes_
+
+
+@pytest.mark.parametrize("text", ["", "512M", "512mb", "512 MiB", "-1GiB", "1.5", "MiB", "1e9", "9" * 30, True, 1.5])
+def test_what_is_no_size_is_refused_with_how_to_write_it(text: Any) -> None:
+    with pytest.raises(ValueError, match=r"is not a size: write it as 512MiB"):
+        size(text)
+
+
 @given(st.integers(0, 10 * 365 * 86400))
 def test_a_duration_is_told_in_at_most_two_units(seconds: int) -> None:
     told = duration_text(timedelta(seconds=seconds))
@@ -194,6 +291,9 @@ def test_a_duration_is_told_in_at_most_two_units(seconds: int) -> None:
         {"base": "0s"},
         {"base": "2h", "cap": "1h"},
         {"delays": []},
+        {"factor": float("nan")},
+        {"factor": float("inf")},
+        {"jitter": float("nan")},
     ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused(fields: dict[str, object]) -> None:
