@@ -18,11 +18,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
 from cronjobs.clock import SYSTEM, Clock, sleep
-from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, UsageError
+from cronjobs.errors import (
+    CommitUnknown,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseUnreachable,
+    DriverMissing,
+    UsageError,
+)
+from cronjobs.refusals import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
 from cronjobs.tables import read_json
 
 CONNECT_TIMEOUT_S: Final = 5
@@ -30,6 +38,8 @@ BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from
 POLL_S: Final = 0.002
 LEAST_PATIENCE_S: Final = 0.05  # also when time is up: for the last word
 READ_PATIENCE_S: Final = 5.0
+SETTLE_S: Final = 8.0  # for a server that restarts to come back and say what became of a COMMIT
+SETTLE_PAUSE_S: Final = 0.1
 GO_PAST_S: Final = 3.0  # longer than ctx.transaction() may hold the lock (2 s), shorter than a write's patience
 
 # What a frozen peer, a foreign lock or a dead runner may cost. In milliseconds, set for each transaction.
@@ -171,7 +181,7 @@ class Database:
                 connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
                 return
             except DBAPIError as error:
-                if not _is_locked(error) or self.clock.monotonic() >= give_up_at:
+                if not is_locked(error) or self.clock.monotonic() >= give_up_at:
                     raise
             sleep(POLL_S * 5)
 
@@ -181,10 +191,14 @@ class Database:
 
         On SQLite writers take turns: threads at a turnstile, processes by flock on files beside the database, because
         SQLite's own busy handler is not fair. DatabaseBusy after *patience* seconds without a turn.
+
+        On PostgreSQL the answer to COMMIT can get lost. What became of it is asked for, so that an error means "nothing
+        was written" and the block may be done again; where nobody can be asked it is CommitUnknown. *next_in_line* is
+        the loop's: it goes before other threads, and settles such a COMMIT by its own rows.
         """
         with self._told():
             if not self.is_sqlite:
-                with self.engine.begin() as connection:
+                with self._write_postgresql(settle=not next_in_line) as connection:
                     yield connection
                 return
             started = self.clock.monotonic()
@@ -198,6 +212,45 @@ class Database:
                     with transaction:
                         yield connection
 
+    @contextmanager
+    def _write_postgresql(self, *, settle: bool) -> Iterator[Connection]:
+        number = life = None
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+                if settle:
+                    number, life = connection.exec_driver_sql(_NUMBER).one()
+        except DBAPIError as error:
+            # Without a number nothing was written, or the COMMIT had not been sent.
+            if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
+                raise
+            reason = _reason(self.address, error)
+            match self._was_committed(number, life):
+                case None:
+                    raise CommitUnknown(str(self.address), reason) from error
+                case False:
+                    raise DatabaseUnreachable(str(self.address), f"{reason}: nothing was written") from error
+
+    def _was_committed(self, number: str, life: str | None) -> bool | None:
+        """What became of transaction *number* in that *life* of the server; None: nobody says so in time."""
+        give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
+        while True:
+            try:
+                with self.engine.connect() as connection:
+                    status, now = connection.exec_driver_sql(_WHAT_BECAME, (number,)).one()
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) == _IN_THE_FUTURE:
+                    return False  # the server crashed, and has forgotten that there was such a transaction
+            else:
+                if status == "aborted":
+                    return False
+                if status == "committed":
+                    # After a crash a number that was never committed is given to somebody else.
+                    return True if now == life else None
+            if self.clock.monotonic() >= give_up_at:
+                return None
+            sleep(SETTLE_PAUSE_S)
+
     def _begin_immediate(self, connection: Connection, give_up_at: float) -> Any:
         connection = connection.execution_options(cronjobs_write=True)
         started = self.clock.monotonic()
@@ -205,7 +258,7 @@ class Database:
             try:
                 return connection.begin()
             except DBAPIError as error:
-                if not _is_locked(error):
+                if not is_locked(error):
                     raise
                 if self.clock.monotonic() >= give_up_at:
                     raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
@@ -245,7 +298,7 @@ class Database:
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise DatabaseError(f"database {self.address} cannot be used: {path}: {error.strerror}") from None
+            raise file_refusal(str(self.address), path, error) from None
 
     def _lock(self, file: int, give_up_at: float, poll_s: float) -> bool:
         while True:
@@ -255,6 +308,8 @@ class Database:
             except BlockingIOError:
                 if self.clock.monotonic() >= give_up_at:
                     return False
+            except OSError as error:
+                raise file_refusal(str(self.address), "no lock beside it", error) from None
             sleep(poll_s)
 
     @contextmanager
@@ -301,6 +356,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
     # prepare_threshold: a prepared statement lives in a session, which PgBouncer hands to somebody else.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
+    # Each process would look the type up in a transaction of its own, before the first statement.
+    options["use_native_hstore"] = False
     try:
         engine = create_engine(address.url, **options)
     except (ImportError, NoSuchModuleError):  # psycopg is missing, or libpq for it
@@ -317,7 +374,7 @@ def _create_private(file: Path, address: Address) -> None:
         with suppress(FileExistsError):
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise DatabaseError(f"database {address} cannot be made: {error.strerror}") from None
+        raise file_refusal(str(address), f"{file} cannot be made", error) from None
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
@@ -359,28 +416,28 @@ _POSTGRESQL_BEGIN: Final = "; ".join(
 )
 
 
+# A crash takes the statistics with it, also when only a backend was killed and the server started anew by itself.
+_LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
+_NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
+_WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"
+_IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
+
+
 def _open_postgresql(connection: Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN))
 
 
-def _is_locked(error: DBAPIError) -> bool:
-    return isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig)
-
-
 def tell(address: Address, error: DBAPIError) -> DatabaseError:
     """Turn a driver's error into one line that names the cause and holds no secret."""
+    reason = _reason(address, error)
+    if address.is_sqlite:
+        file = Path(str(address.url.database))
+        return sqlite_refusal(str(address), error, reason, file=file, waited_s=BUSY_TIMEOUT_MS / 1000)
+    lock_timeout_s = POSTGRESQL_TIMEOUTS["lock_timeout"] / 1000
+    return postgresql_refusal(str(address), error, reason, lock_timeout_s=lock_timeout_s)
+
+
+def _reason(address: Address, error: DBAPIError) -> str:
     reason = " ".join(str(error.orig).split())
     password = address.url.password
-    if isinstance(password, str) and password:
-        reason = reason.replace(password, "***")
-    if _is_locked(error):
-        return DatabaseBusy(str(address), BUSY_TIMEOUT_MS / 1000)
-    # Without an SQLSTATE no server answered; other errors without one are the driver's about a statement of ours.
-    unanswered = isinstance(error, OperationalError | InterfaceError) and not getattr(error.orig, "sqlstate", None)
-    if not address.is_sqlite and (error.connection_invalidated or unanswered):
-        return DatabaseUnreachable(str(address), reason)
-    # SQLSTATE class 22 is "data exception", 23 a constraint; sqlite3 raises DataError and IntegrityError.
-    sqlstate = getattr(error.orig, "sqlstate", None) or ""
-    if sqlstate.startswith(("22", "23")) or isinstance(error.orig, sqlite3.DataError | sqlite3.IntegrityError):
-        return BadValue(f"database {address}: {reason}")
-    return DatabaseError(f"database {address}: {reason}")
+    return reason.replace(password, "***") if isinstance(password, str) and password else reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 
@@ -67,16 +68,51 @@ class BadValue(DatabaseError):
     """The database refused a value (not the statement, not the connection): one row of a batch may be to blame."""
 
 
-class DatabaseUnreachable(DatabaseError):
+class TransientTrouble(DatabaseError):
+    """It passes by itself (a restart, a lock, a deadlock): the same may work in a moment."""
+
+
+class DatabaseUnreachable(TransientTrouble):
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"database {url} cannot be reached: {reason}")
 
 
-class DatabaseBusy(DatabaseError):
+class DatabaseNotReady(DatabaseUnreachable):
+    """A server is there, and lets nobody in just now: it starts, it stops, or all its connections are taken."""
+
+
+class CommitUnknown(DatabaseUnreachable):
+    """COMMIT was sent and its answer never came, nor could anybody be asked what became of it."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, f"{reason}: it went away during a COMMIT: look whether that took effect")
+
+
+class DatabaseBusy(TransientTrouble):
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
             f"database {url} was locked by another process for {waited_s:.1f} s: "
             "look for a program that holds a transaction open on it"
+        )
+
+
+class DatabaseFull(DatabaseError):
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"database {url} has no room left ({reason}): make room on its disk; jobs wait until then")
+
+
+class DatabaseReadOnly(DatabaseError):
+    """*remedy* says what to change, as an order."""
+
+    def __init__(self, url: str, reason: str, remedy: str) -> None:
+        super().__init__(f"database {url} cannot be written to ({reason}): {remedy}; jobs wait until then")
+
+
+class DatabaseDamaged(DatabaseError):
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(
+            f"database {url} is damaged, or is something else ({reason}): see that the URL names the right one, "
+            "else restore it from a backup"
         )
 
 
@@ -123,6 +159,24 @@ class LeaseLost(CronjobsError):
     """The lease of this attempt was taken over or ran out; nothing that it writes counts any more."""
 
 
+class EffectUnknown(CronjobsError):
+    """Raised by ``ctx.effect(…, on_unknown="stop")`` when nobody knows whether it was done: the job is dead at once."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            "this effect was begun and its end never recorded: find out whether it happened, then say so: "
+            f"cronjobs effects settle {shlex.quote(key)} done (or not-done)"
+        )
+        self.key = key
+
+
+class EffectNotRecorded(DatabaseError):
+    """The body of an effect ran, and the database did not take the record: the effect is unknown now."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"the effect {key} was done and could not be recorded, so it is unknown now: {reason}")
+
+
 class Cancelled(CronjobsError):
     """Raised by ``ctx.check()`` when the job should stop; ``reason``: cancelled, shutdown, timeout or lease lost."""
 
@@ -149,6 +203,14 @@ class Snooze(CronjobsError):
     def __init__(self, until: object) -> None:
         super().__init__(f"snoozed until {until}")
         self.until = until
+
+
+class EffectBusy(Snooze):
+    """Raised by ``ctx.effect`` while another job is doing that effect: this one comes back for it, uncharged."""
+
+    def __init__(self, key: str, job_id: int) -> None:
+        super().__init__("10s")
+        self.args = (f"job {job_id} is doing the effect {key} just now",)
 
 
 class UnknownJobType(CronjobsError):
