@@ -13,7 +13,8 @@ from cronjobs.version import __version__
 
 if TYPE_CHECKING:
     from cronjobs.context import Context
-    from cronjobs.errors import Cancelled, CronjobsError, GiveUp, RetryLater, Snooze
+    from cronjobs.effects import Effect
+    from cronjobs.errors import Cancelled, CronjobsError, EffectUnknown, GiveUp, RetryLater, Snooze
     from cronjobs.jobs import Enqueued, enqueue, job
     from cronjobs.model import RetryPolicy
     from cronjobs.occurrences import fire_times
@@ -22,6 +23,8 @@ __all__ = [
     "Cancelled",
     "Context",
     "CronjobsError",
+    "Effect",
+    "EffectUnknown",
     "Enqueued",
     "GiveUp",
     "RetryLater",
@@ -37,6 +40,8 @@ _HOMES: Final = {
     "Cancelled": "errors",
     "Context": "context",
     "CronjobsError": "errors",
+    "Effect": "effects",
+    "EffectUnknown": "errors",
     "Enqueued": "jobs",
     "GiveUp": "errors",
     "RetryLater": "errors",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cronjobs.model import duration_text
+from cronjobs.text import one_line
 
 FIRST_SILENCE: Final = timedelta(hours=1)  # then twice as long each time
 LONGEST_SILENCE: Final = timedelta(hours=24)
@@ -25,8 +26,7 @@ class Alarm:
     """
 
     def __init__(self, config: Path, folder: Path | None = None) -> None:
-        name = hashlib.sha256(os.fsencode(config)).hexdigest()[:16]
-        self._file = (folder or _state_folder()) / f"alarm-{name}.json"
+        self._file = (folder or _state_folder()) / f"alarm-{_name(config)}.json"
 
     def worth_telling(self, cause: str, now: datetime) -> bool:
         """Whether *cause* (its text) should be told now; remembers that it was there."""
@@ -68,6 +68,39 @@ class Alarm:
             fresh = self._file.with_suffix(f".{os.getpid()}")
             fresh.write_text(json.dumps(known))
             fresh.replace(self._file)
+
+
+def leave_word(config: Path, line: str) -> None:
+    """Keep *line* for the next tick of this configuration file to print: from a process that nobody listens to."""
+    file = _word_file(config)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(descriptor, (one_line(line, 1000) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+
+def take_word(config: Path) -> list[str]:
+    """The lines that were left, once: whoever takes them prints them."""
+    file = _word_file(config)
+    taken = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.rename(taken)  # two ticks may come at once
+        lines = taken.read_text(errors="replace").splitlines()
+        taken.unlink()
+    except OSError:
+        return []
+    return lines
+
+
+def _word_file(config: Path) -> Path:
+    return _state_folder() / f"word-{_name(config)}"
+
+
+def _name(config: Path) -> str:
+    return hashlib.sha256(os.fsencode(config)).hexdigest()[:16]
 
 
 def _state_folder() -> Path:

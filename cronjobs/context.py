@@ -3,35 +3,56 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.errors import Cancelled
+from cronjobs.database import Database
+from cronjobs.effects import Effect, Ledger, OnUnknown, effect_key, step_key
+from cronjobs.errors import Cancelled, UsageError
 from cronjobs.model import Job
+from cronjobs.store.leases import Lease
 
 
 class StopSignal:
     """One attempt's request to stop: "cancelled", "shutdown", "timeout" or "lease lost"; the first reason stays.
 
-    Written by the loop, read by the handler's thread: one attribute, so no lock.
+    Written by the loop, read by the handler's thread: one attribute each, so no lock.
     """
 
-    __slots__ = ("reason",)
+    __slots__ = ("_listener", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self._listener: Callable[[str], None] | None = None
 
     def set(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
+            if self._listener is not None:
+                self._listener(reason)
+
+    def when_set(self, listener: Callable[[str], None]) -> None:
+        """Call *listener* with the reason, from whichever thread sets it; at once if it is set. It may come twice."""
+        self._listener = listener
+        if self.reason is not None:
+            listener(self.reason)
 
 
 class Context:
     """Handed to a handler whose first parameter is named ``ctx``. Instants are aware; ``scheduled_for`` is in the
     schedule's zone, so that ``ctx.scheduled_for.date()`` is the day the schedule means."""
 
-    def __init__(self, job: Job, *, timeout: timedelta, stop: StopSignal | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        timeout: timedelta,
+        stop: StopSignal | None = None,
+        clock: Clock = SYSTEM,
+        database: Database | None = None,
+    ) -> None:
         self.job_id = job.id
         self.job_type = job.job_type
         self.attempt = job.attempt
@@ -49,6 +70,16 @@ class Context:
         self._stop = stop or StopSignal()
         self._clock = clock
         self._ends_at = clock.monotonic() + timeout.total_seconds()
+        self._ledger: Ledger | None = None
+        if database is not None and job.locked_by is not None:
+            self._ledger = Ledger(
+                database,
+                Lease(job.id, job.attempt, job.locked_by),
+                clock=clock,
+                log=self.log,
+                remaining_s=lambda: self.remaining_s,
+                stopped=lambda: self._stop.reason,
+            )
 
     @property
     def late_by(self) -> timedelta:
@@ -78,3 +109,32 @@ class Context:
             raise Cancelled(self._stop.reason)
         if self.remaining_s <= 0:
             raise Cancelled("timeout")
+
+    def effect(self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again") -> Effect:
+        """A block around something done outside the database, which is not repeated once its end is recorded::
+
+            with ctx.effect(f"invoice-email:{invoice_id}") as effect:
+                if not effect.done:
+                    effect.result = mail.send(invoice, idempotency_key=effect.key, timeout=ctx.remaining_s)
+
+        *key* (text, or a tuple such as ("invoice-email", 42)) names the effect for all jobs. ``on_unknown`` decides
+        about one that was begun and whose end was never recorded: "again" does it again, with ``effect.unknown`` True;
+        "skip" takes it as done, with no result; "stop" ends the job, dead until someone settles the effect.
+        Entering raises EffectBusy, which comes back later, while another job is in the middle of it.
+        """
+        return Effect(self._effects("ctx.effect()"), effect_key(key), on_unknown)
+
+    def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
+        """One step of this job's work, as ``effect`` under a key of this job's own: a later attempt goes on after it.
+
+        Entering calls ``check()`` first.
+        """
+        return Effect(self._effects("ctx.step()"), step_key(self.job_id, name), on_unknown, check=self.check)
+
+    def _effects(self, what: str) -> Ledger:
+        if self._ledger is None:
+            raise UsageError(
+                f"{what} records in the jobs database, and this context has none: run the handler through a tick or "
+                '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed'
+            )
+        return self._ledger

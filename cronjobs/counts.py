@@ -20,6 +20,7 @@ class Counts:
     interrupted: int = 0
     snoozed: int = 0
     timed_out: int = 0  # among failed and dead, or still running
+    handed_over: int = 0  # long jobs: their own processes record how they end
     released: int = 0
     lost: int = 0
     lease_lost: int = 0

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from cronjobs.model import (
     OUTCOME_WORDS,
+    CancelledByRequest,
     Failed,
     Finished,
     Interrupted,
@@ -70,6 +71,15 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
         traceback=_stored(getattr(outcome, "traceback", None)),
         output=_stored(finished.output),
         result=result,
+    )
+
+
+def called_off(decided: Decided, said: str) -> Decided:
+    """The same end of a job that was cancelled meanwhile: whatever the attempt came to, there is no other."""
+    return replace(
+        decided,
+        finished=replace(decided.finished, outcome=CancelledByRequest(said)),
+        transition=replace(decided.transition, status=Status.CANCELLED, run_at=None, delay=None),
     )
 
 

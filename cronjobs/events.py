@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cronjobs.model import Failed, Finished, Job, RetryPolicy, Status, Transition
+from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition
 from cronjobs.text import one_line
 
 INFO: Final = "info"
@@ -56,10 +56,7 @@ def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Eve
         case Status.CANCELLED:
             return Event("job.cancelled", facts | {"error": error}, WARNING)
         case Status.DEAD:
-            permanent = isinstance(end.outcome, Failed) and end.outcome.permanent
-            return Event(
-                "job.dead", facts | {"error": error, "tries": _tries(job, transition, policy, permanent)}, ERROR
-            )
+            return Event("job.dead", facts | {"error": error, "tries": _tries(job, transition, policy)}, ERROR)
         case Status.FAILED:
             more = {"error": error, "tries": _tries(job, transition, policy), "next_delay_ms": _ms(transition.delay)}
             return Event("job.retried", facts | more, WARNING)
@@ -69,9 +66,9 @@ def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Eve
             return Event("job.interrupted", facts | {"error": error}, WARNING)
 
 
-def _tries(job: Job, transition: Transition, policy: RetryPolicy, permanent: bool = False) -> str:
+def _tries(job: Job, transition: Transition, policy: RetryPolicy) -> str:
     most = job.max_attempts or policy.max_attempts
-    return f"{transition.failures} of {most}" + (", permanent" if permanent else "")
+    return f"{transition.failures} of {most}" + (", permanent" if transition.permanent else "")
 
 
 def job_lost(job: Job, transition: Transition) -> Event:
@@ -89,6 +86,16 @@ def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
 
 def job_still_running(job: Job, worker: str, why: str) -> Event:
     return Event("job.still_running", _of(job, worker, error=f"did not stop in time ({why})"), WARNING)
+
+
+def job_handed_over(job: Job, timeout: timedelta) -> Event:
+    """Its timeout is longer than a tick: a process of its own has adopted the lease."""
+    return Event("job.handed_over", _of(job, "", timeout_s=round(timeout.total_seconds())))
+
+
+def not_handed_over(job: Job, why: str) -> Event:
+    error = f"it needs a process of its own and went back to wait: {why}"
+    return Event("job.not_handed_over", _of(job, "", error=error), ERROR)
 
 
 def lease_lost(job: Job, worker: str) -> Event:
@@ -150,6 +157,19 @@ def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: floa
 
 def database_trouble(error: str) -> Event:
     return Event("database.trouble", {"error": error}, ERROR)
+
+
+def database_tried_again(error: str, failures: int, pause_s: float) -> Event:
+    """Trouble that passes: not worth a mail unless it stays."""
+    return Event(
+        "database.tried_again", {"error": error, "failures": failures, "next_delay_ms": round(pause_s * 1000)}, WARNING
+    )
+
+
+def left_behind(processes: list[str]) -> Event:
+    """A thread cannot be asked what it started: what still runs when the tick ends is told, and left alone."""
+    why = "started by a handler in a thread, and still running: isolation: process would have ended them"
+    return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
 
 def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:

@@ -42,7 +42,7 @@ from cronjobs.facts import (
     Surroundings,
     TickFacts,
 )
-from cronjobs.jobtypes import JobTypes
+from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.materialise import FUTURE_WATERMARK
 from cronjobs.occurrences import Timing, clock_changes, count_between, newest_between, next_after, remarks
 from cronjobs.settings import Settings
@@ -389,9 +389,15 @@ def job_facts(
             attempts=tuple(attempts.get(row.id, ())),
             paused=min(paused, key=lambda brake: brake.scope) if waits and paused else None,
             known=not waits or job_type is not None,
-            over_budget=waits and row.timeout_s is not None and row.timeout_s > settings.run.budget.total_seconds(),
+            long_places=settings.run.long_jobs if waits and _is_long(settings, row.timeout_s, job_type) else None,
         )
     return found
+
+
+def _is_long(settings: Settings, timeout_s: float | None, job_type: JobType | None) -> bool:
+    if timeout_s is None:
+        return job_type is not None and job_type.is_long(settings.run.budget)
+    return timeout_s > settings.run.budget.total_seconds()
 
 
 _SAME: Final = (

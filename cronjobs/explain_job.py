@@ -224,9 +224,10 @@ def _reasons(job: JobFacts, clock: Clock, around: Surroundings) -> list[str]:
         reasons.append(pause(job.paused, clock))
     if not job.known:
         reasons.append(f'no handler or command "{name(job.job_type)}" is registered in this configuration')
-    if job.over_budget:
+    if job.long_places is not None:
         reasons.append(
-            f"its own timeout of {job.timeout_s:g} s is above run.budget: the tick that takes it gives it up"
+            f"its timeout is longer than a tick, so it needs a process of its own, and of these a host runs at most "
+            f"{job.long_places} at once (run.long_jobs)"
         )
     last = around.last_tick
     if last is None:

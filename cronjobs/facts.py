@@ -112,7 +112,7 @@ class JobFacts:
     paused: PauseFacts | None = None  # what keeps it waiting, if it waits
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
-    over_budget: bool = False  # its own time-out is longer than any tick of this configuration
+    long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
 
 
 @dataclass(frozen=True)

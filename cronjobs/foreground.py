@@ -27,7 +27,7 @@ from cronjobs import events
 from cronjobs.clock import Clock, sleep
 from cronjobs.context import StopSignal
 from cronjobs.database import Database
-from cronjobs.ends import Decided, decide_end, lease_of, running_row, without_texts
+from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row, without_texts
 from cronjobs.errors import BadValue, CronjobsError, DatabaseError
 from cronjobs.interpolate import mask
 from cronjobs.jobtypes import JobType, JobTypes
@@ -326,7 +326,7 @@ class Foreground:
         self._by_hand, self._clock, self._streams, self._emit = by_hand, clock, streams, emit
         declared = job_type.timeout if job.timeout_s is None else timedelta(seconds=job.timeout_s)
         timeout = declared if job_type.command is not None else NO_LIMIT
-        self._attempt = Attempt(job, job_type, timeout, worker=WORKER, started=clock.monotonic())
+        self._attempt = Attempt(job, job_type, timeout, apart=False, worker=WORKER, started=clock.monotonic())
         self._signal: int | None = None
         self._running = False
         self._heartbeat: Heartbeat | None = None
@@ -354,8 +354,7 @@ class Foreground:
 
     def _finished(self) -> Finished:
         settings, clock = self._settings, self._clock
-        longest = max(NO_LIMIT, self._attempt.timeout)
-        around = Surroundings(settings.folder, longest, settings.secrets, self._streams.out.show)
+        around = Surroundings(settings, self._database, self._streams.out.show)
         began = clock.monotonic()
         with self._streams.recorded() as output:
             try:
@@ -422,7 +421,9 @@ class Foreground:
             finish = without_texts(decided.finish) if plain else decided.finish
             written = leases.finish(connection, [finish])
             ours = leases.settled(connection, [finish]) if written.lost else set()
-        return decided, leases.Written(written.written | ours, written.lost - ours)
+        if self._job.id in written.called_off:
+            decided = called_off(decided, written.called_off[self._job.id])
+        return decided, replace(written, written=written.written | ours, lost=written.lost - ours)
 
     def _put_back(self, decided: Decided) -> Decided:
         """A person's Ctrl-C proves nothing against the job: it is due when it was, and nothing is charged."""

@@ -7,8 +7,12 @@ import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from cronjobs.clock import process_started
+
+UNKNOWN: Final = "-"
+LAUNCHER: Final = "cronjobs/launcher.py"
 
 
 @dataclass(frozen=True)
@@ -34,15 +38,29 @@ class Identity:
             tick=secrets.token_hex(6),
         )
 
+    @classmethod
+    def parse(cls, locked_by: str) -> Identity | None:
+        """Read ``locked_by`` back; None if it is none of ours (plain SQL can write anything)."""
+        fields = locked_by.split(":")
+        if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal() or len(fields[3]) > 10:
+            return None
+        host, boot_id, pid_namespace, pid, started, tick = fields
+        return cls(host, boot_id, pid_namespace, int(pid), started, tick)
+
+    @property
+    def place(self) -> str:
+        """How ``locked_by`` begins for every process of this host, boot and pid namespace."""
+        return f"{self.host}:{self.boot_id}:{self.pid_namespace}:"
+
     def __str__(self) -> str:
-        return f"{self.host}:{self.boot_id}:{self.pid_namespace}:{self.pid}:{self.started}:{self.tick}"
+        return f"{self.place}{self.pid}:{self.started}:{self.tick}"
 
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text(errors="replace").strip()
     except OSError:
-        return "-"
+        return UNKNOWN
 
 
 def _namespace() -> str:
@@ -50,4 +68,71 @@ def _namespace() -> str:
     try:
         return str(Path("/proc/self/ns/pid").readlink()).removeprefix("pid:").strip("[]")
     except OSError:
-        return "-"
+        return UNKNOWN
+
+
+def is_gone(locked_by: str, here: Identity) -> bool | None:
+    """Whether the process that holds a lease has ended, with all that our launcher runs for it.
+
+    True: proven. False: it, or something that it started, is alive. None: nobody can say from here: another host, boot
+    or pid namespace, a name that cannot be read, or a /proc that hides other users' processes.
+    """
+    holder = Identity.parse(locked_by)
+    if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":
+        return None
+    now_there = process_started(holder.pid)
+    if now_there == holder.started:
+        return False
+    if now_there is None and _runs_unseen(holder.pid):
+        return None
+    if _read("/proc/1/stat") == UNKNOWN:  # hidepid (proc(5)): a launcher of another user would not be seen either
+        return None
+    return not any(_belongs(launcher, now_there) for launcher in _launchers_of(holder.pid))
+
+
+def _place(identity: Identity) -> tuple[str, str, str]:
+    # Pids of two containers, or from before a reboot, have nothing to do with each other.
+    return identity.host, identity.boot_id, identity.pid_namespace
+
+
+def _runs_unseen(pid: int) -> bool:
+    """Whether anything of a process runs whose main thread cannot be seen to."""
+    if _read(f"/proc/{pid}/stat") == UNKNOWN:
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:
+            return True
+        return True
+    # A killed process is a zombie only with its last thread; one of them may still be in a system call.
+    return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
+
+
+def _thread_runs(pid: int, thread: int) -> bool:
+    fields = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].split()
+    return bool(fields) and fields[0] not in "ZX-"
+
+
+def _launchers_of(pid: int) -> list[int]:
+    """The launchers (``launcher.py``) started by *pid*: each kills all that its command started, then ends."""
+    found = []
+    for other in _numbers("/proc"):
+        arguments = _read(f"/proc/{other}/cmdline").split("\0")
+        script = next((at for at, word in enumerate(arguments) if word.endswith(LAUNCHER)), None)
+        if script is not None and str(pid) in arguments[script + 2 :]:
+            found.append(other)
+    return found
+
+
+def _belongs(launcher: int, now_there: str | None) -> bool:
+    """Whether a launcher was started by the one who is gone, not by *now_there*, who has the same pid since."""
+    started = process_started(launcher)
+    return started is not None and (now_there is None or int(started) <= int(now_there))
+
+
+def _numbers(folder: str) -> list[int]:
+    try:
+        return [int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal()]
+    except OSError:
+        return []

@@ -7,13 +7,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from cronjobs.errors import SchemaMissing, UsageError
-from cronjobs.model import RetryPolicy, Status, duration
+from cronjobs.model import (
+    LEAST_MEMORY,
+    Isolation,
+    OnLost,
+    OnShutdown,
+    RetryPolicy,
+    Status,
+    duration,
+    duration_text,
+    size,
+)
 from cronjobs.payloads import check_meta, check_payload, text_fault
 from cronjobs.store.enqueue import NewJob, insert_job
 
@@ -25,16 +35,21 @@ H = TypeVar("H", bound=Handler)
 
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
+LONGEST_TIMEOUT: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Registration:
-    """What ``@job`` said. ``timeout`` and ``retry`` None: by the configuration's defaults."""
+    """What ``@job`` said; None: by the configuration's defaults. ``max_memory`` is in bytes."""
 
     name: str
     handler: Handler
     timeout: timedelta | None = None
     retry: RetryPolicy | None = None
+    isolation: Isolation | None = None
+    max_memory: int | None = None
+    on_shutdown: OnShutdown | None = None
+    on_lost: OnLost | None = None
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -57,12 +72,24 @@ _registered: dict[str, Registration] = {}
 
 
 def job(
-    name: str, *, timeout: timedelta | str | float | None = None, retry: RetryPolicy | None = None
+    name: str,
+    *,
+    timeout: timedelta | str | float | None = None,
+    retry: RetryPolicy | None = None,
+    isolation: Isolation | None = None,
+    max_memory: int | str | None = None,
+    on_shutdown: OnShutdown | None = None,
+    on_lost: OnLost | None = None,
 ) -> Callable[[H], H]:
     """Register the decorated function as the handler of job type *name*; the function stays what it is.
 
-    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). ``retry`` None: the configuration's defaults.
-    Raises UsageError for a name that is taken by another function, or a time-out that cannot be meant.
+    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). One above ``run.budget`` makes a long job,
+    which has a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread" (the default)
+    or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or bytes).
+    ``on_shutdown``: what becomes of a job that was claimed and not begun: "release" (the default) leaves it for the
+    next tick, "drop" cancels it. ``on_lost``: what becomes of one whose runner died: "retry" (the default) or "dead",
+    for work that must not repeat by itself. The file's ``job_types:`` wins over all of these.
+    Raises UsageError for a name that is taken by another function, or an option that cannot be meant.
     """
     fault = name_fault(name)
     if fault:
@@ -73,6 +100,18 @@ def job(
         raise UsageError(f"@job({name!r}): timeout: {error}") from None
     if limit is not None and limit <= timedelta(0):
         raise UsageError(f"@job({name!r}): timeout must be above zero")
+    if limit is not None and limit > LONGEST_TIMEOUT:
+        raise UsageError(f"@job({name!r}): timeout {timeout!r} is above {duration_text(LONGEST_TIMEOUT)}")
+    for what, value, words in (
+        ("isolation", isolation, get_args(Isolation)),
+        ("on_shutdown", on_shutdown, get_args(OnShutdown)),
+        ("on_lost", on_lost, get_args(OnLost)),
+    ):
+        if value is not None and value not in words:
+            raise UsageError(f"@job({name!r}): {what} {value!r} is not one of {', '.join(words)}")
+    memory = None if max_memory is None else _memory(name, max_memory)
+    if memory is not None and isolation != "process":
+        raise UsageError(f'@job({name!r}): max_memory needs a process: write isolation="process" too')
 
     def register(handler: H) -> H:
         there = _registered.get(name)
@@ -84,10 +123,20 @@ def job(
                 f"@job({name!r}) is registered twice: by {there.handler.__module__}.{there.handler.__qualname__} "
                 f"and by {handler.__module__}.{handler.__qualname__}"
             )
-        _registered[name] = Registration(name, handler, limit, retry)
+        _registered[name] = Registration(name, handler, limit, retry, isolation, memory, on_shutdown, on_lost)
         return handler
 
     return register
+
+
+def _memory(name: str, value: int | str) -> int:
+    try:
+        memory = size(value)
+    except ValueError as error:
+        raise UsageError(f"@job({name!r}): max_memory: {error}") from None
+    if memory < size(LEAST_MEMORY):
+        raise UsageError(f"@job({name!r}): max_memory {value!r} is below {LEAST_MEMORY}")
+    return memory
 
 
 def registered() -> Mapping[str, Registration]:
@@ -183,6 +232,8 @@ def new_job(
         limit = None if timeout is None else duration(timeout)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if limit is not None and limit > LONGEST_TIMEOUT:
+        raise UsageError(f"timeout {duration_text(limit)} is above {duration_text(LONGEST_TIMEOUT)}")
     if limit is not None and limit <= timedelta(0):
         raise UsageError("timeout must be above zero")
     return NewJob(
@@ -200,23 +251,21 @@ def new_job(
     )
 
 
-def key_text(key: str | tuple[object, ...]) -> str:
-    """An idempotency key as it is stored: ("invoice", 42) becomes "invoice:42".
+def key_text(key: str | tuple[object, ...], what: str = "idempotency key") -> str:
+    """A key as it is stored: ("invoice", 42) becomes "invoice:42". *what* it is, is for the error's sentence.
 
     Raises UsageError for an empty or None part: an id that is still None would give every row the same key.
     """
     parts = key if isinstance(key, tuple) else (key,)
     if not parts:
-        raise UsageError("an idempotency key has at least one part")
+        raise UsageError(f"the {what} {key!r} is empty: a key has at least one part")
     for part in parts:
         if part is None or part == "":
-            raise UsageError(
-                f"the idempotency key {key!r} has an empty part: flush the session first, so that ids exist"
-            )
+            raise UsageError(f"the {what} {key!r} has an empty part: flush the session first, so that ids exist")
     # Parts are told apart also when they contain the separator themselves: ("a:b", "c") is not ("a", "b:c").
     if len(parts) == 1:
-        return _key_part(parts[0], "idempotency_key")
-    return ":".join(_key_part(part, "idempotency_key").replace("\\", "\\\\").replace(":", "\\:") for part in parts)
+        return _key_part(parts[0], what)
+    return ":".join(_key_part(part, what).replace("\\", "\\\\").replace(":", "\\:") for part in parts)
 
 
 def _key_part(part: object, what: str) -> str:

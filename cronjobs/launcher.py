@@ -4,7 +4,7 @@
 
 A process of its own, because only this holds when the runner is killed -9: a SIGKILLed process cannot kill others,
 PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads (subprocess's docs).
-It is as plain as it can be: no policy, no clock. The runner says *when*, this says *who*.
+It is as plain as it can be: no policy. The runner says *when*, this says *who*.
 
 - **Nobody escapes.** It is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever the command starts, whichever
   session it moves to, becomes a child of this process when its own parent dies. So "no children" (ECHILD) means
@@ -12,12 +12,14 @@ It is as plain as it can be: no policy, no clock. The runner says *when*, this s
 - **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. Should a
   forked copy of the runner hold that end open, ``getppid`` tells. Neither depends on the thread that started this
   process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
-- **A frozen runner** (SIGSTOP) gives no orders: then a kernel timer kills at timeout + grace.
+- **A frozen runner** (SIGSTOP) gives no orders: then a kernel timer kills at timeout + grace, and before the end of
+  the lease: another runner may take the job then. The runner says when it has renewed it.
 - **Disk.** The command's output is our standard output: one unlinked file, whose middle is given back as it grows.
 
-Orders, a byte each: T sends SIGTERM to all; K sends SIGKILL until all are gone. Reports, lines of tab-separated
-fields: ``failed WHERE ERRNO``, nothing was started; ``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``,
-where STOPPED says that it was signalled first; ``left NAME…`` for what could not be killed. Then the stream ends.
+Orders: C sends SIGTERM to the command, T to all; K sends SIGKILL until all are gone; R and eight bytes, the lease now
+lasts so many milliseconds. Reports, lines of tab-separated fields: ``failed WHERE ERRNO``, nothing was started;
+``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says that it was signalled first; ``left
+NAME…`` for what could not be killed. Then the stream ends.
 
 Where the kernel is not Linux there is no subreaper and no PDEATHSIG: there the command's process group is killed.
 Every import here delays every command, so no typing (4 ms), pathlib or socket.
@@ -32,6 +34,7 @@ import os
 import select
 import signal
 import sys
+import time
 
 TICK_MS = 100  # between looks at the output's size and at who our parent is
 KILL_TICK_MS = 10
@@ -63,12 +66,23 @@ class Launcher:
         self.ended = False  # the command
         self.stopped = False  # it was signalled
         self.killing = False
+        self.limit_at = 0.0  # monotonic
+        self.orders_unread = b""
         self.punched = 0  # up to which offset the output's middle was given back
 
-    def run(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, limit_s: float) -> None:
-        if not self.start(argv, env, folder):
+    def run(
+        self,
+        argv: list[bytes],
+        env: dict[bytes, bytes],
+        folder: bytes,
+        limit_s: float,
+        max_memory: int,
+        leased_s: float | None,
+    ) -> None:
+        if not self.start(argv, env, folder, max_memory):
             return
-        signal.setitimer(signal.ITIMER_REAL, limit_s)  # after the fork, which would not inherit it either: fork(2)
+        self.limit_at = time.monotonic() + limit_s
+        self.stand_at_end_of(leased_s)  # after the fork, which would not inherit it either: fork(2)
         poller = select.poll()
         poller.register(self.channel, select.POLLIN)
         poller.register(self.wakeups, select.POLLIN)
@@ -83,21 +97,48 @@ class Launcher:
             self.punch_output()
             ready = [fd for fd, _ in poller.poll(KILL_TICK_MS if self.killing else TICK_MS)]
             woken_by = os.read(self.wakeups, 4096) if self.wakeups in ready else b""
-            orders = self.orders() if self.channel in ready else b"-"
-            if not orders:
+            if self.channel in ready and not self.read_orders():
                 poller.unregister(self.channel)
-            if b"T" in orders and self.anyone_left():
-                self.signal_all(signal.SIGTERM, tell=True)
-            if not orders or b"K" in orders or signal.SIGALRM in woken_by or os.getppid() != self.parent:
+                self.killing = True
+            if signal.SIGALRM in woken_by or os.getppid() != self.parent:
                 self.killing = True
 
-    def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes) -> bool:
+    def read_orders(self) -> bool:
+        """Do what the runner says; whether it is still there."""
+        try:
+            data = os.read(self.channel, 64)
+        except OSError:
+            data = b""
+        self.orders_unread += data
+        while self.orders_unread:
+            order = self.orders_unread[:1]
+            if order == b"R" and len(self.orders_unread) < 9:
+                break
+            if order == b"R":
+                self.stand_at_end_of(int.from_bytes(self.orders_unread[1:9], "big") / 1000)
+            elif order == b"C" and self.anyone_left() and not self.ended:
+                self.stopped = True
+                send(os.kill, self.command, signal.SIGTERM)
+                send(os.kill, self.command, signal.SIGCONT)
+            elif order == b"T" and self.anyone_left():
+                self.signal_all(signal.SIGTERM, tell=True)
+            elif order == b"K":
+                self.killing = True
+            self.orders_unread = self.orders_unread[9 if order == b"R" else 1 :]
+        return bool(data)
+
+    def stand_at_end_of(self, leased_s: float | None) -> None:
+        """Move the kernel's timer to whichever comes first, the time limit or the end of the lease (None: no lease)."""
+        left_s = self.limit_at - time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
+
+    def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int) -> bool:
         """Fork and exec; report whether that worked."""
         outcome, failure = os.pipe()  # both close on exec, so the end of this pipe says that exec succeeded
         launcher = os.getpid()
         self.command = os.fork()  # one thread here, so no lock is held in the copy
         if self.command == 0:
-            become(argv, env, folder, launcher, failure)
+            become(argv, env, folder, max_memory, launcher, failure)
         os.close(failure)
         failed = os.read(outcome, 64)
         os.close(outcome)
@@ -147,13 +188,6 @@ class Launcher:
             libc.fallocate(1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
             self.punched = end
 
-    def orders(self) -> bytes:
-        """Read what the runner wants; nothing means that it is gone."""
-        try:
-            return os.read(self.channel, 64)
-        except OSError:
-            return b""
-
     def report(self, *fields: str) -> None:
         try:
             os.write(self.channel, ("\t".join(fields) + "\n").encode())
@@ -161,7 +195,9 @@ class Launcher:
             return
 
 
-def become(argv: list[bytes], env: dict[bytes, bytes], folder: bytes, launcher: int, failure: int) -> None:
+def become(
+    argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int, launcher: int, failure: int
+) -> None:
     """Turn this fork into the command, or write why not. Never returns."""
     where = "folder"
     try:
@@ -171,6 +207,8 @@ def become(argv: list[bytes], env: dict[bytes, bytes], folder: bytes, launcher: 
         if os.getppid() != launcher:  # it died before that call
             return
         reset_signals()
+        if max_memory:
+            limit_memory(max_memory)
         os.chdir(folder)
         where = "command"
         os.execvpe(argv[0], argv, env)
@@ -178,6 +216,21 @@ def become(argv: list[bytes], env: dict[bytes, bytes], folder: bytes, launcher: 
         os.write(failure, f"{where} {getattr(error, 'errno', errno.EINVAL)}".encode())
     finally:
         os._exit(127)
+
+
+def limit_memory(most: int) -> None:
+    """Let this process, and each that it starts, allocate no more than *most* bytes; what asks for more is refused it.
+
+    RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would count what is only
+    reserved, too: every thread of a C program reserves 64 MiB that it never touches.
+    """
+    import resource  # few commands have a limit
+
+    which = resource.RLIMIT_DATA if LINUX else resource.RLIMIT_AS
+    _, hard = resource.getrlimit(which)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(which, (most, most))
 
 
 def reset_signals() -> None:
@@ -261,8 +314,9 @@ def main() -> None:
     channel, parent = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(channel, False)
     # marshal: both ends are the same interpreter, and it is built in.
-    argv, env, folder, limit_s = marshal.loads(read_exactly(channel, int.from_bytes(read_exactly(channel, 8), "big")))
-    Launcher(channel, parent).run(argv, env, folder, limit_s)
+    size = int.from_bytes(read_exactly(channel, 8), "big")
+    argv, env, folder, limit_s, max_memory, leased_s = marshal.loads(read_exactly(channel, size))
+    Launcher(channel, parent).run(argv, env, folder, limit_s, max_memory, leased_s)
     os._exit(0)  # there is nothing to finalise
 
 

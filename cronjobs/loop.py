@@ -20,10 +20,23 @@ from cronjobs import events
 from cronjobs.clock import Clock, sleep
 from cronjobs.counts import Counts
 from cronjobs.database import Database
-from cronjobs.ends import Decided, decide_end, lease_of, running_row
-from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError
-from cronjobs.jobtypes import JobType, JobTypes
-from cronjobs.model import CancelledByRequest, Failed, Finished, Interrupted, Job, Released, TimedOut, duration_text
+from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row
+from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrouble
+from cronjobs.handover import ADOPTED, FULL, Handovers
+from cronjobs.hands import Hands
+from cronjobs.intake import AHEAD_S, Intake, Limits
+from cronjobs.jobtypes import JobTypes
+from cronjobs.model import (
+    CancelledByRequest,
+    Failed,
+    Finished,
+    Interrupted,
+    Job,
+    Outcome,
+    Released,
+    TimedOut,
+    duration_text,
+)
 from cronjobs.policy import fits
 from cronjobs.settings import Settings
 from cronjobs.store import leases
@@ -31,10 +44,8 @@ from cronjobs.store.claims import Admission
 from cronjobs.store.leases import Finish, Renewal
 from cronjobs.turn import Order, Turn, Writer
 from cronjobs.watchdog import Watchdog
-from cronjobs.worker import COMMAND_GRACE, Attempt, Ended, Workers
+from cronjobs.worker import Attempt, Ended, Workers, refusal, unbegun
 
-MOST_AHEAD: Final = 250  # claimed before a slot is free for it
-AHEAD_S: Final = 0.05  # how far a claim reaches ahead of what will start
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 UNBEGUN_S: Final = 1.0  # after this, what was claimed ahead goes back: its turn will not come soon
 CUT_LEASE: Final = timedelta(seconds=2)
@@ -43,16 +54,8 @@ PAST_DEADLINE_S: Final = 1.0  # where the watchdog stands
 LINGER_S: Final = 0.25  # what stops when it is told to, at its time-out, still ends in this tick
 LOCKED_PAUSE_S: Final = 0.1  # until the next try for a row that somebody's transaction holds
 BUSY_IS_TROUBLE_S: Final = 3.0  # others write too: waiting for a turn is nothing to tell before this
+HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
 LONGEST_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a caller narrowed a tick to; None: no limit."""
-
-    queue: str | None = None
-    only: str | None = None  # a job type
-    jobs: int | None = None  # how many are claimed at most
 
 
 @dataclass
@@ -71,6 +74,7 @@ class Loop:
     now_read_at: float
     emit: Callable[[events.Event], None]
     before_writing: Callable[[Connection], None]
+    host: str = ""  # long jobs are counted by host
     limits: Limits = field(default_factory=Limits)
     counts: Counts = field(default_factory=Counts)
     trouble: DatabaseError | None = None  # what the last turn's database said; None: it went well
@@ -83,19 +87,18 @@ class Loop:
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
         )
-        self.held: dict[int, Attempt] = {}  # every lease in our hands, by job id
-        self.leased_at: dict[int, float] = {}  # when the statement that last extended it was sent
-        self.adrift: list[Attempt] = []  # their lease is lost, their thread still runs and keeps its slot
-        self.unwritten: list[Ended] = []
-        self.unrecorded: list[Attempt] = []  # overdue, their history row not yet written
+        self.hands = Hands()
+        self.intake = Intake(self.settings.run, self.job_types, self.limits, self.workers.count)
+        self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
         self.stop_by = math.inf
         self.hurry = False  # a second signal: end now
         self.next_renewal = math.inf
         self.next_claim = 0.0
+        self.next_long_claim = 0.0
+        self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.nothing_due = False
         self.gone_by = math.inf  # the process must be gone by then, whatever else is
-        self.typical_s: float | None = None
         self.trouble_pause_s = 0.05
         self.trouble_since = 0.0
         self.trouble_told = False
@@ -123,7 +126,7 @@ class Loop:
             self.stopping = reason
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.stop_by = min(self.clock.monotonic() + grace_s, self.deadline)
-            for attempt in list(self.held.values()):
+            for attempt in list(self.hands.held.values()):
                 attempt.stop.set("shutdown")
         self.workers.wake()
 
@@ -133,7 +136,8 @@ class Loop:
         If one does, the caller must end the process before those leases end, so that no second owner can begin while
         the code still runs here. From the first try on they may be cut, whatever its answer was.
         """
-        self._release(self.workers.take_back())
+        self._collect(0)
+        self._release([*self.workers.take_back(), *self.hands.handing_over()])
         while True:
             self._collect(0)
             stuck = self._stuck()
@@ -147,19 +151,19 @@ class Loop:
 
             done = self._turn(last=write)
             until = min(self.deadline, self.gone_by - LAST_BREATH_S / 2)
-            if done or self.hurry or self.clock.monotonic() >= until:
+            if done or self.hurry or self._is_hopeless() or self.clock.monotonic() >= until:
                 self._tell_unwritten()
-                return bool(stuck or self.adrift)
+                return bool(stuck or self.hands.adrift)
             sleep(max(0.0, min(self.trouble_pause_s, until - self.clock.monotonic())))
 
     def _stuck(self) -> list[Attempt]:
         """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
-        stuck = self._busy()
+        stuck = self.hands.busy()
         for attempt in stuck:
             if attempt.recorded is None:
                 attempt.recorded = "interrupted"
                 attempt.stop.set("shutdown")
-                self.unrecorded.append(attempt)
+                self.hands.unrecorded.append(attempt)
                 self.counts.interrupted += 1
                 self.emit(events.job_still_running(attempt.job, attempt.worker, self.stopping or "end of the tick"))
         return stuck
@@ -167,7 +171,7 @@ class Loop:
     def _tell_unwritten(self) -> None:
         if self.trouble is not None and not self.trouble_told:
             self.emit(events.database_trouble(str(self.trouble)))
-        for ended in self.unwritten:
+        for ended in self.hands.unwritten:
             why = "the database was not there" if self.trouble else "its row stayed locked by another session"
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
@@ -178,27 +182,35 @@ class Loop:
         now = self.clock.monotonic()
         room = 0 if last else self._room(now)
         renew = now >= self.next_renewal and not last
-        if not (self.unwritten or self.unrecorded or room or renew or self.writer.claim_unsettled or last):
+        long = self._long_admission(now) if last is None else None
+        todo = self.hands.unwritten or self.hands.unrecorded or room or renew or long or self.writer.claim_unsettled
+        if not (todo or last):
             return True
         order = Order(
-            ends=[(ended, self._decide(ended)) for ended in self.unwritten],
-            overdue=[self._overdue_row(attempt) for attempt in self.unrecorded],
-            held=[lease_of(attempt.job) for attempt in self.held.values()],
+            ends=[(ended, self._decide(ended)) for ended in self.hands.unwritten],
+            overdue=[self._overdue_row(attempt) for attempt in self.hands.unrecorded],
+            held=self.hands.leases(),
             renew=renew,
             room=room,
-            admission=self._admission(),
+            admission=self.intake.admission(timedelta(seconds=self.deadline - now), self.hands),
+            long=long,
+            long_jobs=self.settings.run.long_jobs - len(self.hands.handing_over()),
+            long_room=self.intake.left(),
+            host=self.host,
             last=last,
         )
         try:
             turn = self.writer.write(order)
         except BadValue as error:
-            if self.unwritten and self._write_one_by_one():
+            if self.hands.unwritten and self._write_one_by_one():
                 return last is None
             return self._note_trouble(error)
         except DatabaseError as error:
             return self._note_trouble(error)
         self._well()
         self._after(turn)
+        if long is not None:
+            self.next_long_claim = turn.sent + POLL_S
         if room:
             self.nothing_due = len(turn.claimed) < room
             self.next_claim = turn.sent + POLL_S if self.nothing_due else 0.0
@@ -208,12 +220,12 @@ class Loop:
 
     def _write_one_by_one(self) -> bool:
         """One bad value must not hold up a batch: each end for itself; whether the database was there for all."""
-        for ended in list(self.unwritten):
+        for ended in list(self.hands.unwritten):
             try:
                 turn = self.writer.write_one((ended, self._decide(ended)))
             except BadValue as error:  # in no form: its lease runs out, and the next tick finds it lost
-                self.unwritten = [other for other in self.unwritten if other is not ended]
-                self._forget(ended)
+                self.hands.unwritten = [other for other in self.hands.unwritten if other is not ended]
+                self._forget(ended.attempt)
                 self.emit(events.database_trouble(str(error)))
             except DatabaseError as error:
                 self._note_trouble(error)
@@ -223,27 +235,17 @@ class Loop:
         self._well()
         return True
 
-    def _admission(self) -> Admission:
-        remaining = timedelta(seconds=self.deadline - self.clock.monotonic())
-        known = {n: t for n, t in self.job_types.types.items() if self.limits.only in (None, n)}
-        return Admission(
-            known=known.keys(),
-            fitting=[name for name, job_type in known.items() if fits(_whole_time(job_type), remaining)],
-            remaining_s=remaining.total_seconds(),
-            longest_s=self.settings.run.budget.total_seconds(),
-            queue=self.limits.queue,
-        )
-
     # --- after the commit ---------------------------------------------------------------------------------------------
 
     def _after(self, turn: Turn) -> None:
-        self.unrecorded = [a for a in self.unrecorded if a.job.id not in turn.recorded and a.job.id in self.held]
-        settled = turn.written.written | turn.written.lost
-        self.unwritten = [ended for ended in self.unwritten if ended.attempt.job.id not in settled]
+        self.hands.recorded(turn.recorded)
+        self.hands.settle(turn.written.written | turn.written.lost)
         for ended, decided in turn.ends:
             job_id = decided.finish.lease.job_id
             if job_id in turn.written.written:
-                self._forget(ended)
+                self._forget(ended.attempt)
+                if job_id in turn.written.called_off:
+                    decided = called_off(decided, turn.written.called_off[job_id])
                 self.counts.count(decided, ended.attempt.recorded)
                 if isinstance(decided.finished.outcome, Released):
                     self.emit(events.job_released(ended.attempt.job))
@@ -251,7 +253,7 @@ class Loop:
                     policy = self.job_types.policy(ended.attempt.job.job_type, self.settings)
                     self.emit(events.job_ended(decided.finished, decided.transition, policy))
             elif job_id in turn.written.lost:
-                self._forget(ended)
+                self._forget(ended.attempt)
                 # Given back by a COMMIT without an answer, and taken by another: of this attempt nothing is missing.
                 if not isinstance(decided.finished.outcome, Released):
                     self._tell_lost(ended.attempt)
@@ -260,7 +262,7 @@ class Loop:
         if turn.database_now is not None:
             self.database_now, self.now_read_at = turn.database_now, turn.sent
         self._begin(turn.settled, turn.sent, late=True)
-        self._begin(turn.claimed, turn.sent)
+        self._begin([*turn.claimed, *turn.long], turn.sent)
 
     def _begin(self, jobs: Sequence[Job], sent: float, late: bool = False) -> None:
         """Hand claimed jobs to the workers; of those found *late* only what still fits into the tick."""
@@ -271,44 +273,52 @@ class Loop:
             timeout = job_type.timeout
             if job.timeout_s is not None:
                 timeout = timedelta(seconds=min(LONGEST_TIMEOUT_S, job.timeout_s))  # NaN too gives the first
-            attempt = self.held[job.id] = Attempt(job, job_type, timeout, claimed=sent)
-            self.leased_at[job.id] = sent
-            self.counts.claimed += 1
+            attempt = Attempt(job, job_type, timeout, claimed=sent, lease_s=self.settings.run.lease.total_seconds())
+            self.hands.take(attempt, sent)
+            self.counts.claimed = self.intake.claimed = self.counts.claimed + 1
             self.emit(events.job_claimed(job))
-            remaining = timedelta(seconds=self.deadline - self.clock.monotonic())
-            if self.stopping is not None or (late and not fits(timeout, remaining)):
-                self._release([attempt])
-            else:
-                self.workers.hand(attempt)
+            self._begin_one(attempt, late)
         if jobs:
             self.next_renewal = min(self.next_renewal, sent + self._heartbeat_s())
 
+    def _begin_one(self, attempt: Attempt, late: bool) -> None:
+        long = attempt.timeout > self.settings.run.budget
+        remaining = timedelta(seconds=self.deadline - self.clock.monotonic())
+        if self.stopping is not None or (late and not long and not fits(attempt.timeout, remaining)):
+            self._release([attempt])
+        elif long and refusal(attempt) is None:
+            self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
+        else:
+            self.workers.hand(attempt)
+
+    def begin_adopted(self, attempt: Attempt, sent: float) -> None:
+        """Run an attempt whose lease this process has adopted, by a statement sent at the monotonic instant *sent*."""
+        self.hands.take(attempt, sent)
+        self.counts.claimed = self.intake.claimed = self.counts.claimed + 1
+        self.next_renewal = sent + self._heartbeat_s()
+        self._move_watchdog()
+        self.workers.hand(attempt)
+
     def _after_renewal(self, renewal: Renewal, sent: float) -> None:
-        for job_id in renewal.renewed & self.held.keys():
-            self.leased_at[job_id] = sent
-        for job_id in renewal.cancel_requested & self.held.keys():
-            self.held[job_id].stop.set("cancelled")
-        for job_id in renewal.lost & self.held.keys():
+        self.hands.renewed(renewal.renewed, sent)
+        for job_id in renewal.cancel_requested & self.hands.held.keys():
+            self.hands.held[job_id].stop.set("cancelled")
+        for job_id in renewal.lost & self.hands.held.keys():
             self._lose(job_id)
-        locked = self.held.keys() - renewal.renewed  # by someone's open transaction: come back soon
+        locked = self.hands.held.keys() - renewal.renewed  # by someone's open transaction: come back soon
         self.next_renewal = sent + (min(0.25, self._heartbeat_s()) if locked else self._heartbeat_s())
 
-    def _forget(self, ended: Ended) -> None:
-        self.held.pop(ended.attempt.job.id, None)
-        self.leased_at.pop(ended.attempt.job.id, None)
-        if not self.held:
+    def _forget(self, attempt: Attempt) -> None:
+        self.hands.forget(attempt.job.id)
+        if not self.hands.held:
             self.next_renewal = math.inf
 
     def _lose(self, job_id: int) -> None:
         """The lease was taken over or ran out: stop the code, forget the job, record nothing."""
-        attempt = self.held.pop(job_id)
-        self.leased_at.pop(job_id, None)
-        ended = any(end.attempt is attempt for end in self.unwritten)
-        self.unwritten = [end for end in self.unwritten if end.attempt is not attempt]
+        attempt = self.hands.lose(job_id)
         attempt.stop.set("lease lost")
-        if attempt.started is not None and not ended:
-            self.adrift.append(attempt)
-        self._tell_lost(attempt)
+        if not attempt.handed_over:  # else by its own process, which is as it should be
+            self._tell_lost(attempt)
 
     def _tell_lost(self, attempt: Attempt) -> None:
         self.counts.lease_lost += 1
@@ -318,7 +328,7 @@ class Loop:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
         lease_s = self.settings.run.lease.total_seconds()
         margin_s = min(2.0, lease_s / 10)
-        first = min(list(self.leased_at.values()), default=math.inf)
+        first = self.hands.first_leased()
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first + lease_s - margin_s, self.gone_by))
 
     def _note_trouble(self, error: DatabaseError) -> bool:
@@ -332,6 +342,11 @@ class Loop:
             self.trouble_told = True
         self.trouble_pause_s = min(1.0, self.trouble_pause_s * 2) * random.uniform(0.8, 1.2)
         return False
+
+    def _is_hopeless(self) -> bool:
+        """Whether the trouble is one that stays, and nothing of ours waits to be written or renewed."""
+        stays = self.trouble is not None and not isinstance(self.trouble, TransientTrouble)
+        return stays and not self.hands.held
 
     def _well(self) -> None:
         self.trouble, self.trouble_pause_s = None, 0.05
@@ -353,29 +368,50 @@ class Loop:
     def _next_end(self, until: float, may_wait: bool) -> Ended | None:
         """The next end that is there. With many short jobs in hand, wait a little, so that one write takes a heap."""
         left = until - self.clock.monotonic()
-        if may_wait and left > 0 and len(self.held) - len(self.unwritten) > max(self.workers.count, self._ahead() // 2):
+        if (
+            may_wait
+            and left > 0
+            and len(self.hands.held) - len(self.hands.unwritten) > max(self.workers.count, self.intake.ahead() // 2)
+        ):
             return self.workers.ended.get(timeout=left)
         return self.workers.ended.get_nowait()
 
     def _take(self, ended: Ended) -> None:
         attempt = ended.attempt
-        self.adrift = [other for other in self.adrift if other is not attempt]
-        if self.held.get(attempt.job.id) is not attempt:
+        if ended.answer is not None:
+            self._answered(attempt, ended.answer)
+            return
+        self.hands.came_back(attempt)
+        if not self.hands.holds(attempt):
             return  # its lease is lost: whatever it did, nothing of it is recorded
         if isinstance(ended.finished.outcome, Released):
             self._release([attempt])
             return
         self.nothing_due, self.next_claim = False, 0.0  # it may have enqueued more
-        seconds = ended.finished.duration.total_seconds()
-        self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
+        self.intake.note(ended.finished.duration)
         if attempt.stop.reason == "cancelled" and isinstance(ended.finished.outcome, Failed | Interrupted | TimedOut):
             # Whatever it raised on its way out: somebody called it off, and it is not tried again.
             ended = Ended(attempt, replace(ended.finished, outcome=CancelledByRequest()), ended.at)
+        elif attempt.stop.reason == "shutdown" and attempt.has_process and _was_terminated(ended.finished.outcome):
+            # Whoever stops a whole service (systemd) sends the signal to its children, too.
+            ended = Ended(attempt, replace(ended.finished, outcome=Interrupted()), ended.at)
         elif attempt.recorded == "timed_out" and isinstance(ended.finished.outcome, Failed | Interrupted):
             # It ended after its time-out, by an error: it timed out. A result would have counted.
             late = replace(ended.finished, outcome=self._timed_out(attempt))
             ended = Ended(attempt, late, ended.at)
-        self.unwritten.append(ended)
+        self.hands.unwritten.append(ended)
+
+    def _answered(self, attempt: Attempt, answer: str) -> None:
+        """What became of a long job's way to a process of its own."""
+        if answer == ADOPTED:
+            self._forget(attempt)
+            self.counts.handed_over += 1
+            self.emit(events.job_handed_over(attempt.job, attempt.timeout))
+            return
+        self.next_long_claim = math.inf  # the next tick tries again
+        if answer != FULL:
+            self.emit(events.not_handed_over(attempt.job, answer))
+        self._release([attempt])
 
     def _decide(self, ended: Ended) -> Decided:
         now = self.clock.monotonic()
@@ -393,16 +429,16 @@ class Loop:
         """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
         self._collect(0)  # what ended while a turn took its time is not overdue
         now = self.clock.monotonic()
-        for attempt in self._busy():
+        for attempt in self.hands.busy():
             if attempt.recorded is None and now >= attempt.overdue_at:
                 attempt.recorded, attempt.recorded_at = "timed_out", now
                 attempt.stop.set("timeout")
-                self.unrecorded.append(attempt)
+                self.hands.unrecorded.append(attempt)
                 self.counts.timed_out += 1
                 self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
 
     def _lingers_until(self) -> float:
-        return max((a.recorded_at + LINGER_S for a in self.held.values() if a.recorded is not None), default=0.0)
+        return max((a.recorded_at + LINGER_S for a in self.hands.held.values() if a.recorded is not None), default=0.0)
 
     def _timed_out(self, attempt: Attempt) -> TimedOut:
         return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}")
@@ -416,58 +452,48 @@ class Loop:
     def _give_back_what_waits(self) -> None:
         """Jobs claimed ahead behind ones that turn out slow: other runners shall have them."""
         now = self.clock.monotonic()
-        waits = any(attempt.started is None and now - attempt.claimed > UNBEGUN_S for attempt in self.held.values())
+        waits = any(attempt.started is None and now - attempt.claimed > UNBEGUN_S for attempt in self.hands.busy())
         if waits or self.stopping is not None:
             self._release(self.workers.take_back())
 
     def _release(self, attempts: list[Attempt]) -> None:
         now = self.clock.monotonic()
-        taken = {id(ended.attempt) for ended in self.unwritten}
+        taken = {id(ended.attempt) for ended in self.hands.unwritten}
         for attempt in attempts:
-            if self.held.get(attempt.job.id) is attempt and id(attempt) not in taken:
-                self.unwritten.append(Ended(attempt, Finished(attempt.job, Released()), now))
-                self.typical_s = None  # and claim no further ahead until the pace is known again
-
-    def _busy(self) -> list[Attempt]:
-        """What is claimed and has not ended, begun or not."""
-        ended = {id(end.attempt) for end in self.unwritten}
-        return [attempt for attempt in self.held.values() if id(attempt) not in ended]
+            if self.hands.holds(attempt) and id(attempt) not in taken:
+                outcome = unbegun(attempt) or Released()
+                self.hands.unwritten.append(Ended(attempt, Finished(attempt.job, outcome), now))
+                self.intake.typical_s = None  # and claim no further ahead until the pace is known again
 
     def _room(self, now: float) -> int:
-        """How many jobs to claim now: free slots, and what will start within about 50 ms."""
         if self.stopping is not None or now < self.next_claim or now >= self.deadline:
             return 0
-        busy = self._busy()
-        overdue = sum(attempt.recorded is not None for attempt in busy)
-        slots = self.workers.count - overdue - len(self.adrift)
-        if slots <= 0:
-            return 0
-        room = slots + self._ahead() - (len(busy) - overdue)
-        if self.limits.jobs is not None:
-            room = min(room, self.limits.jobs - self.counts.claimed)
-        return max(0, room)
+        return self.intake.room(self.hands)
 
-    def _ahead(self) -> int:
-        """How many jobs will start within about 50 ms; one worker takes one at a time, in exact order."""
-        if self.workers.count == 1 or self.typical_s is None:
-            return 0
-        return min(MOST_AHEAD, int(self.workers.count * AHEAD_S / max(self.typical_s, 0.0001)))
+    def _long_admission(self, now: float) -> Admission | None:
+        """Which long jobs to look for now, if it is time to, and time enough to hand them over; else None."""
+        if self.stopping is not None or now < self.next_long_claim or self.deadline - now < self.handover_s:
+            return None
+        return self.intake.long_admission()
 
     def _ended(self) -> str | None:
         now = self.clock.monotonic()
-        busy = self._busy()
+        busy = self.hands.busy()
         working = [attempt for attempt in busy if attempt.recorded is None]
         if self.hurry:
             return f"{self.stopping}, twice"
         if now >= self.deadline:
             return "time is up"
-        if self.stopping is not None and (not busy or now >= self.stop_by):
+        if self._is_hopeless():
+            return "the database takes no writes"
+        handing_over = self.hands.handing_over()
+        if self.stopping is not None and (not (busy or handing_over) or now >= self.stop_by):
             return self.stopping
-        if self.unwritten or self.trouble is not None or now < self._lingers_until():
+        if self.hands.unwritten or handing_over or self.trouble is not None or now < self._lingers_until():
             return None
-        if self.limits.jobs is not None and self.counts.claimed >= self.limits.jobs and not working:
+        if self.intake.left() <= 0 and not working:
             return "the limit is reached"
-        if len(busy) - len(working) + len(self.adrift) >= self.workers.count:
+        if len(busy) - len(working) + len(self.hands.adrift) >= self.workers.count:
             return "no slot will come free"
         if not busy and self.nothing_due:
             return "nothing is due"
@@ -483,11 +509,11 @@ class Loop:
         moments = [self.deadline, self.stop_by, self.next_renewal]
         if now < self._lingers_until():
             moments.append(self._lingers_until())
-        if self.unwritten or self.unrecorded:  # their rows are locked by someone else
+        if self.hands.unwritten or self.hands.unrecorded:  # their rows are locked by someone else
             moments.append(now + LOCKED_PAUSE_S)
-        if self.stopping is None and len(self._busy()) + len(self.adrift) < self.workers.count:
+        if self.stopping is None and len(self.hands.busy()) + len(self.hands.adrift) < self.workers.count:
             moments.append(self.next_claim)
-        for attempt in self.held.values():
+        for attempt in self.hands.busy():
             if attempt.started is None:
                 moments.append(attempt.claimed + UNBEGUN_S + 0.01)
             elif attempt.recorded is None:
@@ -498,6 +524,5 @@ class Loop:
         return self.settings.run.lease.total_seconds() / 4
 
 
-def _whole_time(job_type: JobType) -> timedelta:
-    """What a job may take of the tick: its time-out, and for a command the grace after it."""
-    return job_type.timeout + COMMAND_GRACE if job_type.command is not None else job_type.timeout
+def _was_terminated(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and outcome.error_type in ("SIGTERM", "SIGINT")

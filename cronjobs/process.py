@@ -1,8 +1,9 @@
-"""One attempt of a declared command, in a process of its own: started, watched, stopped, and told as an outcome.
+"""One attempt in a process of its own, a declared command or a handler: started, watched, stopped, told as an outcome.
 
-An argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can become an
-option or a command. ``launcher`` stands between: it answers for every process that the command starts, and for all of
-them dying with this one. What is decided is decided here; see ``run_command`` for the rules.
+A command is an argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can
+become an option or a command. A handler runs in ``child``. ``launcher`` stands between: it answers for every process
+that is started there, and for all of them dying with this one. What is decided is decided here; see ``run_command`` and
+``run_handler`` for the rules.
 
 Output goes to a file, never a pipe: whoever inherits a pipe keeps ``communicate()`` waiting, and a busy runner would
 hold up the command. The file has no name, so nothing remains of it whatever dies.
@@ -27,7 +28,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Final, Protocol
@@ -35,6 +36,7 @@ from typing import Final, Protocol
 from cronjobs.clock import Clock
 from cronjobs.model import (
     CancelledByRequest,
+    ExitCodes,
     Failed,
     Interrupted,
     Job,
@@ -45,6 +47,7 @@ from cronjobs.model import (
     duration_text,
 )
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, CappedText, clean, one_line
+from cronjobs.wire import Request, read_outcome, write_reason
 
 POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
 LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> >(tee log)`` outlives its shell
@@ -55,16 +58,13 @@ LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 
 
 @dataclass(frozen=True)
-class ExitCodes:
-    """What exit statuses mean. One in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy."""
-
-    success: frozenset[int] = frozenset({0})
-    permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR, EX_CONFIG: sysexits(3)
-
-
-@dataclass(frozen=True)
 class Command:
-    """What to run: ``env`` is the whole environment, ``stdin`` the payload as JSON, ``grace`` from TERM to KILL."""
+    """What to run: ``env`` is the whole environment, ``stdin`` the payload as JSON, ``grace`` from TERM to KILL.
+
+    ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each process of
+    it; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: it gets the SIGTERM by itself, and
+    what it started only once it has ended.
+    """
 
     argv: tuple[str, ...]
     folder: Path
@@ -73,6 +73,18 @@ class Command:
     timeout: timedelta
     grace: timedelta
     exit_codes: ExitCodes = field(default_factory=ExitCodes)
+    shutdown_grace: timedelta | None = None
+    max_memory: int | None = None
+    keep_open: tuple[int, ...] = ()
+    term_alone: bool = False
+
+    def grace_for(self, reason: str) -> timedelta:
+        match reason:
+            case "lease lost":  # another runner may be starting it
+                return timedelta(0)
+            case "shutdown":
+                return self.shutdown_grace or self.grace
+        return self.grace
 
 
 class StopSignal(Protocol):
@@ -105,7 +117,12 @@ def command_environment(
 
 
 def run_command(
-    command: Command, stop: StopSignal, *, clock: Clock, on_output: Callable[[str], None] | None = None
+    command: Command,
+    stop: StopSignal,
+    *,
+    clock: Clock,
+    lease: Callable[[], float] | None = None,
+    on_output: Callable[[str], None] | None = None,
 ) -> tuple[Outcome, str | None]:
     """Run *command* to its end; return its outcome, and its output cleaned and capped (None: there was none).
 
@@ -115,43 +132,138 @@ def run_command(
     What a command leaves running when it ends is ended too, and named in the output; that does not make it fail.
 
     A command that could not be started is a failed attempt, retried: a file may be missing only while a deploy replaces
-    it. *on_output* is handed what is printed, as it comes, for a person who watches; what it raises ends the command.
+    it. *lease* says until when the lease is ours, on the monotonic clock: should this process be frozen then, the
+    command is killed without it (None: nobody minds). *on_output* is handed what is printed, as it comes, for a person
+    who watches; what it raises ends the command.
     """
     if stop.reason is not None:
         return _stopped(command, stop.reason, _Ending()), None
     try:
-        child = _Child(command)
+        end = _attend(command, stop, clock, lease, on_output)
     except (OSError, ValueError) as error:  # no process, no temporary file; a character that no argument can hold
         return Failed(_sentence(f"the command could not be started: {error}"), "StartError"), None
-    with child:
-        reason = _watch(child, command, stop, clock, on_output)
+    return _outcome(command, end.ending, end.reason, _last_line(end.output.text())), end.output.text()
+
+
+def run_handler(
+    request: Request,
+    stop: StopSignal,
+    *,
+    env: Mapping[str, str],
+    timeout: timedelta,
+    grace: timedelta,
+    max_memory: int | None,
+    clock: Clock,
+    lease: Callable[[], float] | None = None,
+    on_output: Callable[[str], None] | None = None,
+) -> tuple[Outcome, str | None]:
+    """Run a Python handler in an interpreter of its own, to the same rules as a command; return outcome and output.
+
+    What the handler returned or raised comes back as it is, and a result counts also when it came after the SIGTERM:
+    unlike an exit 0 it cannot be mistaken. So that it is one, the SIGTERM is for the handler's process alone: one whose
+    ``subprocess.run`` we ended might know nothing of it, and return as if all were done. A process that ends without a
+    word crashed: a failure, named by its signal.
+    """
+    with tempfile.TemporaryFile() as answer:
+        command = Command(
+            # -P: not the working folder first, where a file of the user's may be named like a module of the library.
+            # -u: what it printed is in the file before whatever kills it.
+            argv=(sys.executable, "-P", "-u", "-m", "cronjobs.child", str(answer.fileno())),
+            folder=request.folder,
+            env=env,
+            stdin=request.encode(),
+            timeout=timeout,
+            grace=grace,
+            exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
+            shutdown_grace=timedelta(seconds=request.grace_s),
+            max_memory=max_memory,
+            keep_open=(answer.fileno(),),
+            term_alone=True,
+        )
+        if stop.reason is not None:
+            return _stopped(command, stop.reason, _Ending()), None
+        try:
+            end = _attend(command, stop, clock, lease, on_output, lambda reason: write_reason(answer.fileno(), reason))
+        except OSError as error:
+            return Failed(_sentence(f"no process could be started for it: {error}"), "StartError"), None
+        said = read_outcome(answer.fileno())
+    output = end.output.text()
+    if isinstance(said, TimedOut):
+        said = replace(said, error=_timed_out(timeout))  # it counted from its own start
+    if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
+        return said, output
+    if end.reason is None and end.ending.status == 0:
+        return Failed(_sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
+    # After a crash the last lines are those of faulthandler, which are for the output.
+    crashed = end.ending.status is not None and end.ending.status < 0
+    outcome = _outcome(command, end.ending, end.reason, "" if crashed else _last_line(output))
+    if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
+        outcome = replace(outcome, traceback=said.traceback)
+    return outcome, output
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a process ended; ``reason``: why it was stopped, None if it was not."""
+
+    ending: _Ending
+    reason: str | None
+    output: CappedText
+
+
+def _attend(
+    command: Command,
+    stop: StopSignal,
+    clock: Clock,
+    lease: Callable[[], float] | None,
+    on_output: Callable[[str], None] | None,
+    tell: Callable[[str], None] = lambda _reason: None,
+) -> _End:
+    """Start *command* and stay until nothing of it is left; *tell* is called with a reason before the SIGTERM."""
+    leased_s = lease() - clock.monotonic() if lease is not None else None
+    with _Child(command, leased_s) as child:
+        reason = _watch(child, command, stop, clock, lease, on_output, tell)
         output = child.output()
-    outcome = _outcome(command, child.ending, reason, _last_line(output.text()))
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
         names = ", ".join(child.ending.signalled)
-        output.write(f"\n[cronjobs] ended what the command had left running: {names}\n")
-    return outcome, output.text()
+        output.write(f"\n[cronjobs] ended what it had left running: {names}\n")
+    return _End(child.ending, reason, output)
 
 
 def _watch(
-    child: _Child, command: Command, stop: StopSignal, clock: Clock, on_output: Callable[[str], None] | None
+    child: _Child,
+    command: Command,
+    stop: StopSignal,
+    clock: Clock,
+    lease: Callable[[], float] | None,
+    on_output: Callable[[str], None] | None,
+    tell: Callable[[str], None],
 ) -> str | None:
     """Wait until nothing of the command is left; return why it was stopped, None if it was not."""
     deadline = clock.monotonic() + command.timeout.total_seconds()
-    grace = command.grace.total_seconds()
+    kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
+    ended = False
     plan: deque[tuple[float, bytes]] = deque()  # what to do when, once it has to end
     wait = POLL_S
+    leased_until = lease() if lease is not None else 0.0
     while not child.gone:
         child.listen(wait)
+        if lease is not None and (until := lease()) > leased_until:
+            leased_until = until
+            child.order(_RENEWED + int(max(0.0, until - clock.monotonic()) * 1000).to_bytes(8, "big"))
         if on_output is not None and (news := child.new_output()):
             on_output(news)
         now = clock.monotonic()
-        if not plan and child.ending.status is not None:
-            pause = now + LEFTOVER_PAUSE_S
-            plan = _steps(pause, max(pause, min(pause + LEFTOVER_GRACE_S, deadline + grace)))
+        if not ended and child.ending.status is not None:
+            ended = True
+            if not plan or (command.term_alone and now < kill_by):
+                pause = now + LEFTOVER_PAUSE_S
+                plan = _steps(pause, max(pause, min(pause + LEFTOVER_GRACE_S, kill_by)))
         elif not plan and (reason := _why_stop(child, stop, now >= deadline)):
-            plan = _steps(now, now if reason == "lease lost" else now + grace)
+            tell(reason)
+            kill_by = now + command.grace_for(reason).total_seconds()
+            plan = _steps(now, kill_by, _TERM_COMMAND if command.term_alone else _TERM)
         while plan and plan[0][0] <= now:
             _, order = plan.popleft()
             child.order(order)
@@ -161,13 +273,15 @@ def _watch(
     return reason
 
 
+_TERM_COMMAND: Final = b"C"
 _TERM: Final = b"T"
 _KILL: Final = b"K"
+_RENEWED: Final = b"R"  # and for how many milliseconds
 _GIVE_UP: Final = b""  # the launcher itself does not answer
 
 
-def _steps(term_at: float, kill_at: float) -> deque[tuple[float, bytes]]:
-    return deque([(term_at, _TERM), (kill_at, _KILL), (kill_at + LAUNCHER_GRACE_S, _GIVE_UP)])
+def _steps(term_at: float, kill_at: float, term: bytes = _TERM) -> deque[tuple[float, bytes]]:
+    return deque([(term_at, term), (kill_at, _KILL), (kill_at + LAUNCHER_GRACE_S, _GIVE_UP)])
 
 
 def _why_stop(child: _Child, stop: StopSignal, overdue: bool) -> str | None:
@@ -211,8 +325,9 @@ def _exited(codes: ExitCodes, status: int, last_line: str) -> Outcome:
     if status < 0:
         name = _signal_name(-status)
         hint = " (by hand, or because memory ran out)" if -status == signal.SIGKILL else ""
-        return Failed(_sentence(f"killed by {name}{hint}", last_line), name)
-    return Failed(_sentence(f"exit status {status}", last_line), f"exit-{status}", permanent=status in codes.permanent)
+        return Failed(_sentence(f"killed by {name}{hint}", last_line), name, kinds=(name,))
+    said, kind = _sentence(f"exit status {status}", last_line), f"exit-{status}"
+    return Failed(said, kind, permanent=status in codes.permanent, kinds=(kind,))
 
 
 def _stopped(command: Command, reason: str, ending: _Ending, last_line: str = "") -> Outcome:
@@ -228,7 +343,11 @@ def _stopped(command: Command, reason: str, ending: _Ending, last_line: str = ""
             said = f"stopped: its output took more than {DISK_LIMIT // 1024**2} MiB of disk{still}"
             return Failed(_sentence(said, last_line), "TooMuchOutput")
     killed = f" and a grace of {duration_text(command.grace)}, killed" if ending.status == -signal.SIGKILL else ""
-    return TimedOut(_sentence(f"timed out after {duration_text(command.timeout)}{killed}{still}", last_line))
+    return TimedOut(_sentence(f"{_timed_out(command.timeout)}{killed}{still}", last_line))
+
+
+def _timed_out(timeout: timedelta) -> str:
+    return f"timed out after {duration_text(timeout)}"
 
 
 def _not_started(command: Command, where: str, number: int) -> Failed:
@@ -279,7 +398,7 @@ def _last_line(output: str | None) -> str:
 class _Child:
     """The launcher, the socket to it, and the command's files. Leaving the ``with`` ends whatever is left."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, leased_s: float | None) -> None:
         self.ending = _Ending()
         self.gone = False
         self._unread = b""
@@ -291,6 +410,8 @@ class _Child:
                 {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()},
                 os.fsencode(command.folder),
                 (command.timeout + command.grace).total_seconds() + 1,
+                command.max_memory or 0,
+                leased_s,
             )
         )
         # A payload has no size that fits every pipe, and writing to one would need a thread.
@@ -310,7 +431,7 @@ class _Child:
                         stdin=stdin,
                         stdout=self._output,
                         stderr=self._output,
-                        pass_fds=[theirs.fileno()],
+                        pass_fds=[theirs.fileno(), *command.keep_open],
                         start_new_session=True,
                     )
             except BaseException:

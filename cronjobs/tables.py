@@ -401,11 +401,13 @@ effects = Table(
     Column("recorded_at", Instant),
     Column("result", Json),
     PrimaryKeyConstraint("key"),
-    CheckConstraint("state IN ('begun', 'recorded', 'stopped')", name="state"),
+    # skipped and stopped: begun, no result known, and its on_unknown decided so; see effects.py.
+    CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *_instants("begun_at", "recorded_at"),
 )
 Index("cronjobs_effects_job_idx", effects.c.job_id)
+Index("cronjobs_effects_begun_idx", effects.c.begun_at)
 
 queues = Table(
     "cronjobs_queues",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -19,12 +21,15 @@ from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
 from cronjobs.ends import decide_end, outcome_of_expired
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
-from cronjobs.identity import Identity
+from cronjobs.identity import Identity, is_gone
+from cronjobs.intake import Limits
 from cronjobs.jobtypes import JobTypes
-from cronjobs.loop import PAST_DEADLINE_S, Limits, Loop
+from cronjobs.leftovers import keep_orphans, left_behind
+from cronjobs.loop import PAST_DEADLINE_S, Loop
 from cronjobs.materialise import materialise
-from cronjobs.model import Finished, Lost
+from cronjobs.model import Finished, Job, Lost
 from cronjobs.ownership import is_ours
+from cronjobs.patience import first_look, patiently
 from cronjobs.settings import Settings
 from cronjobs.store import claims, leases, meta, ticks
 from cronjobs.store.ticks import Overview, PruneBefore
@@ -36,6 +41,7 @@ from cronjobs.worker import Surroundings, Workers
 RECOVER_BATCH: Final = 200
 PRUNE_EVERY: Final = timedelta(hours=1)
 PRUNE_BATCH: Final = 2000
+PATIENT_SHARE: Final = 0.5  # of the tick, for parts before the work to try again
 SPARE_TIME_S: Final = 10.0  # what must be left of the tick for it to prune
 WRONG_CLOCK: Final = timedelta(days=1)
 SKEW: Final = timedelta(seconds=60)
@@ -88,6 +94,7 @@ class Tick:
     limits: Limits = field(default_factory=Limits)
     say_not_started: bool = False
     on_output: Callable[[str], None] | None = None
+    waits_for_long_jobs: bool = False  # then a signal is for them, too
     fire_schedules: bool = True  # else the definitions stay as they are, and no occurrence is settled
 
     def __post_init__(self) -> None:
@@ -99,6 +106,8 @@ class Tick:
         self.started_at: datetime | None = None
         self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
         self.database_gone = False
+        self.tried_again = False  # so that what the parts before the work made is not known for certain
+        self.dead: list[str] = []  # runners of this host that hold leases and are no more
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
@@ -107,43 +116,60 @@ class Tick:
         result = self.result
         result.faults += len(self.settings.problems)
         self.database.give_up_at = self.deadline
+        self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
         with self._signals():
-            seen = self._look()
-            with self._part():
-                if seen.expired:
-                    result.recovered = self._recover()
-            with self._part():
-                if self.fire_schedules:
-                    self._sync(seen)
-                    if seen.schedules_due and self._go_on():
-                        self._materialise()
-            with self._part():
-                if (seen.jobs_due or result.recovered or result.occurrences.get("enqueued")) and self._go_on():
-                    self._load_handlers()
-                    self._work()
-                    self._tell_waiting()
-            with self._part():
-                self._prune(seen)
-            with self._part():
-                self._record()
+            seen = first_look(self._look, self.clock)
+            if seen.expired or self.dead:
+                self._part(self._recover)
+            if self.fire_schedules:
+                self._part(partial(self._fire_schedules, seen))
+            made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
+            if (seen.jobs_due or made) and self._go_on():
+                self._part(self._work, retry_until=0)  # the loop tries its turns again itself
+                self._part(self._tell_waiting)
+                self._tell_left_behind()
+            self._part(partial(self._prune, seen))
+            self._part(self._record, retry_until=self.deadline)
         return result
 
-    @contextmanager
-    def _part(self) -> Iterator[None]:
-        """One part of a tick. What the database refuses in it does not keep the others from their turn."""
+    @property
+    def long_jobs(self) -> list[subprocess.Popen[bytes]]:
+        """The processes that this tick handed long jobs to; they outlive it."""
+        return self.loop.handovers.started if self.loop is not None else []
+
+    def _part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
+        """One part of a tick, safe to repeat. What the database refuses in it does not keep the others from their turn.
+
+        Trouble that passes is tried again, for a share of the tick: what is left then is the work's.
+        """
+        until = self.patient_until if retry_until is None else retry_until
         try:
-            yield
+            patiently(do, clock=self.clock, until=until, go_on=self._go_on, note=self._note_trouble)
         except DatabaseError as error:
-            self.database_gone = self.database_gone or isinstance(error, DatabaseUnreachable | DatabaseBusy)
+            # On PostgreSQL a lock is one table's, and the other parts may not need that.
+            gone = isinstance(error, DatabaseUnreachable) or (
+                isinstance(error, DatabaseBusy) and self.database.is_sqlite
+            )
+            self.database_gone = self.database_gone or gone
             self.result.trouble = str(error)
             self.emit(events.database_trouble(str(error)))
+
+    def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
+        self.tried_again = True
+        self.emit(events.database_tried_again(str(error), failures, pause_s))
+
+    def _fire_schedules(self, seen: Overview) -> None:
+        self._sync(seen)
+        if seen.schedules_due and self._go_on():
+            self._materialise()
 
     def _look(self) -> Overview:
         mark = fingerprint(self.settings)
         with self.database.read() as connection:
             meta.require_schema(connection)
             sent = self.clock.monotonic()
-            seen = ticks.overview(connection, host=self.identity.host, fingerprint=mark)
+            seen = ticks.overview(connection, host=self.identity.host, place=self.identity.place, fingerprint=mark)
+            self.dead = self._dead_runners(connection) if seen.held_here else []
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
         self.fingerprint = seen.last_fingerprint
@@ -158,20 +184,24 @@ class Tick:
             with self.database.write() as connection:
                 meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
 
-    def _recover(self) -> int:
-        """Settle attempts whose lease ran out: by what their runner wrote about them, else as lost."""
+    def _dead_runners(self, connection: Connection) -> list[str]:
+        """Whose lease need not run out: where a death can be proven, nobody has to wait for it."""
+        holders = leases.holders(connection, self.identity.place)
+        return [holder for holder in holders if is_gone(holder, self.identity)]
+
+    def _recover(self) -> None:
+        """Settle attempts whose lease ran out or whose runner is dead: by what it wrote about them, else as lost."""
         self._load_handlers()
-        recovered = 0
         while self._go_on():
             with self.database.write() as connection:
                 self._begin_row(connection)
-                now, expired = leases.expired_leases(connection, RECOVER_BATCH)
+                now, expired = leases.expired_leases(connection, RECOVER_BATCH, self.dead)
                 decided = [
                     decide_end(
                         Finished(found.job, outcome_of_expired(found)),
                         self._types().policy(found.job.job_type, self.settings),
                         now,
-                        max_losses=self.settings.run.max_losses,
+                        max_losses=self._most_losses(found.job),
                     )
                     for found in expired
                 ]
@@ -184,10 +214,14 @@ class Tick:
             for end in decided:
                 if end.finish.lease.job_id in written:
                     self._count_recovered(end.finished, end)
-            recovered += len(written)
+            self.result.recovered += len(written)
             if len(expired) < RECOVER_BATCH:
                 break
-        return recovered
+
+    def _most_losses(self, job: Job) -> int:
+        """How often a runner may die with *job*: once, if its type says that it must not run again by itself."""
+        known = self._types().types.get(job.job_type)
+        return 1 if known is not None and known.on_lost == "dead" else self.settings.run.max_losses
 
     def _count_recovered(self, finished: Finished, end: Any) -> None:
         if isinstance(finished.outcome, Lost):
@@ -245,8 +279,10 @@ class Tick:
         self.emit(event)
 
     def _work(self) -> None:
+        self._load_handlers()
         run = self.settings.run
-        around = Surroundings(self.settings.folder, run.budget, self.settings.secrets, self.on_output)
+        keep_orphans()
+        around = Surroundings(self.settings, self.database, self.on_output)
         self.loop = Loop(
             database=self.database,
             settings=self.settings,
@@ -260,12 +296,15 @@ class Tick:
             now_read_at=self.now_read_at,
             emit=self.emit,
             before_writing=self._begin_row,
+            host=self.identity.host,
             limits=self.limits,
             counts=self.result.counts,
         )
         if self.stop_requested is not None and self.loop.stopping is None:
             self.loop.stop(self.stop_requested)
         self.result.ended = self.loop.run()
+        if self.loop.trouble is not None and self.loop.trouble_told:
+            self.result.trouble = str(self.loop.trouble)  # whatever the last write says: work was left undone
 
     def _tell_waiting(self) -> None:
         """Due work that this tick did not begin: of unknown type, or too long for what is left."""
@@ -273,23 +312,32 @@ class Tick:
             return
         remaining = self.deadline - self.clock.monotonic()
         types = self._types().types
+        told = []
         with self.database.read() as connection:
             for job_type, waiting in claims.unresolved(connection, types.keys()):
-                self.emit(events.unresolved(job_type, waiting))
+                told.append(events.unresolved(job_type, waiting))
             if self.say_not_started and self.stop_requested is None:
                 for job_type, timeout_s, waiting in claims.due_by_type(connection, self.limits.queue):
                     if job_type in types and self.limits.only in (None, job_type):
                         needs = timeout_s if timeout_s is not None else types[job_type].timeout.total_seconds()
-                        if needs > remaining:
-                            self.emit(events.not_started(job_type, waiting, needs, remaining))
+                        if remaining < needs <= self.settings.run.budget.total_seconds():
+                            told.append(events.not_started(job_type, waiting, needs, remaining))
+        for event in told:
+            self.emit(event)
+
+    def _tell_left_behind(self) -> None:
+        found = left_behind({process.pid for process in self.long_jobs})
+        if found:
+            self.emit(events.left_behind([f"{each.name} (pid {each.pid})" for each in found]))
 
     def _prune(self, seen: Overview) -> None:
         """Remove a bounded batch of old rows, at most hourly, and only in spare time."""
         now, retention = seen.now, self.settings.retention
         due = seen.pruned_at is None or abs(now - seen.pruned_at) >= PRUNE_EVERY
-        held = self.loop is not None and (self.loop.held or self.loop.trouble is not None)
+        held = self.loop is not None and (self.loop.hands.held or self.loop.trouble is not None)
         if not due or held or not self._go_on() or self.deadline - self.clock.monotonic() < SPARE_TIME_S:
             return
+        pruned = 0
         with self.database.write() as connection:
             self._begin_row(connection)
             # After a jump of the clock nothing is old for certain: this tick and the next hour's prune nothing.
@@ -301,8 +349,9 @@ class Tick:
                     occurrences=now - retention.occurrences,
                     effects=now - retention.effects,
                 )
-                self.result.pruned = ticks.prune(connection, before, PRUNE_BATCH)
+                pruned = ticks.prune(connection, before, PRUNE_BATCH)
             ticks.set_pruned_at(connection, now)
+        self.result.pruned = pruned
 
     def _record(self) -> None:
         if not self.result.ended:
@@ -313,7 +362,8 @@ class Tick:
                 self.result.trouble = str(self.loop.trouble)
             return
         if not self.database_gone:
-            with self.database.write() as connection:
+            # The loop's way, which asks nobody what became of a COMMIT: an idle tick is one statement, and repeatable.
+            with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
     # --- the tick's row -----------------------------------------------------------------------------------------------
@@ -367,6 +417,9 @@ class Tick:
             first = self.stop_requested is None
             self.stop_requested = self.stop_requested or signal.Signals(number).name
             self.result.signal = number
+            if self.waits_for_long_jobs:
+                for process in self.long_jobs:
+                    process.send_signal(number)
             if self.loop is not None:
                 self.loop.stop(self.stop_requested)
             elif first:  # a module that is being imported may take its time, but no more than a handler

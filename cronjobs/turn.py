@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -31,7 +31,10 @@ End = tuple[Ended, Decided]
 
 @dataclass(frozen=True)
 class Order:
-    """What a turn is to write. ``held``: every lease in our hands; ``room``: how many jobs to claim."""
+    """What a turn is to write. ``held``: every lease in our hands; ``room``: how many jobs to claim.
+
+    ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` counts ``room``'s too.
+    """
 
     ends: Sequence[End]
     overdue: Sequence[Finish]
@@ -39,6 +42,10 @@ class Order:
     renew: bool
     room: int
     admission: Admission
+    long: Admission | None = None
+    long_jobs: int = 0
+    long_room: int = 0
+    host: str = ""
     last: Callable[[Connection], None] | None = None  # written behind everything else, at the end of the tick
 
 
@@ -53,6 +60,7 @@ class Turn:
     renewal: Renewal | None = None
     settled: Sequence[Job] = ()  # by an earlier claim whose COMMIT got no answer
     claimed: Sequence[Job] = ()
+    long: Sequence[Job] = ()
     database_now: datetime | None = None
 
 
@@ -86,6 +94,7 @@ class Writer:
         renewal, now = None, None
         settled: list[Job] = []
         claimed: list[Job] = []
+        long: list[Job] = []
         with self._writing() as connection:
             sent = self._clock.monotonic()
             written = self._finish(connection, [decided.finish for _, decided in order.ends])
@@ -103,10 +112,22 @@ class Writer:
                     lease=self._lease,
                     admission=order.admission,
                 )
+            if order.long is not None:
+                long = self._claim_long(connection, order, order.long, order.long_room - len(claimed))
             if order.last is not None:
                 order.last(connection)
         self.claim_unsettled = False
-        return Turn(sent, order.ends, written, recorded, renewal, settled, claimed, now)
+        return Turn(sent, order.ends, written, recorded, renewal, settled, claimed, long, now)
+
+    def _claim_long(self, connection: Connection, order: Order, admission: Admission, room: int) -> list[Job]:
+        room = min(room, order.long_jobs - leases.long_running(connection, order.host))
+        if room <= 0:
+            return []
+        self.claim_unsettled = True
+        _, jobs = claims.claim(
+            connection, limit=room, locked_by=self._locked_by, lease=self._lease, admission=admission
+        )
+        return jobs
 
     def write_one(self, end: End) -> Turn:
         """Write one end for itself, without its texts if they are what the database refuses. Raises BadValue if not."""
@@ -130,7 +151,7 @@ class Writer:
             return Written(frozenset(), frozenset())
         written = leases.finish(connection, finishes)
         ours = leases.settled(connection, [end for end in finishes if end.lease.job_id in written.lost and end.outcome])
-        return Written(written.written | ours, written.lost - ours)
+        return replace(written, written=written.written | ours, lost=written.lost - ours)
 
     def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
         """What the rows say is ours, is ours; renewed, since that lease began when the answer was lost."""

@@ -15,16 +15,17 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
 from cronjobs.context import Context, StopSignal
-from cronjobs.errors import Cancelled, GiveUp, RetryLater, Snooze
+from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze
 from cronjobs.interpolate import mask
+from cronjobs.jobs import LONGEST_TIMEOUT
 from cronjobs.jobtypes import JobType
 from cronjobs.model import (
     CancelledByRequest,
@@ -40,38 +41,51 @@ from cronjobs.model import (
     TimedOut,
     duration,
     duration_text,
+    kind_name,
+    kinds_of,
 )
 from cronjobs.output import captured
 from cronjobs.payloads import payload_fault, result_json
 from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, clean, one_line
 
+if TYPE_CHECKING:
+    from cronjobs.database import Database
+    from cronjobs.settings import Settings
+
 # An old host in mid-deploy must not kill a job of the new shape: the new code is there by then.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
-COMMAND_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at a command's time-out
-COMMAND_SLACK: Final = COMMAND_GRACE + timedelta(seconds=6)  # process.py ends a command by itself: TERM, KILL, report
+PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
+PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # process.py ends it by itself: TERM, KILL, report
+APART_FROM_LOSSES: Final = 2  # so many runners died holding the job: the next crash is to be its own
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What every attempt of a tick shares. ``longest`` is the longest time-out that any tick could run."""
+    """What all attempts of a process share. ``on_output`` is for a person who watches."""
 
-    folder: Path
-    longest: timedelta
-    secrets: frozenset[str] = frozenset()
-    on_output: Callable[[str], None] | None = None  # for a person who watches
+    settings: Settings
+    database: Database | None = None
+    on_output: Callable[[str], None] | None = None
 
 
 @dataclass
 class Attempt:
-    """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet."""
+    """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
+
+    ``apart``: its handler gets a process of its own; None: if its type says so, or if too many runners died holding it.
+    """
 
     job: Job
     job_type: JobType
     timeout: timedelta
+    apart: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
     worker: str = ""
     claimed: float = 0.0
     started: float | None = None
+    lease_s: float = 0.0  # how long a lease lasts from ``leased_at`` on; 0: whoever holds it sees to that
+    leased_at: float = 0.0
+    handed_over: bool = False  # a process of its own is to adopt it, and to outlive the tick
     recorded: str | None = None  # the outcome already in its history row, while its thread still runs
     recorded_at: float = 0.0
 
@@ -80,46 +94,59 @@ class Attempt:
         return self.job_type.command is not None
 
     @property
+    def has_process(self) -> bool:
+        """Whether it runs outside this process, which can then end it for certain."""
+        if self.is_command or self.apart is not None:
+            return self.is_command or bool(self.apart)
+        return self.job_type.isolation == "process" or self.job.losses >= APART_FROM_LOSSES
+
+    @property
     def overdue_at(self) -> float:
         """When its code should have ended by itself."""
-        slack = COMMAND_SLACK if self.is_command else timedelta(0)
+        slack = PROCESS_SLACK if self.has_process else timedelta(0)
         return math.inf if self.started is None else self.started + (self.timeout + slack).total_seconds()
 
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt's end as it comes back to the loop, with when (monotonic)."""
+    """An attempt's end as it comes back to the loop, with when (monotonic).
+
+    ``answer``: what the process said that a long job was handed to; None: it ran here.
+    """
 
     attempt: Attempt
     finished: Finished
     at: float
+    answer: str | None = None
 
 
 def run_attempt(attempt: Attempt, around: Surroundings, clock: Clock) -> Finished:
     """Run one attempt here and now; whatever the user's code does, what comes back is an Outcome."""
     started = clock.monotonic()
-    outcome, output = _refusal(attempt, around), None
+    outcome, output, secrets = refusal(attempt), None, around.settings.secrets
     if outcome is None:
-        run = _run_command if attempt.is_command else _run_handler
+        if attempt.is_command:
+            run = _run_command
+        else:
+            run = _run_apart if attempt.has_process else _run_handler
         outcome, output = run(attempt, around, clock)
     return Finished(
         job=attempt.job,
-        outcome=_masked(outcome, around.secrets),
+        outcome=_masked(outcome, secrets),
         duration=timedelta(seconds=clock.monotonic() - started),
         worker=attempt.worker,
-        output=None if output is None else clean(mask(output, around.secrets)),
+        output=None if output is None else clean(mask(output, secrets)),
     )
 
 
-def _refusal(attempt: Attempt, around: Surroundings) -> Outcome | None:
+def refusal(attempt: Attempt) -> Outcome | None:
     """What is wrong with the row itself; plain SQL can write anything."""
     fault = payload_fault(attempt.job.payload)
     if fault:
         return Failed(fault, "PayloadError", permanent=True)
-    if attempt.timeout > around.longest:
+    if attempt.timeout > LONGEST_TIMEOUT:
         return Failed(
-            f"timeout_s {attempt.timeout.total_seconds():g} is above run.budget ({duration_text(around.longest)}): "
-            "no tick could run it",
+            f"timeout_s {attempt.timeout.total_seconds():g} is more than the longest timeout, 30 days",
             "TimeoutError",
             permanent=True,
         )
@@ -132,19 +159,61 @@ def _refusal(attempt: Attempt, around: Surroundings) -> Outcome | None:
 
 
 def _run_handler(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Outcome, str | None]:
+    with captured(also=around.on_output) as output:
+        outcome = call_handler(attempt, around, clock)
+    return outcome, output.text()
+
+
+def call_handler(attempt: Attempt, around: Surroundings, clock: Clock) -> Outcome:
+    """Call the user's function in this thread, and classify whatever comes of it."""
     registration = attempt.job_type.registration
     assert registration is not None
-    ctx = Context(attempt.job, timeout=attempt.timeout, stop=attempt.stop, clock=clock)
+    ctx = Context(attempt.job, timeout=attempt.timeout, stop=attempt.stop, clock=clock, database=around.database)
     arguments = (ctx,) if registration.takes_ctx else ()
-    with captured(also=around.on_output) as output:
-        try:
-            result = registration.handler(*arguments, **attempt.job.payload)
-            if inspect.isawaitable(result):
-                result = asyncio.run(_await(result, attempt.timeout))
-            outcome: Outcome = _succeeded(result)
-        except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
-            outcome = outcome_of(error, attempt, clock)
-    return outcome, output.text()
+    try:
+        result = registration.handler(*arguments, **attempt.job.payload)
+        if inspect.isawaitable(result):
+            result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+        return _succeeded(result)
+    except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
+        return outcome_of(error, attempt, clock)
+
+
+def _run_apart(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Outcome, str | None]:
+    from cronjobs.process import run_handler
+    from cronjobs.wire import Request
+
+    started = clock.monotonic() if attempt.started is None else attempt.started
+    request = Request.of(
+        around.settings,
+        attempt.job,
+        ends_at=started + attempt.timeout.total_seconds(),
+        grace=_shutdown_grace(around),
+    )
+    return run_handler(
+        request,
+        attempt.stop,
+        env=os.environ,
+        timeout=attempt.timeout,
+        grace=PROCESS_GRACE,
+        max_memory=attempt.job_type.max_memory,
+        clock=clock,
+        lease=lease_of_process(attempt),
+        on_output=around.on_output,
+    )
+
+
+def lease_of_process(attempt: Attempt) -> Callable[[], float] | None:
+    """Until when (monotonic) a process may run although its runner is silent, frozen perhaps; renewals move that."""
+    if not attempt.lease_s:
+        return None
+    span = attempt.lease_s - min(2.0, attempt.lease_s / 10)
+    return lambda: attempt.leased_at + span
+
+
+def _shutdown_grace(around: Surroundings) -> timedelta:
+    """What a process has from SIGTERM to SIGKILL at shutdown, so that its end is still recorded within the grace."""
+    return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
 def _succeeded(result: Any) -> Succeeded:
@@ -156,8 +225,21 @@ def _succeeded(result: Any) -> Succeeded:
     return Succeeded(None if note else result, note)
 
 
-async def _await(result: Any, timeout: timedelta) -> Any:
-    async with asyncio.timeout(timeout.total_seconds()):
+async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
+    """Await a handler, cancelled through its loop at its time-out and when it is to stop.
+
+    At shutdown it has half the grace to end by itself, since its context says so at once.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def stopped(reason: str) -> None:  # from the tick's main thread, or a signal handler
+        wait_s = shutdown_grace.total_seconds() / 2 if reason == "shutdown" else 0.0
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, task.cancel))
+
+    attempt.stop.when_set(stopped)
+    async with asyncio.timeout(attempt.timeout.total_seconds()):
         return await result
 
 
@@ -166,9 +248,13 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
     asked = _in_chain(error, Cancelled)
     if isinstance(asked, Cancelled):
         return _stopped(asked.reason, attempt, error)
+    if isinstance(error, asyncio.CancelledError) and attempt.stop.reason is not None:
+        return _stopped(attempt.stop.reason, attempt, error)
     match error:
         case GiveUp():
             return Failed(_said(error), "GiveUp", _trace(error), permanent=True)
+        case EffectUnknown():
+            return Failed(_said(error), "EffectUnknown", _trace(error), permanent=True)
         case RetryLater(after=after):
             try:
                 wait = None if after is None else duration(after)  # type: ignore[arg-type]
@@ -179,7 +265,7 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
             return _snoozed(until, attempt, clock)
         case TimeoutError() if _is_async_timeout(error, attempt, clock):
             return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error))
-    return Failed(_said(error), _name(type(error)), _trace(error))
+    return Failed(_said(error), kind_name(type(error)), _trace(error), kinds=kinds_of(error))
 
 
 def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> bool:
@@ -217,20 +303,14 @@ def _in_chain(error: BaseException | None, kind: type[BaseException]) -> BaseExc
     return None
 
 
-def _name(kind: type) -> str:
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
 def _said(error: BaseException) -> str:
     try:
         said = str(error)
     except BaseException:  # a broken __str__ must not lose the outcome
         said = "(its message could not be read)"
     if not isinstance(error, Exception):  # sys.exit(3) would read "3"
-        said = f"{_name(type(error))}: {said}"
-    return one_line(said or _name(type(error)), ERROR_LIMIT // 2)
+        said = f"{kind_name(type(error))}: {said}"
+    return one_line(said or kind_name(type(error)), ERROR_LIMIT // 2)
 
 
 def _trace(error: BaseException) -> str | None:
@@ -255,24 +335,32 @@ def _run_command(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[
     )
     command = Command(
         argv=declared.command,
-        folder=around.folder,
+        folder=around.settings.folder,
         env=env,
         stdin=json.dumps(job.payload).encode(),
         timeout=attempt.timeout,
-        grace=COMMAND_GRACE,
+        grace=PROCESS_GRACE,
+        exit_codes=declared.exit_codes,
+        shutdown_grace=_shutdown_grace(around),
+        max_memory=declared.max_memory,
     )
-    return run_command(command, attempt.stop, clock=clock, on_output=around.on_output)
+    return run_command(command, attempt.stop, clock=clock, lease=lease_of_process(attempt), on_output=around.on_output)
 
 
-def _unbegun(attempt: Attempt) -> Finished | None:
+DROPPED: Final = "dropped at shutdown"
+
+
+def unbegun(attempt: Attempt) -> Outcome | None:
     """What becomes of an attempt that was asked to stop before any worker took it; None: begin it."""
     match attempt.stop.reason:
         case None:
             return None
         case "cancelled":
-            return Finished(attempt.job, CancelledByRequest())
+            return CancelledByRequest()
+        case "shutdown" if attempt.job_type.on_shutdown == "drop":
+            return CancelledByRequest(DROPPED)
         case _:
-            return Finished(attempt.job, Released())
+            return Released()
 
 
 def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:
@@ -321,9 +409,9 @@ class Workers:
     def _work(self, name: str) -> None:
         while True:
             attempt = self._inbox.get()
-            unbegun = _unbegun(attempt)
-            if unbegun is not None:
-                self.ended.put(Ended(attempt, unbegun, self._clock.monotonic()))
+            stopped = unbegun(attempt)
+            if stopped is not None:
+                self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self._clock.monotonic()))
                 continue
             attempt.worker = name
             attempt.started = self._clock.monotonic()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cronjobs.clock import SYSTEM, process_started, sleep
-from cronjobs.model import Outcome
-from cronjobs.process import Command, ExitCodes, run_command
+from cronjobs.model import ExitCodes, Outcome
+from cronjobs.process import Command, run_command
 from cronjobs.testing import FakeClock
 
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="subreaper, PDEATHSIG and /proc are Linux's")
@@ -100,3 +100,14 @@ def until(condition: Callable[[], object], within_s: float = 10) -> None:
     while not condition():
         assert SYSTEM.monotonic() < deadline, "it did not come true in time"
         sleep(0.005)
+
+
+def launcher_of(runner: int) -> int:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == runner and b"launcher.py" in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError("no launcher")

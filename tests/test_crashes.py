@@ -27,7 +27,7 @@ from cronjobs.database import Database, parse_url
 from cronjobs.errors import DatabaseUnreachable
 from cronjobs.events import Event
 from cronjobs.identity import Identity
-from cronjobs.loop import Limits
+from cronjobs.intake import Limits
 from cronjobs.output import divert_streams
 from cronjobs.settings import RunSettings, Settings
 from cronjobs.tick import Result
@@ -87,7 +87,10 @@ def ran_or_ended(project: Project, tick: Tick, jobs: int) -> bool:
 # --- kill -9 ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tick_killed_in_mid_job_leaves_it_lost_and_the_next_runs_it_after_its_lease(project: Project) -> None:
+ELSEWHERE: dict[str, Any] = {"env": {"CRONJOBS_HOST": "elsewhere"}}  # from where no death here can be proven
+
+
+def test_a_tick_killed_in_mid_job_leaves_it_lost_and_other_hosts_run_it_after_its_lease(project: Project) -> None:
     project.configure(SHORT_LEASE)
     quick_id, gated_id = project.add("t.quick"), project.add("t.gated")
     tick = project.start()
@@ -95,18 +98,31 @@ def test_a_tick_killed_in_mid_job_leaves_it_lost_and_the_next_runs_it_after_its_
     tick.send(signal.SIGKILL)
     assert tick.wait() == -signal.SIGKILL
     neighbour_id = project.add("t.quick")
-    early = project.tick()
+    early = project.tick(**ELSEWHERE)
     assert early.wait() == 0
     assert project.times_ran("start") == {gated_id: 1}  # its lease is still in force
     assert project.outcomes(neighbour_id) == ["succeeded"]
     project.open()
     until(project.lease_ended, 5)
-    assert project.tick().wait() == 0
+    assert project.tick(**ELSEWHERE).wait() == 0
     assert project.outcomes(gated_id) == ["lost", "succeeded"]
     after = project.job(gated_id)
     assert (after["status"], after["failures"], after["losses"]) == ("succeeded", 0, 1)
     assert project.times_ran() == {quick_id: 1, neighbour_id: 1}
     assert events(project.log(), "job.lost")
+
+
+def test_a_tick_killed_in_mid_job_is_recovered_by_the_next_of_its_host_at_once(project: Project) -> None:
+    project.configure("run: {lease: 1h}\n")
+    job_id = project.add("t.gated")
+    tick = project.start()
+    until(lambda: project.effects("start"))
+    tick.send(signal.SIGKILL)
+    tick.wait()
+    project.open()
+    assert project.tick().wait() == 0
+    assert project.outcomes(job_id) == ["lost", "succeeded"]
+    assert project.times_ran("end") == {job_id: 1}
 
 
 def test_a_tick_killed_between_the_claim_and_the_start_leaves_it_lost_and_not_begun(project: Project) -> None:
@@ -130,10 +146,10 @@ def test_a_crash_in_mid_run_holds_its_schedule_back_no_longer_than_its_lease(pro
     tick.send(signal.SIGKILL)
     tick.wait()
     half_a_day_passes(project)
-    assert project.tick().wait() == 0  # its row still says running: this occurrence gives way
+    assert project.tick(**ELSEWHERE).wait() == 0  # its row still says running: this occurrence gives way
     project.open()
     until(project.lease_ended, 5)
-    assert project.tick().wait() == 0
+    assert project.tick(**ELSEWHERE).wait() == 0
     half_a_day_passes(project)
     assert project.tick().wait() == 0
     settled = project.sql("SELECT outcome FROM cronjobs_occurrences ORDER BY last_for")

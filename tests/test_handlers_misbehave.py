@@ -378,7 +378,7 @@ def test_rows_that_plain_sql_wrote_badly_die_with_the_reason_while_others_run(pr
     if project.is_sqlite:
         payloads |= {"{not json": "not JSON", '{"a": NaN}': "not JSON"}
     ids = {project.add("t.quick", payload): word for payload, word in payloads.items()}
-    odd_ids = [project.add("t.quick", timeout_s=number) for number in ("1e300", "86400")]
+    odd_ids = [project.add("t.quick", timeout_s=number) for number in ("1e300", "86400000")]
     if not project.is_sqlite:
         odd_ids += [project.add("t.quick", timeout_s=number) for number in ("NaN", "Infinity")]
     good_ids = [project.add("t.quick") for _ in range(3)]
@@ -389,7 +389,7 @@ def test_rows_that_plain_sql_wrote_badly_die_with_the_reason_while_others_run(pr
         assert word in job["last_error"]
     for job_id in odd_ids:
         assert project.job(job_id)["status"] == "dead"
-        assert "budget" in project.job(job_id)["last_error"]
+        assert "longest timeout, 30 days" in project.job(job_id)["last_error"]
     assert project.times_ran() == dict.fromkeys(good_ids, 1)
 
 

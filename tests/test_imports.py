@@ -11,12 +11,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 
 # Lowest first: a module imports only what stands before it. A folder stands where its modules do.
 ORDER = [
-    *("version", "errors", "clock", "model", "settings", "text", "crongrammar", "policy", "occurrences"),
-    *("tables", "payloads", "store.sql", "store", "database", "drift", "migrations", "yamltree", "interpolate"),
-    *("reading", "fields", "config", "definitions", "ownership", "starter", "jobs", "jobtypes", "context"),
-    *("output", "events", "process", "launcher", "worker", "identity", "ends", "watchdog", "guard", "crontab"),
-    *("alarm", "materialise", "sync", "fill", "counts", "turn", "loop", "tick", "foreground", "health"),
-    *("facts", "eras", "evidence", "wording", "explain_job", "explain", "checks", "testing", "cli", "__main__"),
+    *("version", "errors", "clock", "patience", "model", "settings", "text", "errorgroups", "crongrammar", "policy"),
+    *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "database", "drift", "migrations"),
+    *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter", "jobs"),
+    *("jobtypes", "effects", "context", "output", "events", "log", "wire", "process", "launcher", "worker", "child"),
+    *("identity", "ends", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "fill"),
+    *("counts", "turn", "handover", "loop", "leftovers", "long", "tick", "foreground", "health", "facts", "eras"),
+    *("evidence", "wording", "explain_job", "explain", "checks", "testing", "drill", "cli", "__main__"),
 ]
 
 ONLY = {

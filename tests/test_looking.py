@@ -410,6 +410,7 @@ def test_what_a_row_holds_cannot_act_on_a_terminal(cronjobs: Cronjobs, rows: Row
     for command in (
         "status",
         "jobs list",
+        "jobs list --group-by error",
         f"jobs show {job_id}",
         "schedules list",
         f"schedules show|{evil}",

@@ -21,8 +21,9 @@ from cronjobs.cli import run_due
 from cronjobs.clock import SYSTEM
 from cronjobs.database import Database, parse_url
 from cronjobs.identity import Identity
+from cronjobs.log import Log
 from cronjobs.settings import Overlap, RunSettings, ScheduleSettings, Settings
-from cronjobs.store import claims
+from cronjobs.store import claims, sql
 from cronjobs.testing import FakeClock
 from cronjobs.tick import Tick
 from cronjobs.watchdog import Watchdog
@@ -167,6 +168,32 @@ def test_a_claim_takes_no_more_than_its_limit_by_whatever_plan(
     assert postgres_project.statuses() == {"running": 8, "queued": 192}
 
 
+def test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once(postgres_project: Project) -> None:
+    """Whatever the planner would make of it: the part with the row locks is computed on its own, then read."""
+    database = Database(parse_url(postgres_project.url))
+    with database.read() as connection:
+        plan = "\n".join(
+            sql.run(
+                connection,
+                "EXPLAIN " + claims.CLAIM_POSTGRESQL,
+                limit=1,
+                queue=None,
+                known="[]",
+                fitting="[]",
+                careful="[]",
+                free=1,
+                remaining=1.0,
+                longest=1e300,
+                locked_by="test",
+                lease_s=60.0,
+            ).scalars()
+        )
+    database.close()
+    part = plan.partition("CTE picked")[2].partition("CTE placed")[0]
+    assert "LockRows" in part, plan
+    assert plan.count("LockRows") == 1, plan
+
+
 @pytest.mark.parametrize("queues", [("default",), ("b", "a", "c")])
 def test_one_worker_runs_jobs_in_the_order_of_priority_run_at_and_id(project: Project, queues: tuple[str, ...]) -> None:
     project.configure("run: {workers: 1}\n")
@@ -206,7 +233,7 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], run_du
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, run=RunSettings(budget=timedelta(seconds=30)))
 
     def tick() -> run_due.Reporter:
-        reporter = run_due.Reporter(run_due.Log(None), talk=False)
+        reporter = run_due.Reporter(Log(None), talk=False)
         now = SYSTEM.monotonic()
         Tick(
             settings=settings,

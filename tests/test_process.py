@@ -18,8 +18,8 @@ import pytest
 from commands import LINUX_ONLY, Shell, marked_shell
 
 from cronjobs import process
-from cronjobs.model import Failed, Job, Succeeded
-from cronjobs.process import ExitCodes, command_environment
+from cronjobs.model import ExitCodes, Failed, Job, Succeeded
+from cronjobs.process import command_environment
 from cronjobs.text import OUTPUT_LIMIT
 
 
@@ -59,13 +59,14 @@ def test_a_failure_is_told_by_its_status_and_last_line(
     shell: Shell, script: str, error: str, error_type: str, permanent: bool
 ) -> None:
     outcome, _ = shell.sh(script)
-    assert outcome == Failed(error, error_type, permanent=permanent)
+    assert outcome == Failed(error, error_type, permanent=permanent, kinds=(error_type,))
 
 
 def test_exit_codes_can_be_given_other_meanings(shell: Shell) -> None:
     codes = ExitCodes(success=frozenset({0, 24}), permanent=frozenset({2}))
     assert shell.run("sh", "-c", "exit 24", exit_codes=codes)[0] == Succeeded()
-    assert shell.run("sh", "-c", "exit 2", exit_codes=codes)[0] == Failed("exit status 2", "exit-2", permanent=True)
+    outcome, _ = shell.run("sh", "-c", "exit 2", exit_codes=codes)
+    assert outcome == Failed("exit status 2", "exit-2", permanent=True, kinds=("exit-2",))
 
 
 def test_a_missing_command_is_retried_and_path_is_named(shell: Shell) -> None:
@@ -260,7 +261,7 @@ def test_binary_output_and_escapes_are_kept_storable(shell: Shell) -> None:
     assert output.encode().decode() == output
     assert output.startswith("\\x00\ufffd\x1b[31m\n")
     assert output.endswith(" é\n")
-    assert outcome == Failed("exit status 1: \ufffd\ufffd\ufffd é", "exit-1")
+    assert outcome == Failed("exit status 1: \ufffd\ufffd\ufffd é", "exit-1", kinds=("exit-1",))
 
 
 def test_writing_to_dev_stderr_leaves_no_hole(shell: Shell) -> None:

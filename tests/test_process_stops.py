@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from commands import LINUX_ONLY, Shell, marked_shell, until
+from commands import LINUX_ONLY, Shell, launcher_of, marked_shell, until
 
 from cronjobs.clock import process_started
 from cronjobs.model import CancelledByRequest, Interrupted, Lost, Outcome, Succeeded, TimedOut
@@ -83,7 +83,7 @@ def test_a_result_that_arrived_before_the_stop_counts(shell: Shell) -> None:
     shell.when("ready", stop_once_it_ended)
     outcome, output = shell.sh("echo ready; sleep 1000 & echo $$ > pid")
     assert outcome == Succeeded()
-    assert "ended what the command had left running: s" in (output or "")
+    assert "ended what it had left running: s" in (output or "")
 
 
 # --- what it starts ---------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_what_a_command_leaves_running_is_ended_and_named(shell: Shell, left_run
     outcome, output = shell.sh(f"{left_running} echo done")
     assert outcome == Succeeded()
     assert output is not None
-    assert output.startswith("done\n\n[cronjobs] ended what the command had left running: s")
+    assert output.startswith("done\n\n[cronjobs] ended what it had left running: s")
     assert "(pid " in output
     assert not shell.alive()
 
@@ -203,14 +203,3 @@ thread.join()
         text=True,
         cwd=Path(__file__).parent.parent,
     )
-
-
-def launcher_of(runner: int) -> int:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == runner and b"launcher.py" in (folder / "cmdline").read_bytes():
-                return int(folder.name)
-        except OSError:
-            continue
-    raise AssertionError("no launcher")

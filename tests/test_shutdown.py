@@ -18,6 +18,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.jobs import Registration
 from cronjobs.jobtypes import JobType
 from cronjobs.model import CancelledByRequest, Job, Released, RetryPolicy
+from cronjobs.settings import Settings
 from cronjobs.worker import Attempt, Surroundings, Workers
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -140,7 +141,7 @@ def test_a_worker_does_not_begin_what_was_asked_to_stop_before(reason: str, outc
         ran.append(n)
         gate.wait(10)
 
-    workers = Workers(1, Surroundings(tmp_path, timedelta(minutes=1)), SYSTEM)
+    workers = Workers(1, Surroundings(Settings(tmp_path / "cronjobs.yaml", tmp_path)), SYSTEM)
     job_type = JobType("t", timedelta(seconds=20), RetryPolicy(), Registration("t", handler))
     first, second = (Attempt(Job(n, "t", {"n": n}, locked_by="test"), job_type, job_type.timeout) for n in (1, 2))
     workers.hand(first)

@@ -16,7 +16,7 @@ from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
 from cronjobs.errors import ForeignDatabase
 from cronjobs.identity import Identity
-from cronjobs.loop import Limits
+from cronjobs.intake import Limits
 from cronjobs.settings import Retention, RunSettings, ScheduleSettings, Settings
 from cronjobs.store import meta, schedules
 from cronjobs.store.ticks import record
@@ -265,12 +265,14 @@ def test_a_job_of_unknown_type_waits_and_spends_no_attempt(database: Database, h
     assert result.exit_code() == 0
 
 
-def test_a_row_with_a_timeout_no_tick_could_hold_dies_with_the_reason(database: Database, host: Host, ask: Any) -> None:
-    put(database, timeout_s=3600.0)
+def test_a_row_with_a_timeout_that_no_job_can_have_dies_with_the_reason(
+    database: Database, host: Host, ask: Any
+) -> None:
+    put(database, timeout_s=31 * 86400.0)
     assert host.tick().exit_code() == 1
     [row] = ask(select(jobs_table.c.status, jobs_table.c.last_error))
     assert row.status == "dead"
-    assert "above run.budget" in row.last_error
+    assert "more than the longest timeout, 30 days" in row.last_error
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("dead", 0), ("any", 1), ("never", 0)])

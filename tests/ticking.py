@@ -63,6 +63,9 @@ def gated(ctx, gate="gate"):
 
 _numbers = itertools.count()
 
+# What cron sets; and which package is tested, where that is not the installed one (tests/mutants).
+CRONS = {"PATH": "/usr/bin:/bin"} | {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -137,7 +140,7 @@ class Project:
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             started = SYSTEM.monotonic()
             given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "cwd": "/"}
-            given["env"] = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(self.folder)} | changes.pop("env", {})
+            given["env"] = CRONS | {"XDG_STATE_HOME": str(self.folder)} | changes.pop("env", {})
             process = subprocess.Popen(changes.pop("argv", argv), **(given | changes))
         tick = Tick(process, started, self.folder, name)
         self.ticks.append(tick)

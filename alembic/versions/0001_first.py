@@ -324,11 +324,12 @@ def create_effects() -> None:
         instant("recorded_at"),
         json("result"),
         primary_key(table, "key"),
-        check(table, "state", "state IN ('begun', 'recorded', 'stopped')"),
+        check(table, "state", "state IN ('begun', 'recorded', 'skipped', 'stopped')"),
         check(table, "recorded_when_recorded", "(state = 'recorded') = (recorded_at IS NOT NULL)"),
         *instant_checks(table, "begun_at", "recorded_at"),
     )
     index("cronjobs_effects_job_idx", table, ["job_id"])
+    index("cronjobs_effects_begun_idx", table, ["begun_at"])
 
 
 def create_queues_and_pauses() -> None:

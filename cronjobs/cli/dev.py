@@ -202,7 +202,7 @@ class _Watch:
         from cronjobs.store.ticks import overview
 
         with database.read() as connection:
-            seen = overview(connection, host="", fingerprint=self.fingerprint)
+            seen = overview(connection, host="", place="", fingerprint=self.fingerprint)
             due: set[object] = set(due_attempts(connection)) if seen.jobs_due else set()
         if seen.expired:
             due.add("a lease that ran out")

@@ -61,7 +61,8 @@ def show(settings: Settings, database: Database, *, queue: str | None, only: str
 
 
 def _look(connection: Connection, settings: Settings, known: JobTypes, queue: str | None, only: str | None) -> Outlook:
-    seen = ticks.overview(connection, host=Identity.here().host, fingerprint=fingerprint(settings))
+    here = Identity.here()
+    seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
     is_ours(settings, seen.project, seen.environment)
     pauses = schedules.pauses_in_force(connection)
     stored = schedules.all_schedules(connection)
@@ -240,7 +241,7 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
         facts.append(f"schedule {job['schedule']}")
     timeout_s, budget_s = job["timeout_s"], settings.run.budget.total_seconds()
     if timeout_s is not None and timeout_s > budget_s:
-        facts.append(f"dead at once: its timeout {timeout_s:g} s is above run.budget {budget_s:g} s")
+        facts.append(f"in a process of its own: its timeout {timeout_s:g} s is above run.budget {budget_s:g} s")
     return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)
 
 

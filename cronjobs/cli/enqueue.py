@@ -72,7 +72,6 @@ def enqueue(
         run_at = None if at is None else given.instant(at, settings.timezone, "--at")
         wait = None if delay is None else given.span(delay, "--in")
         limit = None if timeout is None else given.span(timeout, "--timeout", above_zero=True)
-        _check_fits(settings, limit)
         new = new_job(
             job_type,
             arguments,
@@ -108,17 +107,6 @@ def enqueue(
     if fresh and not no_import:
         _warn(settings, job_type, arguments, job_id)
     leave(0, stuck=False)
-
-
-def _check_fits(settings: Settings, limit: timedelta | None) -> None:
-    from cronjobs.errors import UsageError
-    from cronjobs.model import duration_text
-
-    if limit is not None and limit > settings.run.budget:
-        raise UsageError(
-            f"--timeout {duration_text(limit)} is above run.budget ({duration_text(settings.run.budget)}): no tick "
-            "could run it"
-        )
 
 
 def _due(run_at: datetime | None, wait: timedelta | None, settings: Settings) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cronjobs.cli.filters import ALL, Filters, with_filters
 from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, coloured, jobs_database
 from cronjobs.cli.show import (
     COLOURS,
@@ -23,7 +26,6 @@ from cronjobs.cli.show import (
     ordinal,
     rough,
     safe,
-    since_instant,
     table,
     took,
     tries,
@@ -32,6 +34,10 @@ from cronjobs.cli.show import (
     write,
     write_json,
 )
+from cronjobs.cli.show import (
+    first as limited,
+)
+from cronjobs.errorgroups import ErrorGroup, grouped
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Status
 
@@ -41,50 +47,47 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The jobs: list them, look at one, put one back or call it off.")
 
 ATTEMPTS_SHOWN = 20
+TYPES_SHOWN: Final = 4
+FAILED: Final = (Status.FAILED, Status.DEAD)
+
+
+class GroupBy(StrEnum):
+    ERROR = "error"
 
 
 # --- list -------------------------------------------------------------------------------------------------------------
 
 
-@app.command("list", epilog="For example: cronjobs jobs list --status dead --since 24h")
+@app.command("list", epilog="For example: cronjobs jobs list --status dead --since 24h, jobs list --group-by error")
+@with_filters
 def list_jobs(
     ctx: typer.Context,
     config: ConfigOption = None,
     database_url: UrlOption = None,
-    job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")] = None,
-    status: Annotated[Status | None, typer.Option(help="Only in this state; else in every state.")] = None,
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.")] = None,
-    schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this schedule.")] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN",
-            help="Only created, begun, failed or ended since: 90m, 24h, 7d, or an instant as 2026-03-29T02:00.",
-        ),
-    ] = None,
-    error_type: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only with this kind of last error, as ConnectionError.")
+    filters: Filters = ALL,
+    group_by: Annotated[
+        GroupBy | None,
+        typer.Option(help="Group jobs that have the same error; without --status those that failed or are dead."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, the newest first; of succeeded, dead or cancelled ones those that ended last.
 
-    --json prints one array, an object per job with the table's columns as keys.
+    --json prints one array, an object per job with the table's columns as keys. With --group-by error it is one per
+    error: error_type, message (numbers, ids and quoted values are taken out), job_types, jobs (how many),
+    first_seen_at, last_seen_at, sample_job_id.
     """
     from cronjobs.store import looking
     from cronjobs.store.sql import database_now
 
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
-        wanted = looking.Filter(
-            job_type=job_type,
-            status=status,
-            queue=queue,
-            schedule=schedule,
-            since=since_instant(since, times.now, settings.timezone) if since is not None else None,
-            error_type=error_type,
-        )
+        wanted = filters.wanted(times)
+        if group_by is GroupBy.ERROR:
+            statuses = FAILED if wanted.status is None else (wanted.status,)
+            _print_groups(grouped(looking.error_groups(connection, wanted, statuses)), limit, times, as_json)
+            return
         rows = looking.list_jobs(connection, wanted, limit + 1)
     shown = [columns_of(row) for row in rows[:limit]]
     if as_json:
@@ -95,6 +98,33 @@ def list_jobs(
         typer.echo("no job" if wanted == looking.Filter() else "no such job", err=True)
     if len(rows) > limit:
         typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
+
+
+def _print_groups(groups: Sequence[ErrorGroup], limit: int, times: Times, as_json: bool) -> None:
+    if as_json:
+        write_json([asdict(group) for group in groups[:limit]])
+    else:
+        write(_group_lines(groups[:limit], times))
+        if not groups:
+            typer.echo("no job with an error", err=True)
+    if len(groups) > limit:
+        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
+
+
+def _group_lines(groups: Sequence[ErrorGroup], times: Times) -> list[str]:
+    """Two lines and more for each: the error is what one looks for, and it is long."""
+    number = max((len(f"{group.jobs:,}") for group in groups), default=0)
+    room, indent = width() - number - 2, " " * (number + 2)
+    lines = []
+    for group in groups:
+        kind = f"{safe(group.error_type, 120)}: " if group.error_type else ""
+        error, *rest = wrapped(kind + (safe(group.message) or "(no message)"), room)
+        lines += [f"{group.jobs:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
+        first, last = (times.ago(at) if at else "" for at in (group.first_seen_at, group.last_seen_at))
+        seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
+        types = ", ".join(safe(name, 60) for name in limited(sorted(group.job_types), TYPES_SHOWN))
+        lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group.sample_job_id}", room)]
+    return lines
 
 
 def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) -> list[str]:

@@ -49,6 +49,7 @@ _DID: Final = {
     "interrupted": "interrupted",
     "snoozed": "snoozed",
     "timed_out": "timed out",
+    "handed_over": "handed over",
     "released": "given back",
     "recovered": "recovered",
 }

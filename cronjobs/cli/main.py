@@ -12,6 +12,8 @@ from cronjobs.cli import (
     db,
     demo,
     dev,
+    drill,
+    effects,
     enqueue,
     fill,
     jobs,
@@ -69,7 +71,10 @@ app.command("next", epilog='For example: cronjobs next "30 2 * * *" --timezone E
     coming.next_occurrences
 )
 app.command(epilog="For example: cronjobs sync --plan")(schedule.sync)
-app.command(epilog='For example: cronjobs pause --all --for 1h --why "the mail provider is down"')(schedule.pause)
+app.command(
+    epilog='For example: cronjobs pause --all --for 1h --why "the mail provider is down". Around a deploy: '
+    "cronjobs pause --all --wait 60s --why deploy, then the deploy, then cronjobs resume --all"
+)(schedule.pause)
 app.command(epilog="For example: cronjobs resume --all")(schedule.resume)
 app.command(epilog="For example: cronjobs trigger nightly-report")(fill.trigger)
 app.command(epilog="For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run")(
@@ -77,12 +82,19 @@ app.command(epilog="For example: cronjobs backfill nightly-report --from 2026-11
 )
 app.command()(demo.demo)
 app.command(epilog="For example: cronjobs dev --every 2s")(dev.dev)
+app.command(epilog="For example: cronjobs drill, cronjobs drill --form kill --keep")(drill.drill)
 app.command("status", epilog="For example: cronjobs status --json")(looking.status)
 app.command("history", epilog="For example: cronjobs history --since 12h --schedule nightly-report")(looking.history)
 app.command(epilog=explaining.EXAMPLES)(explaining.explain)
-jobs.app.command("retry", epilog="For example: cronjobs jobs retry 17 18")(operate.retry)
-jobs.app.command("cancel", epilog='For example: cronjobs jobs cancel 17 --why "sent by hand"')(operate.cancel)
+jobs.app.command("retry", epilog="For example: cronjobs jobs retry 17 18, jobs retry --status dead --type mail.send")(
+    operate.retry
+)
+jobs.app.command(
+    "cancel", epilog='For example: cronjobs jobs cancel 17 --why "sent by hand", jobs cancel --queue mail'
+)(operate.cancel)
+jobs.app.command("release", epilog="For example: cronjobs jobs release 17, jobs release --all")(operate.release)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(effects.app, name="effects")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(db.app, name="db")
 app.add_typer(crontab.app, name="crontab")

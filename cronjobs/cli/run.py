@@ -42,9 +42,10 @@ def run(
     """
     from cronjobs.cli import given
     from cronjobs.cli.ours import our_database
-    from cronjobs.cli.run_due import Log, leave
+    from cronjobs.cli.run_due import leave
     from cronjobs.foreground import Foreground, UnknownType, begin_existing, begin_new, live_streams
     from cronjobs.identity import Identity
+    from cronjobs.log import Log
 
     arguments = None if payload is None else given.payload(payload)
     with our_database(ctx, config, database_url, adopt=True) as (settings, database), live_streams() as streams:
@@ -198,7 +199,7 @@ def _coloured(streams: Streams, text: str, colour: str) -> str:
 
 
 def _became(done: Done) -> str:
-    from cronjobs.model import Failed, Snoozed, Status, Succeeded, duration_text
+    from cronjobs.model import Snoozed, Status, Succeeded, duration_text
 
     decided, outcome = done.decided, done.outcome
     assert decided is not None
@@ -213,7 +214,7 @@ def _became(done: Done) -> str:
         case Status.FAILED:
             return f"failed in {took}: {error}; a tick tries again in {wait}"
         case Status.DEAD:
-            why = "for good" if isinstance(outcome, Failed) and outcome.permanent else "it has no more tries"
+            why = "for good" if decided.transition.permanent else "it has no more tries"
             return f'failed in {took} and is dead, {why}: {error}. Mended? "cronjobs jobs retry {done.job.id}"'
         case Status.QUEUED if isinstance(outcome, Snoozed):
             return f"asked to be run later: a tick does, in {wait}"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from cronjobs import events, guard
-from cronjobs.alarm import Alarm
+from cronjobs.alarm import Alarm, take_word
 from cronjobs.cli.setting import (
     ConfigOption,
     UrlOption,
@@ -28,11 +28,13 @@ from cronjobs.cli.setting import (
     open_database,
     require_tables,
 )
+from cronjobs.cli.stay import stay_for
 from cronjobs.clock import SYSTEM
 from cronjobs.database import parse_url
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.identity import Identity
-from cronjobs.loop import Limits
+from cronjobs.intake import Limits
+from cronjobs.log import Log
 from cronjobs.model import duration
 from cronjobs.output import divert_logging, divert_streams
 from cronjobs.settings import Settings
@@ -59,6 +61,9 @@ def run_due(
     only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Start at most this many jobs.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run; change nothing.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay until the long jobs that this tick began have ended, too.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object that says what the tick did.")] = False,
     fail_on: Annotated[FailOn, typer.Option(help="Which failures make the exit code 1.")] = FailOn.DEAD,
     verbose: Annotated[
@@ -70,6 +75,10 @@ def run_due(
 
     Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and is gone before
     the next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
+
+    A job whose timeout is longer than run.budget gets a process of its own, which outlives the tick. Where everything
+    ends with the tick's process (a container, a systemd oneshot unit), --wait stays until those have ended; SIGTERM
+    then goes to them, and exit code 1 also means that one of them ended dead. What it prints of itself comes first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
     3 configuration, 4 database, 128+n ended by a signal (142: the time limit).
@@ -107,6 +116,7 @@ def run_due(
             emit=reporter.note,
             limits=Limits(queue=queue, only=only, jobs=limit),
             say_not_started=talk or as_json,
+            waits_for_long_jobs=wait,
             fire_schedules=_fire_schedules(),
         )
         result = tick.run()
@@ -128,6 +138,15 @@ def run_due(
     if not talk:
         mail.tell(reporter)
     mail.send()
+    if wait and tick.long_jobs:
+        if talk:
+            echo(
+                "waiting for a long job" if len(tick.long_jobs) == 1 else f"waiting for {len(tick.long_jobs)} long jobs"
+            )
+        flush()
+        armed.watchdog.dismiss()
+        with suppress(OSError):  # no memory for it: the processes go on by themselves
+            stay_for(tick.long_jobs, mail.config, code, count_dead=fail_on is not FailOn.NEVER)
     leave(code, stuck=result.stuck)
 
 
@@ -191,43 +210,13 @@ def _summary(result: Result, took: timedelta) -> str:
         "interrupted": "interrupted",
         "snoozed": "snoozed",
         "timed_out": "timed out",
+        "handed_over": "handed over",
         "released": "given back",
     }
     done = [f"{count} {word}" for name, word in words.items() if (count := getattr(result.counts, name))]
     what = ", ".join(done) or "no job ran"
     text = f"{what} in {took.total_seconds():.2f} s; {result.ended}"
     return coloured(text, "red" if result.counts.dead or result.trouble else "green")
-
-
-class Log:
-    """The file of ``log:``, a line per event; JSON lines if its name ends in .jsonl. Never a reason to stop."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._descriptor: int | None = None
-        self._json = file is not None and file.suffix == ".jsonl"
-        self.fault: str | None = None
-        if file is not None:
-            try:
-                # NOFOLLOW: a link planted in a shared folder must not turn into an append to somebody's file.
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._descriptor = os.open(file, flags, 0o600)
-            except OSError as error:
-                self.fault = f"log {file} cannot be written: {error.strerror}"
-
-    def write(self, event: events.Event) -> None:
-        if self._descriptor is None:
-            return
-        now = SYSTEM.now()
-        line = (
-            events.json_line(event, now)
-            if self._json
-            else f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z {events.line(event)}"
-        )
-        try:
-            os.write(self._descriptor, (line + "\n").encode())
-        except OSError as error:
-            self.fault = f"the log cannot be written: {error.strerror}"
-            self._descriptor = None
 
 
 class Reporter:
@@ -286,7 +275,7 @@ class Mail:
 
     def send(self) -> None:
         now = SYSTEM.now()
-        for line in self._lines:
+        for line in [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]:
             complain(line)
         if not self.throttle:
             for cause in dict.fromkeys(self._causes):
@@ -302,6 +291,15 @@ class Mail:
 
 def leave(code: int, *, stuck: bool) -> None:
     """End the process with *code*, whatever threads still run and whatever has become of stdout."""
+    flush()
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if stuck or any(not thread.daemon for thread in others):
+        os._exit(code)
+    raise SystemExit(code)
+
+
+def flush() -> None:
+    """Bring out what was printed; a stream that takes nothing any more is nobody's trouble."""
     for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
         try:
             if stream is not None:
@@ -310,7 +308,3 @@ def leave(code: int, *, stuck: bool) -> None:
             # A reader that left, a full disk: results are recorded, and the interpreter must not stumble over it.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if stuck or any(not thread.daemon for thread in others):
-        os._exit(code)
-    raise SystemExit(code)

@@ -55,8 +55,8 @@ def sync(
     """
     from cronjobs import sync as core
     from cronjobs.cli.ours import operator, our_database
-    from cronjobs.cli.run_due import Log
     from cronjobs.identity import Identity
+    from cronjobs.log import Log
 
     if plan:
         settings, stored = _look(ctx, config, database_url)
@@ -208,20 +208,36 @@ def pause(
         str | None, typer.Option("--for", metavar="SPAN", help="Ends by itself: 1h.", show_default=False)
     ] = None,
     why: Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever finds it.", show_default=False)] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPAN",
+            help="With --all or --queue: wait, at most so long, until nothing of it runs any more: 60s.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """The brake: until you resume, or until the time you say, no job is begun on any host.
 
     What runs goes on. Occurrences of a paused schedule are recorded as skipped and not made up for; jobs in a paused
     queue wait; --all does both. Pausing again changes the end and the reason. Prints every pause that is in force.
+
+    With --wait it is for deploy scripts, in a pair with resume. Exit code 0: nothing runs; 1: the time is up, and what
+    still runs is listed. The pause stays in either case, and at Ctrl-C.
     """
+    from cronjobs.cli import given
     from cronjobs.cli.ours import operator, our_database
+    from cronjobs.errors import UsageError
     from cronjobs.store import schedules as store
     from cronjobs.store.sql import database_now
     from cronjobs.text import clean, one_line
 
     scope, name = _scope(everything, queue, schedule)
     reason = one_line(clean(why), 500) if why and why.strip() else None
+    patience = None if wait is None else given.span(wait, "--wait")
+    if patience is not None and scope == "schedule":
+        raise UsageError("--wait is for --all and --queue: jobs that a schedule made already run, paused or not")
     with our_database(ctx, config, database_url) as (settings, database):
         with database.write() as connection:
             now = database_now(connection)
@@ -231,6 +247,11 @@ def pause(
             store.pause(connection, scope=scope, name=name, until=ends, by=by, why=reason, now=now)
             _record(connection, "pause", scope, name, why=reason, until=ends, now=now)
         _print_in_force(database, settings, as_json)
+        if patience is not None:
+            from cronjobs.cli.quiet import wait_until_quiet
+
+            undo = "cronjobs resume " + ("--all" if scope == "all" else f"--queue {name}")
+            wait_until_quiet(database, settings.timezone, name or None, patience, undo)
 
 
 def resume(

@@ -15,6 +15,7 @@ import typer
 from cronjobs.config import load
 from cronjobs.database import Database, parse_url
 from cronjobs.errors import SchemaMissing, SchemaTooOld
+from cronjobs.patience import first_look
 from cronjobs.settings import Settings
 
 ConfigOption = Annotated[
@@ -69,9 +70,12 @@ def require_tables(database: Database) -> None:
     """Raise unless this code runs on the tables; SQLite's are made or migrated on first use, PostgreSQL's never."""
     from cronjobs.store.meta import require_schema
 
-    try:
+    def look() -> None:
         with database.read() as connection:
             require_schema(connection)
+
+    try:
+        first_look(look, database.clock)
     except (SchemaMissing, SchemaTooOld):
         if not database.is_sqlite:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -53,6 +54,9 @@ define(
     overlap_key=_definition("overlap"),
     among_fitting=among("fitting"),
     among_known=among("known"),
+    among_careful=among("careful"),
+    # A loss is nobody's fault, but what was lost once shall not be lost again only because it waited for a worker.
+    with_care="(j.losses > 0 OR j.job_type {among_careful})",
     after_lease=after_now(":lease_s"),
     timezone_key=_definition("timezone"),
     retry_until_key=_definition("retry_until"),
@@ -68,16 +72,18 @@ FACTS: Final = 24  # columns
 class Admission:
     """Which jobs a runner may take now.
 
-    ``known``: the job types it can run; ``fitting``: those whose own time-out ends before the tick; a row's timeout_s
-    is held against ``remaining_s``. Above ``longest_s`` no tick could ever run it: it is claimed, to be told dead.
-    ``queue`` None: every queue.
+    ``known``: the job types it can run; ``fitting``: those whose own time-out suits it; a row's timeout_s is to be at
+    most ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``careful`` types, and of those that a
+    runner died with, only what begins at once is taken, ``free`` jobs: nothing of them is to be lost unbegun.
     """
 
     known: Collection[str]
     fitting: Collection[str]
     remaining_s: float
-    longest_s: float
+    longest_s: float = math.inf
     queue: str | None = None
+    careful: Collection[str] = ()
+    free: int = 1_000_000
 
 
 def claim(
@@ -93,13 +99,14 @@ def claim(
         "known": group_value(connection, sorted(admission.known)),
         "fitting": group_value(connection, sorted(admission.fitting)),
         "remaining": admission.remaining_s,
-        "longest": admission.longest_s,
+        "longest": min(admission.longest_s, 1e300),
+        "careful": group_value(connection, sorted(admission.careful)),
     }
     lease_parameters = {"locked_by": locked_by, "lease_s": lease.total_seconds()}
     if is_postgresql(connection):
-        rows = run(connection, _CLAIM_POSTGRESQL, **parameters, **lease_parameters).all()
+        rows = run(connection, CLAIM_POSTGRESQL, free=admission.free, **parameters, **lease_parameters).all()
     else:
-        rows = _claim_sqlite(connection, parameters, lease_parameters)
+        rows = _claim_sqlite(connection, parameters, admission.free, lease_parameters)
     if not rows:
         return database_now(connection), []
     jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
@@ -108,26 +115,31 @@ def claim(
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and pass the limit
 # (bug 15715). The lateral subquery with the lock is drawn from row by row, best branch first, so that no more is locked
-# than taken, and a row that somebody holds costs one step to the next instead of an empty hand.
-_CLAIM_POSTGRESQL: Final = """
+# than taken, and a row that somebody holds costs one step to the next instead of an empty hand. A job to be careful
+# with ends the row of those taken ahead: it waits until it is among the first, and those behind it wait with it.
+CLAIM_POSTGRESQL: Final = """
   WITH RECURSIVE {branches},
   head AS MATERIALIZED (
     SELECT b.queue, b.priority FROM branch b
     CROSS JOIN LATERAL (SELECT j.run_at, j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT 1) h
     WHERE {open_branch} ORDER BY b.priority, h.run_at, h.id),
   picked AS MATERIALIZED (
-    SELECT c.id FROM head b
+    SELECT c.id, c.careful FROM head b
     CROSS JOIN LATERAL (
-      SELECT j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c
-    LIMIT :limit)
+      SELECT j.id, {with_care} AS careful FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c
+    LIMIT :limit),
+  placed AS (SELECT id, careful, row_number() OVER () AS place FROM picked),
+  taken AS (
+    SELECT id FROM placed WHERE place <
+      coalesce((SELECT min(place) FROM placed WHERE careful AND place > :free), 9223372036854775807))
   UPDATE {jobs} j SET status = 'running', attempts = j.attempts + 1, locked_by = :locked_by,
     locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
-  WHERE j.id = ANY(ARRAY(SELECT id FROM picked)) AND j.{waiting}
+  WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND j.{waiting}
   RETURNING {facts}, {now} AS now"""
 
 
 def _claim_sqlite(
-    connection: Connection, parameters: dict[str, Any], lease_parameters: dict[str, Any]
+    connection: Connection, parameters: dict[str, Any], free: int, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
     # The writer is alone (BEGIN IMMEDIATE), so looking and taking can be several statements.
     branches = run(
@@ -135,23 +147,24 @@ def _claim_sqlite(
         "WITH RECURSIVE {branches} SELECT b.queue, b.priority FROM branch b WHERE {open_branch}",
         queue=parameters.pop("queue"),
     ).all()
-    due: list[tuple[int, int, int]] = []
+    due: list[tuple[int, int, int, bool]] = []
     for branch in sorted(branches, key=lambda branch: branch.priority):
         if len(due) == parameters["limit"] and branch.priority > due[-1][0]:
             break
         rows = run(
             connection,
-            """SELECT j.priority, j.run_at AS due_us, j.id FROM {jobs} j,
+            """SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful FROM {jobs} j,
                (SELECT :branch_queue AS queue, :branch_priority AS priority) b
                WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit""",
             branch_queue=branch.queue,
             branch_priority=branch.priority,
             **parameters,
         )
-        due = sorted([*due, *((row.priority, row.due_us, row.id) for row in rows)])[: parameters["limit"]]
+        due = sorted([*due, *((row.priority, row.due_us, row.id, row.careful) for row in rows)])[: parameters["limit"]]
     if not due:
         return []
-    ids = group_value(connection, [id_ for _, _, id_ in due])
+    end = next((place for place, row in enumerate(due) if row[3] and place >= free), len(due))
+    ids = group_value(connection, [row[2] for row in due[:end]])
     run(
         connection,
         """UPDATE {jobs} SET status = 'running', attempts = attempts + 1, locked_by = :locked_by,

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, or_, select
+from sqlalchemy import Connection, Row, func, select
 
-from cronjobs.store.schedules import StoredSchedule  # and its fragments: schedule_columns, among_ids
+from cronjobs.store.schedules import StoredSchedule  # and its fragment: schedule_columns
 from cronjobs.store.sql import Fragment, define, group, group_value, run
 from cronjobs.tables import audit, occurrences, pauses, schedules, ticks
 
@@ -30,6 +30,12 @@ def _back(column: str, seconds: str) -> Fragment:
 define(
     moments=group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"}),
     longest_before=_back("o.decided_at", ":longest_s"),
+    # One row for a batch of jobs that were chosen by filters.
+    has_id=lambda postgresql: (
+        "a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))"
+        if postgresql
+        else "EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id)"
+    ),
     a_second_before=_back("o.decided_at", "1"),
 )
 
@@ -148,14 +154,15 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """What people did to a job: cancel, retry, release, settle."""
-    return connection.execute(
-        select(audit)
-        .where(
-            audit.c.action.in_(["cancel", "retry", "release", "settle"]),
-            or_(audit.c.subject == str(job_id), audit.c.subject == f"job {job_id}"),
-        )
-        .order_by(audit.c.at, audit.c.id)
+    """What people did to a job, by itself or with others: cancel, retry, release, settle."""
+    return run(
+        connection,
+        """
+        SELECT a.* FROM {audit} a WHERE a.action IN ('cancel', 'retry', 'release', 'settle')
+          AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {has_id}) ORDER BY a.at, a.id""",
+        id=job_id,
+        id_text=str(job_id),
+        name=f"job {job_id}",
     ).all()
 
 

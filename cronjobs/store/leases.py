@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
 from cronjobs.model import Job, Status
-from cronjobs.store.claims import job_from
-from cronjobs.store.sql import after_now, database_now, define, group, group_value, is_postgresql, run
+from cronjobs.store.claims import held_by, job_from
+from cronjobs.store.sql import after_now, among, database_now, define, group, group_value, is_postgresql, run
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
 _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
@@ -42,6 +42,16 @@ define(
     ),
     lease_rows=group("rows", _LEASE_COLUMNS),
     finish_rows=group("rows", _FINISH_COLUMNS),
+    among_dead=among("dead"),
+    # A cancel may meet an attempt that ends before it hears of it: then the job is not tried again either. Who asked,
+    # and why, is in the audit trail; what a cancelled command left behind stands in the outcome's own words.
+    called_off="j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')",
+    called_off_words="""
+      coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {audit} a
+                WHERE a.action = 'cancel' AND a.subject = 'job ' || CAST(j.id AS text)
+                  AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
+      || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END""",
+    status_after="CASE WHEN {called_off} THEN 'cancelled' ELSE o.status END",
     ended_at=after_now("-o.ended_ago"),
     began_at=after_now("-o.ended_ago - o.duration"),
 )
@@ -84,11 +94,15 @@ def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> 
 
 def _extend(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
     rows = group_value(connection, [held.row() for held in leases])
-    return _update_mine(connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=left.total_seconds())
+    lease_s = left.total_seconds()
+    renewed = _update_mine(connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=lease_s)
+    return [row.id for row in renewed]
 
 
-def _update_mine(connection: Connection, source: str, rows: str, assignments: str, **parameters: Any) -> list[int]:
-    """Update those of *rows* that pass the fence and that nobody else holds locked; return their ids.
+def _update_mine(
+    connection: Connection, source: str, rows: str, assignments: str, **parameters: Any
+) -> Sequence[Row[Any]]:
+    """Update those of *rows* that pass the fence and that nobody else holds locked; return id, status, last_error.
 
     A row locked by someone's open psql session is passed over (one such row blocked the renewal of fifty leases).
     """
@@ -96,11 +110,13 @@ def _update_mine(connection: Connection, source: str, rows: str, assignments: st
         statement = (
             "WITH o AS MATERIALIZED " + source + ", "
             "mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}) "
-            "UPDATE {jobs} j SET " + assignments + " FROM o JOIN mine ON mine.id = o.id WHERE {fence} RETURNING j.id"
+            "UPDATE {jobs} j SET " + assignments + " FROM o JOIN mine ON mine.id = o.id WHERE {fence} "
+            "RETURNING j.id, j.status, j.last_error"
         )
     else:
-        statement = "UPDATE {jobs} AS j SET " + assignments + " FROM " + source + " AS o WHERE {fence} RETURNING id"
-    return list(run(connection, statement, rows=rows, **parameters).scalars())
+        statement = "UPDATE {jobs} AS j SET " + assignments + " FROM " + source + " AS o WHERE {fence} "
+        statement += "RETURNING id, status, last_error"
+    return run(connection, statement, rows=rows, **parameters).all()
 
 
 def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row[Any]]:
@@ -162,10 +178,14 @@ class Finish:
 
 @dataclass(frozen=True)
 class Written:
-    """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by someone: try again."""
+    """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by someone: try again.
+
+    ``called_off``: those of ``written`` that are cancelled now, whatever was to become of them, and who asked and why.
+    """
 
     written: frozenset[int]
     lost: frozenset[int]
+    called_off: Mapping[int, str] = field(default_factory=dict)
 
 
 # A row may be in the history already: a time-out is recorded while its thread still runs. A result that came after all
@@ -176,7 +196,8 @@ define(
     history_values="""
       j.id, o.attempt, o.outcome,
       CASE WHEN o.duration IS NULL THEN coalesce(j.started_at, {ended_at}) ELSE {began_at} END, {ended_at},
-      o.locked_by, o.worker, o.error_type, o.error, o.traceback, o.output""",
+      o.locked_by, o.worker, o.error_type, CASE WHEN o.outcome = 'cancelled' THEN j.last_error ELSE o.error END,
+      o.traceback, o.output""",
     history_again="""
       ON CONFLICT (job_id, attempt) DO UPDATE SET outcome = excluded.outcome, finished_at = excluded.finished_at,
         error_type = excluded.error_type, error = excluded.error, traceback = excluded.traceback,
@@ -184,13 +205,14 @@ define(
 )
 
 _FINISH: Final = """
-  status = o.status, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
+  status = {status_after}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
   locked_by = NULL, locked_until = NULL, run_at = coalesce(o.run_at, j.run_at),
-  last_error = coalesce(o.error, j.last_error), error_type = coalesce(o.error_type, j.error_type),
+  last_error = CASE WHEN {called_off} THEN {called_off_words} ELSE coalesce(o.error, j.last_error) END,
+  error_type = coalesce(o.error_type, j.error_type),
   last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
   result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {json_type}) ELSE j.result END,
   started_at = CASE WHEN o.duration IS NULL THEN j.started_at ELSE {began_at} END,
-  finished_at = CASE WHEN o.status IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END"""
+  finished_at = CASE WHEN {status_after} IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END"""
 
 
 _FINISH_POSTGRESQL: Final = (
@@ -201,11 +223,11 @@ _FINISH_POSTGRESQL: Final = (
     UPDATE {jobs} j SET """
     + _FINISH
     + """
-    FROM o JOIN mine ON mine.id = o.id WHERE {fence} RETURNING j.id, j.started_at),
+    FROM o JOIN mine ON mine.id = o.id WHERE {fence} RETURNING j.id, j.started_at, j.status, j.last_error),
   history AS (
     INSERT INTO {job_runs} {history_columns}
     SELECT {history_values} FROM o JOIN j ON j.id = o.id WHERE o.outcome IS NOT NULL {history_again})
-  SELECT id FROM j"""
+  SELECT id, status, last_error FROM j"""
 )
 
 
@@ -213,15 +235,21 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     """Write how attempts ended, job row and history row together, each only past the fence."""
     rows = _group(connection, finishes)
     if is_postgresql(connection):
-        written = set(run(connection, _FINISH_POSTGRESQL, rows=rows).scalars())
+        ended = run(connection, _FINISH_POSTGRESQL, rows=rows).all()
+        written = frozenset(row.id for row in ended)
     else:
-        written = set(_update_mine(connection, "{finish_rows}", rows, _FINISH))
+        ended = _update_mine(connection, "{finish_rows}", rows, _FINISH)
+        written = frozenset(row.id for row in ended)
         history = [end for end in finishes if end.lease.job_id in written and end.outcome]
         if history:
             _write_history(connection, rows if len(history) == len(finishes) else _group(connection, history))
     left = [end.lease for end in finishes if end.lease.job_id not in written]
     mine = {row.id for row in _still_mine(connection, left)} if left else set()
-    return Written(frozenset(written), frozenset(held.job_id for held in left if held.job_id not in mine))
+    return Written(
+        written,
+        lost=frozenset(held.job_id for held in left if held.job_id not in mine),
+        called_off={row.id: row.last_error or "" for row in ended if row.status == Status.CANCELLED},
+    )
 
 
 def _group(connection: Connection, finishes: Sequence[Finish]) -> str:
@@ -263,12 +291,61 @@ def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta)
     return _extend(connection, leases, left)
 
 
+# --- hand over --------------------------------------------------------------------------------------------------------
+
+LONG: Final = "long-"  # what the last part of locked_by begins with, for a process that runs one long job
+
+
+def long_running(connection: Connection, host: str) -> int:
+    """How many long jobs are in processes of their own on *host*."""
+    statement = "SELECT count(*) FROM {jobs} l WHERE {long_of_host}"
+    return int(run(connection, statement, **_host(host)).scalar_one())
+
+
+def adopt(
+    connection: Connection, held: Lease, *, locked_by: str, lease: timedelta, host: str, at_most: int
+) -> Job | None:
+    """Take *held* over for *locked_by*, under the same attempt; None: it is held no more, or *host* runs enough.
+
+    A compare-and-swap: from here on the holder before fails the fence.
+    """
+    if is_postgresql(connection):
+        # A statement of its own: within the next one the count would be of the snapshot from before the lock.
+        run(connection, "SELECT pg_advisory_xact_lock(hashtext('cronjobs long jobs'), hashtext(:host))", host=host)
+    run(
+        connection,
+        """
+        UPDATE {jobs} SET locked_by = :own, locked_until = {after_lease}
+        WHERE id = :id AND attempts = :attempt AND locked_by = :locked_by AND status = 'running'
+          AND (SELECT count(*) FROM {jobs} l WHERE {long_of_host}) < :at_most""",
+        **held.row(),
+        **_host(host),
+        own=locked_by,
+        lease_s=lease.total_seconds(),
+        at_most=at_most,
+    )
+    return next(iter(held_by(connection, locked_by)), None)
+
+
+def _host(host: str) -> dict[str, Any]:
+    return {"prefix": f"{host}:", "prefix_length": len(host) + 1, "long": f"%:{LONG}%"}
+
+
+define(
+    long_of_host="""
+      l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long""",
+)
+
+
 # --- recover ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Expired:
-    """A job whose lease ran out. ``outcome`` is what its runner managed to write about the attempt, or None: lost."""
+    """A job whose lease ran out, or whose runner is dead.
+
+    ``outcome`` is what its runner managed to write about the attempt, or None: lost.
+    """
 
     job: Job
     outcome: str | None
@@ -276,15 +353,28 @@ class Expired:
     error_type: str | None
 
 
-def expired_leases(connection: Connection, limit: int) -> tuple[datetime, list[Expired]]:
-    """Lock up to *limit* jobs whose lease ran out, by the database's clock, passing over what others hold."""
+def holders(connection: Connection, prefix: str) -> list[str]:
+    """Every ``locked_by`` of a lease in force that begins with *prefix*: the runners of one host and boot."""
+    statement = """
+        SELECT DISTINCT locked_by FROM {jobs}
+        WHERE locked_until IS NOT NULL AND substr(locked_by, 1, :length) = :prefix ORDER BY locked_by"""
+    return list(run(connection, statement, prefix=prefix, length=len(prefix)).scalars())
+
+
+def expired_leases(connection: Connection, limit: int, dead: Sequence[str] = ()) -> tuple[datetime, list[Expired]]:
+    """Lock up to *limit* jobs whose lease ran out, by the database's clock, or that one of *dead* holds.
+
+    What others hold locked is passed over.
+    """
     rows = run(
         connection,
         """
         SELECT {facts}, {now} AS now, r.outcome, r.error, r.error_type AS run_error_type
         FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
-        WHERE j.locked_until IS NOT NULL AND j.locked_until < {now} ORDER BY j.locked_until LIMIT :limit {lock}""",
+        WHERE j.locked_until IS NOT NULL AND (j.locked_until < {now} OR j.locked_by {among_dead})
+        ORDER BY j.locked_until LIMIT :limit {lock}""",
         limit=limit,
+        dead=group_value(connection, list(dead)),
     ).all()
     found = [Expired(job_from(row), row.outcome, row.error, row.run_error_type) for row in rows]
     return (rows[0].now if rows else database_now(connection)), found

@@ -6,18 +6,34 @@ the shape of the statement; a test asks both databases for their plans.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, literal_column, or_, select, text, union_all
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Executable,
+    Row,
+    Select,
+    and_,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+    union_all,
+)
 
 from cronjobs.model import FINAL, Status
 from cronjobs.store.sql import Fragment, after_now, define, is_postgresql, run
 from cronjobs.tables import WAITING_SQL, job_runs, jobs, occurrences, schedules, to_microseconds
 
 HOSTS_AT_MOST: Final = 200  # where every tick has a host name of its own (containers), the newest tick must do
+STREAM_BATCH: Final = 2000  # rows that are in memory at once
+ERROR_SHOWN: Final = 400  # characters of an error that tell it from others
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
 
 
@@ -56,14 +72,17 @@ def waiting_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]
     ).all()
 
 
-def running_jobs(connection: Connection, limit: int) -> Sequence[Row[Any]]:
-    """Leased jobs, the longest running first."""
+def running_jobs(connection: Connection, limit: int, queue: str | None = None) -> Sequence[Row[Any]]:
+    """Leased jobs, of one *queue* or of all, the longest running first."""
     return run(
         connection,
         """
         SELECT id, job_type, queue, schedule, attempts, failures, max_attempts, started_at, locked_by, locked_until,
-          cancel_requested_at FROM {jobs} WHERE locked_until IS NOT NULL ORDER BY started_at, id LIMIT :limit""",
+          cancel_requested_at FROM {jobs}
+        WHERE locked_until IS NOT NULL AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+        ORDER BY started_at, id LIMIT :limit""",
         limit=limit,
+        queue=queue,
     ).all()
 
 
@@ -137,38 +156,77 @@ def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Ro
 
 
 def _filtered(wanted: Filter) -> Select[Any]:
-    # Literal, never bound: a bound value hides a partial index from the planner.
-    waits, ended, leased = text(WAITING_SQL), jobs.c.finished_at.is_not(None), jobs.c.locked_until.is_not(None)
-    chosen = select(jobs).order_by(jobs.c.id.desc())
+    chosen = select(jobs).where(*_plainly(wanted))
     if wanted.status in FINAL:
-        chosen = select(jobs).where(ended, jobs.c.status == wanted.status)
-        chosen = chosen.order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
-        if wanted.since is not None:
-            chosen = chosen.where(jobs.c.finished_at >= wanted.since)
-    elif wanted.status is not None:
-        # Below IN: given both an order by id and this condition, SQLite would walk the whole table.
-        branch = leased if wanted.status is Status.RUNNING else and_(waits, jobs.c.status == wanted.status)
-        chosen = chosen.where(jobs.c.id.in_(select(jobs.c.id).where(branch, *_alive_since(wanted.since))))
-    elif wanted.since is not None:
-        final = [
-            select(jobs.c.id).where(
-                ended, jobs.c.status == literal_column(f"'{status}'"), jobs.c.finished_at >= wanted.since
-            )
-            for status in FINAL
-        ]
-        unfinished = [select(jobs.c.id).where(branch, *_alive_since(wanted.since)) for branch in (waits, leased)]
-        chosen = chosen.where(jobs.c.id.in_(union_all(*final, *unfinished)))
+        newest = (jobs.c.finished_at.desc(), jobs.c.id.desc())
+        return chosen.where(*_in_status(wanted.status, wanted.since)).order_by(*newest)
+    chosen = chosen.order_by(jobs.c.id.desc())
+    if wanted.status is None and wanted.since is None:
+        return chosen
+    # Below IN: given both an order by id and this condition, SQLite would walk the whole table.
+    statuses = list(Status) if wanted.status is None else [wanted.status]
+    return chosen.where(
+        jobs.c.id.in_(union_all(*(select(jobs.c.id).where(*_in_status(status, wanted.since)) for status in statuses)))
+    )
+
+
+def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
+    """The conditions that no index is for."""
     plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
-    for column, value in (plain | {"error_type": wanted.error_type}).items():
-        if value is not None:
-            chosen = chosen.where(jobs.c[column] == value)
-    return chosen
+    return [
+        jobs.c[column] == value
+        for column, value in (plain | {"error_type": wanted.error_type}).items()
+        if value is not None
+    ]
+
+
+def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
+    """In *status*, alive or ended since, through the index of what waits, runs or has ended."""
+    # Literal, never bound: a bound value hides a partial index from the planner.
+    exactly = jobs.c.status == literal_column(f"'{status}'")
+    if status in FINAL:
+        return [jobs.c.finished_at.is_not(None), exactly, *([] if since is None else [jobs.c.finished_at >= since])]
+    index = jobs.c.locked_until.is_not(None) if status is Status.RUNNING else and_(text(WAITING_SQL), exactly)
+    return [index, *_alive_since(since)]
 
 
 def _alive_since(since: datetime | None) -> list[ColumnElement[bool]]:
     if since is None:
         return []
     return [or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
+
+
+def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
+    """Every job in one of *statuses* (the filter's own aside), as one snapshot: id, job_type, status, locked_by.
+
+    Streamed: a hundred thousand rows are never in memory at once.
+    """
+    columns = (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by)
+    return _stream(connection, _of_statuses(wanted, statuses, *columns))
+
+
+def error_groups(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
+    """Jobs by kind and text of their last error and by type, the most frequent first: how many, seen when, one id."""
+    seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
+    # The beginning: it says what went wrong, and a group's key is no place for kilobytes.
+    error = func.substr(jobs.c.last_error, 1, ERROR_SHOWN).label("error")
+    each = _of_statuses(wanted, statuses, jobs.c.id, jobs.c.job_type, jobs.c.error_type, error, seen_at).subquery()
+    key = (each.c.error_type, each.c.error, each.c.job_type)
+    count = func.count().label("jobs")
+    first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
+    grouped = select(*key, count, first, last, func.max(each.c.id).label("sample_job_id")).group_by(*key)
+    return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()))
+
+
+def _of_statuses(wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
+    meant = [status for status in statuses if wanted.status in (None, status)]
+    return union_all(
+        *(select(*columns).where(*_in_status(status, wanted.since), *_plainly(wanted)) for status in meant)
+    )
+
+
+def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
+    return iter(connection.execute(query, execution_options={"yield_per": STREAM_BATCH}))
 
 
 def one_job(connection: Connection, job_id: int) -> Row[Any] | None:

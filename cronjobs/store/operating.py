@@ -1,46 +1,199 @@
-"""What an operator does to one job: put it back, or call it off."""
+"""What operators do to jobs: put them back, call them off, free those whose runner is gone; a short batch at a time.
+
+Nobody waits for a row that someone else holds locked: it is passed over, and the caller comes back for it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
 from sqlalchemy import Connection
 
-from cronjobs.model import Status
-from cronjobs.store.enqueue import job_status
-from cronjobs.store.sql import run
+from cronjobs.model import Job, Status
+from cronjobs.store import leases
+from cronjobs.store.claims import job_from
+from cronjobs.store.leases import Finish, Lease, Written
+from cronjobs.store.sql import database_now, define, group_value, is_postgresql, run
+from cronjobs.store.ticks import record
+
+BATCH: Final = 500  # rows of one transaction, so that ticks hardly notice
+
+define(
+    # Each status that a verb is for is a literal: the plan shall see it.
+    can_retry="j.status IN ('dead', 'cancelled', 'failed')",
+    can_cancel="j.{waiting}",
+    runs="j.status = 'running'",
+)
 
 
-def retry(connection: Connection, job_id: int) -> Status | None:
-    """Make a dead, cancelled or waiting failed job due now, with all its tries; what it was, None if there is none.
+@dataclass(frozen=True)
+class Changed:
+    """What became of a batch: ``done`` took effect, ``asked`` were told to stop; what is in neither is as it was."""
 
-    Its history stays, and so does ``attempts``: the fence only rises.
+    done: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Act:
+    """Who does something, where and why, for the audit trail; ``filter``: how jobs were chosen that were not named."""
+
+    action: str
+    actor: str
+    host: str
+    why: str | None
+    filter: dict[str, str] | None = None
+
+    @property
+    def words(self) -> str:
+        """ "cancelled by ada: wrong customer"."""
+        done = {"cancel": "cancelled", "retry": "retried", "release": "released"}[self.action]
+        return f"{done} by {self.actor}" + (f": {self.why}" if self.why else "")
+
+
+# --- retry, cancel ----------------------------------------------------------------------------------------------------
+
+
+def retry(connection: Connection, ids: Collection[int], act: Act) -> Changed:
+    """Make dead, cancelled or waiting failed jobs due now, with all their tries.
+
+    Their history stays, and so does ``attempts``: the fence only rises.
     """
-    was = job_status(connection, job_id)
-    run(
+    again = """status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
+      cancel_requested_at = NULL"""
+    done = _change(connection, ids, "{can_retry}", again)
+    record_act(connection, act, done)
+    return Changed(done)
+
+
+def cancel(connection: Connection, ids: Collection[int], act: Act) -> Changed:
+    """Cancel waiting jobs at once, ask running ones to stop."""
+    called_off = "status = 'cancelled', finished_at = {now}, last_error = :error"
+    done = _change(connection, ids, "{can_cancel}", called_off, error=act.words)
+    request = "cancel_requested_at = coalesce(j.cancel_requested_at, {now})"
+    asked = _change(connection, set(ids) - done, "{runs}", request)
+    record_act(connection, act, done)
+    # One row for each: the end of the attempt is written with who asked and why.
+    record_act(connection, act, asked, each=True)
+    return Changed(done, asked)
+
+
+def _change(
+    connection: Connection, ids: Collection[int], condition: str, assignments: str, **parameters: Any
+) -> frozenset[int]:
+    if not ids:
+        return frozenset()
+    if is_postgresql(connection):
+        statement = (
+            "WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND " + condition + " {lock}) "
+            "UPDATE {jobs} j SET " + assignments + " FROM mine WHERE j.id = mine.id RETURNING j.id"
+        )
+    else:
+        statement = "UPDATE {jobs} AS j SET " + assignments + " WHERE j.id {among_ids} AND " + condition
+        statement += " RETURNING id"
+    return frozenset(run(connection, statement, ids=group_value(connection, sorted(ids)), **parameters).scalars())
+
+
+def statuses(connection: Connection, ids: Collection[int]) -> dict[int, Status]:
+    """What the jobs are that are there."""
+    rows = run(
+        connection,
+        "SELECT j.id, j.status FROM {jobs} j WHERE j.id {among_ids}",
+        ids=group_value(connection, sorted(ids)),
+    )
+    return {row.id: Status(row.status) for row in rows}
+
+
+# --- release ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Held:
+    """A running job and its lease; ``recorded``: its runner wrote already how the attempt went."""
+
+    job: Job
+    locked_until: datetime
+    recorded: bool
+
+    @property
+    def locked_by(self) -> str:
+        return self.job.locked_by or ""
+
+
+def held(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
+    """Those of *ids* that are running."""
+    rows = run(
         connection,
         """
-        UPDATE {jobs} SET status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0,
-          finished_at = NULL, cancel_requested_at = NULL
-        WHERE id = :id AND status IN ('dead', 'cancelled', 'failed')""",
-        id=job_id,
+        SELECT {facts}, j.locked_until, r.outcome FROM {jobs} j
+        LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
+        WHERE j.id {among_ids} AND j.locked_until IS NOT NULL""",
+        ids=group_value(connection, sorted(ids)),
     )
-    return was
+    return {row.id: Held(job_from(row), row.locked_until, row.outcome is not None) for row in rows}
 
 
-def cancel(connection: Connection, job_id: int, error: str) -> Status | None:
-    """Cancel a waiting job at once, ask a running one to stop; what it was, None if there is none."""
-    was = job_status(connection, job_id)
-    waiting = run(
+def release(connection: Connection, gone: Sequence[Held], act: Act) -> Written:
+    """Queue jobs whose runner is proven gone: due now, nothing charged, one more loss; each only past its fence."""
+    now = database_now(connection)
+    written = leases.finish(connection, [_released(holding, now, act.words) for holding in gone])
+    record_act(connection, act, written.written)
+    return written
+
+
+def _released(holding: Held, now: datetime, words: str) -> Finish:
+    job = holding.job
+    return Finish(
+        lease=Lease(job.id, job.attempt, holding.locked_by),
+        status=Status.QUEUED,
+        failures=job.failures,
+        losses=job.losses + 1,
+        interruptions=0,
+        outcome=None if holding.recorded else "lost",
+        run_at=now,
+        error=words,
+        error_type="Lost",
+    )
+
+
+# --- the audit trail --------------------------------------------------------------------------------------------------
+
+
+def record_act(connection: Connection, act: Act, ids: Collection[int], *, each: bool = False) -> None:
+    """Write who did it: a row for each job that was named (and if *each*), one with all ids for a batch of others."""
+    if not ids:
+        return
+    facts: dict[str, Any] = {"action": act.action, "actor": act.actor, "host": act.host, "why": act.why}
+    facts["at"] = database_now(connection)
+    if act.filter is not None and not each:
+        record(connection, subject="jobs", detail={"filter": act.filter, "ids": sorted(ids)}, **facts)
+        return
+    for job_id in sorted(ids):
+        detail = None if act.filter is None else {"filter": act.filter}
+        record(connection, subject=f"job {job_id}", detail=detail, **facts)
+
+
+# --- pause --wait -----------------------------------------------------------------------------------------------------
+
+
+def claims_in_flight(connection: Connection) -> frozenset[str]:
+    """The transactions that claim just now: one that began before a pause was committed may not have seen it.
+
+    A claim locks the tables that it reads and writes before its snapshot is taken, and until it ends. So one that is
+    not in the first answer after that commit sees the pause. (SQLite: a claim is alone, and there is none.)
+    """
+    if not is_postgresql(connection):
+        return frozenset()
+    rows = run(
         connection,
-        """UPDATE {jobs} SET status = 'cancelled', finished_at = {now}, last_error = :error
-           WHERE id = :id AND {waiting} RETURNING id""",
-        id=job_id,
-        error=error,
-    ).first()
-    if waiting is None:
-        run(
-            connection,
-            """UPDATE {jobs} SET cancel_requested_at = coalesce(cancel_requested_at, {now})
-               WHERE id = :id AND status = 'running'""",
-            id=job_id,
-        )
-    return was
+        """
+        SELECT DISTINCT r.virtualtransaction FROM pg_locks r
+        JOIN pg_locks w ON w.virtualtransaction = r.virtualtransaction
+        WHERE r.granted AND r.relation = CAST('{pauses}' AS regclass) AND r.mode = 'AccessShareLock'
+          AND w.granted AND w.relation = CAST('{jobs}' AS regclass) AND w.mode = 'RowExclusiveLock'
+          AND r.pid <> pg_backend_pid()""",
+    )
+    return frozenset(rows.scalars())

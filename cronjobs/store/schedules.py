@@ -52,11 +52,6 @@ define(
        ORDER BY p.scope LIMIT 1) AS paused,
       (SELECT max(p.until) FROM {pauses} p WHERE (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name))
        AND p.until <= {now} AND p.until > j.seen_until) AS pause_ended_at""",
-    among_ids=lambda postgresql: (
-        "= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))"
-        if postgresql
-        else "IN (SELECT value FROM json_each(:ids))"
-    ),
 )
 
 

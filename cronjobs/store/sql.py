@@ -46,6 +46,12 @@ _fragments: dict[str, Fragment] = {
         AND (p.until IS NULL OR p.until > {now}))""",
     # Passes over rows that someone else holds locked. On SQLite a writer is alone.
     "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
+    # "… is one of :ids", a JSON array of numbers.
+    "among_ids": lambda postgresql: (
+        "= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))"
+        if postgresql
+        else "IN (SELECT value FROM json_each(:ids))"
+    ),
 }
 
 # Result columns that need decoding, wherever a statement returns them.

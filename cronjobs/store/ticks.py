@@ -24,6 +24,7 @@ class Overview:
     oldest_code: str
     pruned_at: datetime | None
     expired: bool  # a lease ran out
+    held_here: bool  # a lease is held by a process that began with this ``locked_by``, dead or alive
     schedules_due: bool
     jobs_due: bool
     last_fingerprint: str | None  # of the file this host carried at its previous tick
@@ -31,14 +32,16 @@ class Overview:
     last_tick_at: datetime | None  # of any host
 
 
-def overview(connection: Connection, *, host: str, fingerprint: str) -> Overview:
-    """Read what is owed; *host* and *fingerprint* are this tick's."""
+def overview(connection: Connection, *, host: str, place: str, fingerprint: str) -> Overview:
+    """Read what is owed; *host*, *fingerprint* and *place*, how ``locked_by`` begins, are this tick's."""
     row = run(
         connection,
         """
         WITH RECURSIVE {branches}
         SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at,
           EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}) AS expired,
+          EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL
+                  AND substr(locked_by, 1, :place_length) = :place) AS held_here,
           EXISTS (SELECT 1 FROM {schedules} WHERE status = 'active' AND next_at IS NOT NULL
                   AND (next_at <= {now} OR seen_until > {now})) AS schedules_due,
           EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND NOT {paused} AND EXISTS (
@@ -50,10 +53,12 @@ def overview(connection: Connection, *, host: str, fingerprint: str) -> Overview
           (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at
         FROM {meta} m WHERE m.id = 1""",
         host=host,
+        place=place,
+        place_length=len(place),
         fingerprint=fingerprint,
     ).one()
     facts = dict(row._mapping)
-    for name in ("expired", "schedules_due", "jobs_due", "fingerprint_known"):
+    for name in ("expired", "held_here", "schedules_due", "jobs_due", "fingerprint_known"):
         facts[name] = bool(facts[name])
     return Overview(**facts)
 
@@ -121,7 +126,10 @@ _STRIP: Final = """UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta
 _PRUNE_OCCURRENCES: Final = """DELETE FROM {occurrences} AS c WHERE c.last_for < :before AND EXISTS (
   SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)"""
 _PRUNE_TICKS: Final = "DELETE FROM {ticks} WHERE started_at < :before"
-_PRUNE_EFFECTS: Final = "DELETE FROM {effects} WHERE begun_at < :before"
+# Never one of a job that may run again, by itself or because someone retries it: it would be done twice.
+_PRUNE_EFFECTS: Final = """DELETE FROM {effects} WHERE key IN (SELECT e.key FROM {effects} e WHERE e.begun_at < :before
+  AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND j.status <> 'succeeded')
+  ORDER BY e.begun_at LIMIT :batch)"""
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ def prune(connection: Connection, before: PruneBefore, batch: int) -> int:
         gone += _rows(connection, _PRUNE_KEYS, status=status, before=min(before.keys, limit), batch=batch)
     gone += _rows(connection, _PRUNE_OCCURRENCES, before=before.occurrences)
     gone += _rows(connection, _PRUNE_TICKS, before=before.occurrences)
-    gone += _rows(connection, _PRUNE_EFFECTS, before=before.effects)
+    gone += _rows(connection, _PRUNE_EFFECTS, before=before.effects, batch=batch)
     return gone
 
 

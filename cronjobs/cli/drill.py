@@ -1,0 +1,197 @@
+"""``cronjobs drill``: the release drill, on a database of the user's."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cronjobs.cli.setting import (
+    ConfigOption,
+    JsonOption,
+    UrlOption,
+    coloured,
+    complain,
+    echo,
+    echo_json,
+    is_terminal,
+    load_settings,
+)
+from cronjobs.cli.show import counted, width, wrapped
+
+if TYPE_CHECKING:
+    from cronjobs.drill import Drilled
+    from cronjobs.drill.checks import Check
+    from cronjobs.drill.stage import Stage
+
+
+class Forms(StrEnum):
+    SIGTERM = "sigterm"
+    KILL = "kill"
+    BOTH = "both"
+
+
+TITLES: Final = {
+    "sigterm": "The process is restarted in mid-run, as a deploy does (SIGTERM)",
+    "kill": "The process is killed in mid-run (kill -9)",
+}
+INDENT: Final = " " * 6
+
+
+def drill(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    form: Annotated[Forms, typer.Option("--form", help="How the process is restarted in mid-run.")] = Forms.BOTH,
+    receipts: Annotated[int, typer.Option(min=20, max=10_000, help="Jobs; one in five is made to fail.")] = 100,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave folder and tables, to look around in.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives once.
+
+    Real ticks send 100 receipts to a real mail server of the drill's own (pip install 'cronjobs[drill]'), which refuses
+    some, hangs up or says nothing. A tick is restarted in mid-run, by SIGTERM and, in a second run, by kill -9. A
+    runner is frozen past its lease and woken. A job that hangs and one that is cancelled are stopped. The dead are
+    listed, settled, corrected and retried. What counts is what arrived at the mail server.
+
+    On PostgreSQL it works in a schema of its own, which it makes and drops; your tables are not touched. Without a
+    configuration and a URL, or where they name a SQLite file, it works on a SQLite file of its own.
+
+    Exit codes: 0 everything held, 1 something did not, 2 usage, 3 configuration, 4 database.
+    """
+    from cronjobs.cli.run_due import leave
+    from cronjobs.drill import drill as play
+    from cronjobs.drill.checks import Form
+
+    url = _postgresql_url(ctx, config, database_url)
+    printer = _Printer(as_json)
+    where = _where(url)
+    printer.line(f"{receipts} receipts, on {where}")
+    drilled = []
+    with _ended_by_signals():
+        for each in [*Form] if form is Forms.BOTH else [Form(form)]:
+            printer.line(coloured(f"\n{TITLES[each]}", "cyan"))
+            drilled.append(
+                play(
+                    each,
+                    url=url,
+                    receipts=receipts,
+                    keep=printer.kept if keep else None,
+                    say=printer.progress,
+                    tell=printer.check,
+                    note=complain,
+                )
+            )
+    held = all(done.held for done in drilled)
+    if as_json:
+        echo_json(
+            {
+                "held": held,
+                "database": where,
+                "receipts": receipts,
+                "forms": [_as_json(done) for done in drilled],
+                "kept": printer.left,
+            }
+        )
+    else:
+        _conclude(drilled, keep)
+    leave(0 if held else 1, stuck=False)
+
+
+def _postgresql_url(ctx: typer.Context, config: Path | None, given: str | None) -> str | None:
+    """The user's database, if it is PostgreSQL; None: a SQLite file of the drill's own."""
+    from cronjobs.database import parse_url
+
+    root = ctx.find_root().params
+    url = given or root.get("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
+    named = config or root.get("config") or os.environ.get("CRONJOBS_CONFIG")
+    if url is None and (named or Path("cronjobs.yaml").exists()):
+        url = load_settings(ctx, config, None).database
+    return None if url is None or parse_url(url).is_sqlite else url
+
+
+def _where(url: str | None) -> str:
+    from cronjobs.database import parse_url
+
+    return "a SQLite file of its own" if url is None else f"{parse_url(url)}, in a schema of its own"
+
+
+class _Printer:
+    """Checks as they are found; on a terminal also what happens between them. With --json nothing."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._silent = as_json
+        self.left: list[dict[str, str | None]] = []
+
+    def line(self, text: str) -> None:
+        if not self._silent:
+            echo(text)
+
+    def progress(self, text: str) -> None:
+        if is_terminal():
+            self.line(coloured(f"      {text}", "bright_black"))
+
+    def check(self, check: Check) -> None:
+        mark = coloured("ok", "green") if check.held else coloured("NO", "red")
+        first, *more = wrapped(check.said, width() - len(INDENT))
+        self.line("\n".join([f"  {mark}  {first}", *(INDENT + line for line in more)]))
+
+    def kept(self, stage: Stage) -> None:
+        self.left.append({"folder": str(stage.folder), "schema": stage.schema})
+        config = shlex.quote(str(stage.config))
+        self.line(f"\n  Kept: {stage.folder}" + (f", and the schema {stage.schema}" if stage.schema else ""))
+        if stage.schema is not None:
+            self.line("    export DATABASE_URL=…    # the database of the drill; it is written nowhere")
+        for look in ("status", "jobs list", "effects list"):
+            self.line(f"    cronjobs {look} --config {config}")
+        self.line(f"    rm -r {shlex.quote(str(stage.folder))}    # when you have seen enough")
+        if stage.schema is not None:
+            self.line(f"    psql \"$DATABASE_URL\" -c 'DROP SCHEMA {stage.schema} CASCADE'")
+
+
+def _conclude(drilled: list[Drilled], keep: bool) -> None:
+    checks = [check for done in drilled for check in done.checks]
+    missed = sum(not check.held for check in checks)
+    took = sum(done.took.total_seconds() for done in drilled)
+    if not missed:
+        echo(coloured(f"\nAll {counted(len(checks), 'check')} held ({took:.0f} s)", "green"))
+        return
+    echo(coloured(f"\n{missed} of {counted(len(checks), 'check')} did not hold ({took:.0f} s)", "red"))
+    if not keep:
+        echo("  again, and everything left there to look at: cronjobs drill --keep")
+
+
+def _as_json(done: Drilled) -> dict[str, Any]:
+    return {
+        "form": str(done.form),
+        "held": done.held,
+        "duration_ms": round(done.took.total_seconds() * 1000),
+        "checks": [vars(check) for check in done.checks],
+    }
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Inside, a signal that ends the command unwinds it, so that everything is cleared away first."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

@@ -1,0 +1,195 @@
+"""``cronjobs effects …``: what the ledger knows of side effects, and someone's word on those whose end is not known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, complain, echo, jobs_database
+from cronjobs.cli.show import Times, columns_of, counted, safe, table, width, write, write_json
+from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from cronjobs.store.effects import Record
+
+app = typer.Typer(no_args_is_help=True, help="Side effects: list them, settle those whose end nobody knows.")
+
+LISTED_JOBS = 20
+
+
+class Standing(StrEnum):
+    """What is known of an effect."""
+
+    UNKNOWN = "unknown"  # begun by an attempt that has ended, and never recorded
+    STOPPED = "stopped"  # unknown, and a job is dead for it
+    SKIPPED = "skipped"  # unknown, and taken as done
+    RUNNING = "running"
+    DONE = "done"
+
+
+class Verdict(StrEnum):
+    DONE = "done"
+    NOT_DONE = "not-done"
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+@app.command("list", epilog="For example: cronjobs effects list --state unknown")
+def list_effects(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    state: Annotated[Standing | None, typer.Option(help="Only in this state; else in every state.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="Only those whose key begins like this.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List effects, the newest beginning first.
+
+    Unknown: begun, and its end was never recorded; stopped: the same, and a job is dead until someone settles it;
+    skipped: the same, and taken as done. --json prints one array, an object per effect with the table's columns as
+    keys, and what this list calls its state under "standing".
+    """
+    from cronjobs.store import effects
+    from cronjobs.store.sql import database_now
+
+    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+        times = Times(database_now(connection), settings.timezone)
+        rows = effects.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
+    shown = [columns_of(row) for row in rows[:limit]]
+    if as_json:
+        write_json(shown)
+    else:
+        write(_table(shown, times))
+    if not rows and not as_json:
+        typer.echo("no effect" if state is None and key is None else "no such effect", err=True)
+    if len(rows) > limit:
+        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
+
+
+def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
+    room = width()
+    rows = [
+        [
+            safe(effect["key"]),
+            effect["standing"],
+            safe(effect["job_id"]),
+            times.ago(effect["begun_at"]),
+            "" if effect["recorded_at"] is None else times.ago(effect["recorded_at"]),
+            "" if effect["result"] is None else safe(_plain(effect["result"])),
+        ]
+        for effect in effects
+    ]
+    return table(rows, ["key", "state", ">job", "begun", "recorded", "result"], room=room, at_most={0: room // 2})
+
+
+def _plain(result: Any) -> str:
+    from cronjobs.tables import BadJson
+
+    return "cannot be read" if isinstance(result, BadJson) else json.dumps(result, ensure_ascii=False)
+
+
+# --- settle -----------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
+def settle(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="As effects list prints it.")],
+    verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether it happened.")],
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="With done: what later attempts find as its result.")
+    ] = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Kept in the audit trail.")] = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+) -> None:
+    """Say whether an effect happened whose end was never recorded.
+
+    done: it counts as recorded, and no attempt repeats it. not-done: it counts as never begun, and the next attempt
+    does it. Jobs that are dead for it are named, and stay so until they are retried. Exit code 1: it is recorded
+    already, is being done just now, or is not there; that changes nothing.
+    """
+    from cronjobs.cli.ours import operator, our_database
+    from cronjobs.identity import Identity
+    from cronjobs.store import effects
+    from cronjobs.store.sql import database_now
+    from cronjobs.store.ticks import record
+    from cronjobs.text import ERROR_LIMIT, clean, one_line
+
+    written = _result(result, verdict)
+    with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
+        found = _settled(connection, key, verdict, written)
+        record(
+            connection,
+            action="settle",
+            subject=f"effect {found.key}",
+            actor=operator(),
+            host=Identity.here().host,
+            why=None if why is None else one_line(clean(why), 500),
+            detail={"as": str(verdict), "was": found.state, "job_id": found.job_id, "attempt": found.attempt},
+            at=database_now(connection),
+        )
+        # The sentence as the worker cuts and stores it.
+        dead = effects.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
+    echo(f"effect {safe(found.key)} {_settled_words(verdict)}")
+    for job_id in dead[:LISTED_JOBS]:
+        echo(f"job {job_id} is dead for it: cronjobs jobs retry {job_id}")
+    if len(dead) > LISTED_JOBS:
+        complain(f"{counted(len(dead) - LISTED_JOBS, 'more job')} dead for it: cronjobs jobs list --status dead")
+
+
+def _settled_words(verdict: Verdict) -> str:
+    match verdict:
+        case Verdict.DONE:
+            return "is recorded as done: no attempt repeats it"
+        case Verdict.NOT_DONE:
+            return "counts as never begun: the next attempt does it"
+
+
+def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
+    """Write the verdict; return what there was. Raises CronjobsError where there is nothing to settle."""
+    from cronjobs.store import effects
+
+    found = effects.find(connection, key)
+    if found is None:
+        raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")
+    if found.state == "recorded":
+        raise CronjobsError(
+            f"the effect {safe(key)} is recorded as done, and such a one is never repeated: nothing was changed. "
+            "To do the same again, give it a new key"
+        )
+    if found.running and found.state == "begun":
+        raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} just now: wait for its end")
+    match verdict:
+        case Verdict.DONE:
+            effects.settle(connection, key, result)
+        case Verdict.NOT_DONE:
+            effects.remove(connection, key)
+    return found
+
+
+def _result(given: str | None, verdict: Verdict) -> str | None:
+    """The JSON text of ``--result``, checked as a handler's would be."""
+    from cronjobs.payloads import result_json
+
+    if given is None:
+        return None
+    if verdict is Verdict.NOT_DONE:
+        raise UsageError("--result goes with done: what was not done has no result")
+    try:
+        written, fault = result_json(json.loads(given))
+    except (ValueError, RecursionError):
+        raise UsageError("""--result is not JSON: write it like --result '{"message_id": "a1"}'""") from None
+    if fault:
+        raise UsageError(f"--result: {fault.removeprefix('the result was not kept: ')}")
+    return written

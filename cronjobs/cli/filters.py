@@ -1,0 +1,79 @@
+"""Which jobs are meant: the options of every command that chooses jobs, written once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cronjobs.cli.show import Times, since_instant
+from cronjobs.model import Status
+
+if TYPE_CHECKING:
+    from cronjobs.store.looking import Filter
+
+TypeOption = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")]
+StatusOption = Annotated[Status | None, typer.Option("--status", help="Only in this state.")]
+QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
+ScheduleOption = Annotated[str | None, typer.Option("--schedule", metavar="NAME", help="Only of this schedule.")]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="WHEN",
+        help="Only created, begun, failed or ended since: 90m, 24h, 7d, or an instant as 2026-03-29T02:00.",
+    ),
+]
+ErrorTypeOption = Annotated[
+    str | None,
+    typer.Option("--error-type", metavar="NAME", help="Only with this kind of last error, as ConnectionError."),
+]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The options as they were typed; None: not given."""
+
+    job_type: TypeOption = None
+    status: StatusOption = None
+    queue: QueueOption = None
+    schedule: ScheduleOption = None
+    since: SinceOption = None
+    error_type: ErrorTypeOption = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was typed, for the audit trail."""
+        return {name: str(value) for name, value in asdict(self).items() if value is not None}
+
+    def wanted(self, times: Times) -> Filter:
+        from cronjobs.store.looking import Filter
+
+        since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
+        return Filter(**(asdict(self) | {"since": since}))
+
+
+ALL: Final = Filters()
+
+
+def with_filters(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command*, which takes ``filters``, the options of ``Filters`` on the command line."""
+    options = inspect.signature(Filters, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True)
+
+    @wraps(command)
+    def chosen(*args: Any, **given: Any) -> None:
+        filters = Filters(**{name: given.pop(name) for name in options})
+        command(*args, filters=filters, **given)
+
+    assert set(options) == {field.name for field in fields(Filters)}
+    parameters = []
+    for parameter in own.parameters.values():
+        parameters += list(options.values()) if parameter.name == "filters" else [parameter]
+    chosen.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    chosen.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return chosen

@@ -1,0 +1,55 @@
+"""The release drill: real ticks, a real mail server, kills and freezes, judged by the mails that arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cronjobs.clock import SYSTEM
+from cronjobs.drill.checks import Check, Form
+from cronjobs.drill.mailserver import MailServer
+from cronjobs.drill.plan import plan
+from cronjobs.drill.play import Play
+from cronjobs.drill.scaffold import stage
+from cronjobs.drill.stage import Stage
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """One form of the drill, played to its end."""
+
+    form: Form
+    checks: list[Check]
+    took: timedelta
+
+    @property
+    def held(self) -> bool:
+        return all(check.held for check in self.checks)
+
+
+def drill(
+    form: Form,
+    *,
+    url: str | None,
+    receipts: int,
+    keep: Callable[[Stage], None] | None,
+    say: Callable[[str], None],
+    tell: Callable[[Check], None],
+    note: Callable[[str], None],
+) -> Drilled:
+    """Play one form on the PostgreSQL database at *url*, in a schema of its own, or on a SQLite file (None).
+
+    *say* hears how it goes on, *tell* of each check, *note* what could not be cleared away. *keep*, if given, is told
+    what is left to look around in. Raises MailServerMissing, SchemaRefusedError or another DatabaseError.
+    """
+    began, planned = SYSTEM.monotonic(), plan(receipts)
+    with (
+        MailServer(planned) as server,
+        stage(url, server.port, note) as made,
+    ):
+        found = Play(made, server, planned, receipts, form, say, tell).play()
+        if keep is not None:
+            made.keep = True
+            keep(made)
+    return Drilled(form, found, timedelta(seconds=SYSTEM.monotonic() - began))

@@ -1,0 +1,82 @@
+"""Which receipts get into trouble, and what the mail server does to them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Trouble(StrEnum):
+    """What the mail server does to a receipt."""
+
+    BUSY = "450 at the address"
+    BUSY_AFTER_MESSAGE = "451 after the message"
+    HANGS_UP = "hangs up before the message"
+    SILENT = "no answer before the message"
+    KEPT_UNANSWERED = "takes the message and hangs up without an answer"
+    LOST_UNANSWERED = "loses the message and hangs up without an answer"
+    NO_SUCH_ADDRESS = "550 until the address is corrected"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """``times``: so many tries meet it, then all is well; an address that is wrong stays so until it is corrected."""
+
+    trouble: Trouble
+    times: int = 1
+
+
+PASSES_BY_ITSELF: Final = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER_MESSAGE, Trouble.HANGS_UP, Trouble.SILENT})
+
+# In this order, and from the start again: of few receipts, too, some meet each of the first.
+MIX: Final = (
+    Planned(Trouble.NO_SUCH_ADDRESS),
+    Planned(Trouble.BUSY_AFTER_MESSAGE, 2),
+    Planned(Trouble.KEPT_UNANSWERED),
+    Planned(Trouble.LOST_UNANSWERED),
+    Planned(Trouble.HANGS_UP),
+    Planned(Trouble.BUSY),
+    Planned(Trouble.NO_SUCH_ADDRESS),
+    Planned(Trouble.SILENT),
+    Planned(Trouble.BUSY, 3),
+    Planned(Trouble.NO_SUCH_ADDRESS),
+    Planned(Trouble.BUSY_AFTER_MESSAGE),
+    Planned(Trouble.BUSY),
+    Planned(Trouble.NO_SUCH_ADDRESS),
+    Planned(Trouble.BUSY_AFTER_MESSAGE, 3),
+    Planned(Trouble.HANGS_UP, 2),
+    Planned(Trouble.NO_SUCH_ADDRESS),
+    Planned(Trouble.BUSY, 2),
+    Planned(Trouble.BUSY_AFTER_MESSAGE),
+    Planned(Trouble.NO_SUCH_ADDRESS),
+    Planned(Trouble.BUSY),
+)
+FORCED_SHARE: Final = 5  # one in so many
+QUIET_START: Final = 0.3  # of the receipts: the first interruption is to meet work that goes well
+
+
+def plan(receipts: int) -> dict[int, Planned]:
+    """What each receipt that is forced to fail meets, by its number from 1; the others meet nothing."""
+    forced = receipts // FORCED_SHARE
+    first = quiet_start(receipts) + 1
+    room = receipts - first + 1
+    return {first + index * room // forced: MIX[index % len(MIX)] for index in range(forced)}
+
+
+def quiet_start(receipts: int) -> int:
+    return int(receipts * QUIET_START)
+
+
+def numbers_of(planned: Mapping[int, Planned], *troubles: Trouble) -> frozenset[int]:
+    return frozenset(receipt for receipt, meets in planned.items() if meets.trouble in troubles)
+
+
+def meets(planned: Planned | None, tried: int, corrected: bool) -> Trouble | None:
+    """What a receipt's next try meets after *tried* that met trouble; None: the mail is taken and answered."""
+    if planned is None:
+        return None
+    if planned.trouble is Trouble.NO_SUCH_ADDRESS:
+        return None if corrected else planned.trouble
+    return planned.trouble if tried < planned.times else None

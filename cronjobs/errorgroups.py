@@ -1,0 +1,94 @@
+"""Errors that differ only in numbers, ids and quoted values are one error. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+GROUPS_AT_MOST: Final = 5000  # in memory; the most frequent ones come first, so what is left over is rare
+OTHERS: Final = "(other errors)"
+
+_HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
+_CODE: Final = (
+    r"\b(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|signal|smtp)[ :=#(]*\[?\d{1,3}\b|\bsqlstate \w{5}\b"
+)
+_PARTS: Final = re.compile(
+    rf"""
+      (?P<kept>{_HTTP_OR_SMTP}|{_CODE})
+    | (?P<quoted>"[^"]*"|`[^`]*`|(?<!\w)'[^']*'(?!\w)|“[^”]*”|«[^»]*»)
+    | (?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)
+    | (?P<word>(?<![\w-])(?=[\w-]*\d)[\w-]+)  # a word with a digit in it; the rest is passed over
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_NUMBER: Final = re.compile(r"\d+")
+_NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
+
+
+def normalised(error: str) -> str:
+    """*error* with its numbers, ids and quoted values taken out: "503 for invoice <n>", "no user <id>", "no key <…>".
+
+    A number that says what went wrong stays: an HTTP or SMTP status at the beginning, an exit status, an error code.
+    """
+    line = error.strip().partition("\n")[0]
+    return _NUMBERS_TOGETHER.sub("<n>", _PARTS.sub(_placeholder, line))
+
+
+def _placeholder(part: re.Match[str]) -> str:
+    match part.lastgroup:
+        case "kept":
+            return part[0]
+        case "quoted":
+            return "<…>"
+        case "email":
+            return "<email>"
+    return _word(part[0])
+
+
+def _word(word: str) -> str:
+    """A number, an id, or a name such as "utf8" that happens to have a digit."""
+    letters = "".join(character for character in word if character.isalpha())
+    if not letters:
+        return "<n>"
+    is_hex = not letters.strip("abcdefABCDEFxX") and len(word) >= 6
+    is_mixed = len(_NUMBER.findall(word)) > 1 and len(word) >= 8
+    return "<id>" if is_hex or is_mixed else _NUMBER.sub("<n>", word)
+
+
+@dataclass
+class ErrorGroup:
+    """Jobs that have one error. ``sample_job_id``: one of those that had it last."""
+
+    error_type: str | None
+    message: str
+    job_types: list[str] = field(default_factory=list)
+    jobs: int = 0
+    first_seen_at: datetime | None = None
+    last_seen_at: datetime | None = None
+    sample_job_id: int | None = None
+
+    def add(self, row: Any) -> None:
+        self.jobs += row.jobs
+        if row.job_type not in self.job_types:
+            self.job_types.append(row.job_type)
+        if self.first_seen_at is None or row.first_seen_at < self.first_seen_at:
+            self.first_seen_at = row.first_seen_at
+        if self.last_seen_at is None or row.last_seen_at > self.last_seen_at:
+            self.last_seen_at, self.sample_job_id = row.last_seen_at, row.sample_job_id
+
+
+def grouped(rows: Iterable[Any], at_most: int = GROUPS_AT_MOST) -> list[ErrorGroup]:
+    """Fold *rows* of the store's ``error_groups``, the largest group first; beyond *at_most* groups into one more."""
+    groups: dict[tuple[str | None, str], ErrorGroup] = {}
+    others = ErrorGroup(None, OTHERS)
+    for row in rows:
+        key = (row.error_type, normalised(row.error or ""))
+        if key not in groups and len(groups) >= at_most:
+            others.add(row)
+        else:
+            groups.setdefault(key, ErrorGroup(*key)).add(row)
+    found = sorted(groups.values(), key=lambda group: (-group.jobs, group.error_type or "", group.message))
+    return [*found, *([others] if others.jobs else [])]

@@ -1,0 +1,111 @@
+"""What a tick takes in: which jobs suit what is left of it, how many at once, and how far ahead of the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.hands import Hands
+from cronjobs.jobtypes import JobType, JobTypes
+from cronjobs.policy import fits
+from cronjobs.settings import RunSettings
+from cronjobs.store.claims import Admission
+from cronjobs.worker import PROCESS_GRACE
+
+MOST_AHEAD: Final = 250  # claimed before a slot is free for it
+AHEAD_S: Final = 0.05  # how far a claim reaches ahead of what will start
+NO_LIMIT: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a caller narrowed a tick to; None: no limit."""
+
+    queue: str | None = None
+    only: str | None = None  # a job type
+    jobs: int | None = None  # how many are claimed at most
+
+
+@dataclass
+class Intake:
+    """``typical_s``: how long a job lately took; None: not known. ``claimed``: how many jobs were, so far."""
+
+    run: RunSettings
+    job_types: JobTypes
+    limits: Limits
+    workers: int
+    claimed: int = 0
+    typical_s: float | None = None
+
+    def note(self, took: timedelta) -> None:
+        seconds = took.total_seconds()
+        self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
+
+    # --- how many -----------------------------------------------------------------------------------------------------
+
+    def free(self, hands: Hands) -> int:
+        """How many jobs would begin at once; below zero: so many wait for a worker. None can: no slot is left."""
+        busy = hands.busy()
+        overdue = sum(attempt.recorded is not None for attempt in busy)
+        return self._slots(overdue, hands) - (len(busy) - overdue)
+
+    def room(self, hands: Hands) -> int:
+        """How many jobs to claim: for free slots, and what will start within about 50 ms."""
+        overdue = sum(attempt.recorded is not None for attempt in hands.busy())
+        if self._slots(overdue, hands) <= 0:
+            return 0
+        return max(0, min(self.free(hands) + self.ahead(), self.left()))
+
+    def ahead(self) -> int:
+        """How many jobs will start within about 50 ms; one worker takes one at a time, in exact order."""
+        if self.workers == 1 or self.typical_s is None:
+            return 0
+        return min(MOST_AHEAD, int(self.workers * AHEAD_S / max(self.typical_s, 0.0001)))
+
+    def left(self) -> int:
+        """How many jobs the limit still allows."""
+        return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
+
+    def _slots(self, overdue: int, hands: Hands) -> int:
+        """Workers that are not lost to code which does not end."""
+        return self.workers - overdue - len(hands.adrift)
+
+    # --- which --------------------------------------------------------------------------------------------------------
+
+    def admission(self, remaining: timedelta, hands: Hands) -> Admission:
+        """Those whose time-out ends before the tick does, so that the tick never has to interrupt one."""
+        known = self._known()
+        return Admission(
+            known=known.keys(),
+            fitting=[
+                name
+                for name, job_type in known.items()
+                if fits(_whole_time(job_type), remaining) and not job_type.is_long(self.run.budget)
+            ],
+            remaining_s=remaining.total_seconds(),
+            queue=self.limits.queue,
+            careful=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
+            free=max(0, self.free(hands)),
+        )
+
+    def long_admission(self) -> Admission | None:
+        """Those that no tick is long enough for; None: none may be begun."""
+        if not self.run.long_jobs or self.left() <= 0:
+            return None
+        known = self._known()
+        return Admission(
+            known=known.keys(),
+            fitting=[name for name, job_type in known.items() if job_type.is_long(self.run.budget)],
+            remaining_s=-1,
+            longest_s=self.run.budget.total_seconds(),
+            queue=self.limits.queue,
+        )
+
+    def _known(self) -> dict[str, JobType]:
+        return {n: t for n, t in self.job_types.types.items() if self.limits.only in (None, n)}
+
+
+def _whole_time(job_type: JobType) -> timedelta:
+    """What a job may take of the tick: its time-out, and for a process the grace after it."""
+    return job_type.timeout + PROCESS_GRACE if job_type.isolation == "process" else job_type.timeout

@@ -1,0 +1,59 @@
+"""Processes that handlers in threads leave behind: told, not hunted; ``isolation: process`` is for those who need more.
+
+Nobody can say which thread started a process, and whether it is meant to go on; so a tick that ends names them, and
+leaves them to whoever reads the log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
+# What ends by itself with this process: our own, and the helpers of the standard library.
+OURS: Final = ("cronjobs/launcher.py", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+@dataclass(frozen=True)
+class Leftover:
+    pid: int
+    name: str
+
+
+def keep_orphans() -> None:
+    """Become the parent of what a handler daemonises (PR_SET_CHILD_SUBREAPER), so that it can be named at the end."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def left_behind(but: Collection[int] = ()) -> list[Leftover]:
+    """The living children of this process, *but* those; empty where there is no /proc."""
+    found = []
+    with suppress(OSError):
+        for entry in os.scandir("/proc"):
+            if entry.name.isdecimal() and int(entry.name) not in but:
+                leftover = _child(int(entry.name))
+                if leftover is not None:
+                    found.append(leftover)
+    return found
+
+
+def _child(pid: int) -> Leftover | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        head, _, rest = stat.rpartition(")")
+        state, parent = rest.split()[:2]
+        if int(parent) != os.getpid() or state in "ZX":
+            return None
+        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except (OSError, ValueError):  # gone meanwhile
+        return None
+    return None if any(word in command for word in OURS) else Leftover(pid, head.partition("(")[2])

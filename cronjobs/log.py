@@ -1,0 +1,40 @@
+"""The file of ``log:``: a line per event."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cronjobs import events
+from cronjobs.clock import SYSTEM
+
+
+class Log:
+    """The file of ``log:``, a line per event; JSON lines if its name ends in .jsonl. Never a reason to stop."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._descriptor: int | None = None
+        self._json = file is not None and file.suffix == ".jsonl"
+        self.fault: str | None = None
+        if file is not None:
+            try:
+                # NOFOLLOW: a link planted in a shared folder must not turn into an append to somebody's file.
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._descriptor = os.open(file, flags, 0o600)
+            except OSError as error:
+                self.fault = f"log {file} cannot be written: {error.strerror}"
+
+    def write(self, event: events.Event) -> None:
+        if self._descriptor is None:
+            return
+        now = SYSTEM.now()
+        line = (
+            events.json_line(event, now)
+            if self._json
+            else f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z {events.line(event)}"
+        )
+        try:
+            os.write(self._descriptor, (line + "\n").encode())
+        except OSError as error:
+            self.fault = f"the log cannot be written: {error.strerror}"
+            self._descriptor = None

@@ -1,0 +1,185 @@
+"""Every statement about an effect: its beginning, its end, what operators see and settle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.store.leases import Lease
+from cronjobs.store.sql import define, group_value, run
+from cronjobs.tables import BadJson
+
+define(
+    # Waits, as SKIP LOCKED does not: whoever holds the row may be taking the job over just now. For as long as this
+    # transaction takes nobody can, and a renewal passes over the row and comes back.
+    wait_for_lock=lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
+    wait_for_effect=lambda postgresql: "FOR NO KEY UPDATE OF e" if postgresql else "",
+    # The attempt that began it has not ended: one attempt number is one claim.
+    its_attempt="j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'",
+    standing="""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
+      WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END""",
+)
+
+_MINE: Final = "SELECT j.id FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the ledger knows of an effect. ``running``: the attempt that began it has not ended."""
+
+    key: str
+    state: str  # begun, recorded, skipped, stopped
+    job_id: int | None
+    attempt: int | None
+    running: bool
+    result: Any = None
+
+    def is_by(self, lease: Lease) -> bool:
+        return (self.job_id, self.attempt) == (lease.job_id, lease.attempt)
+
+
+def hold(connection: Connection, lease: Lease) -> bool:
+    """Is the lease ours, and will be until this transaction ends?"""
+    return run(connection, _MINE + " {wait_for_lock}", rows=_rows(connection, lease)).first() is not None
+
+
+def is_held(connection: Connection, lease: Lease) -> bool:
+    return run(connection, _MINE, rows=_rows(connection, lease)).first() is not None
+
+
+def _rows(connection: Connection, lease: Lease) -> str:
+    return group_value(connection, [lease.row()])
+
+
+# --- the beginning ----------------------------------------------------------------------------------------------------
+
+
+def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
+    """Write that *key* is begun by this attempt, unless there is a row already."""
+    made = run(
+        connection,
+        """INSERT INTO {effects} (key, job_id, attempt, state, begun_at)
+           VALUES (:key, :job_id, :attempt, 'begun', {now}) ON CONFLICT DO NOTHING RETURNING key""",
+        **_ours(key, lease),
+    )
+    return made.first() is not None
+
+
+def find(connection: Connection, key: str) -> Record | None:
+    """Read an effect, and keep it as it is until this transaction ends."""
+    # Locked first and read then: the second statement sees what was committed while the first one waited.
+    run(connection, "SELECT 1 FROM {effects} e WHERE e.key = :key {wait_for_effect}", key=key).first()
+    row = run(
+        connection,
+        """SELECT e.key, e.state, e.job_id, e.attempt, e.result, j.id IS NOT NULL AS running
+           FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt} WHERE e.key = :key""",
+        key=key,
+    ).first()
+    if row is None:
+        return None
+    result = None if isinstance(row.result, BadJson) else row.result
+    return Record(row.key, row.state, row.job_id, row.attempt, bool(row.running), result)
+
+
+def begin_again(connection: Connection, key: str, lease: Lease) -> None:
+    """Make a beginning without an end this attempt's own."""
+    run(
+        connection,
+        """UPDATE {effects} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {now}
+           WHERE key = :key""",
+        **_ours(key, lease),
+    )
+
+
+def mark(connection: Connection, key: str, state: str) -> None:
+    """Write "skipped" or "stopped"; whose beginning it is stays, so that a late end of that attempt is still taken."""
+    run(connection, "UPDATE {effects} SET state = :state WHERE key = :key", key=key, state=state)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def record(connection: Connection, key: str, lease: Lease, result: str | None) -> bool:
+    """Write that this attempt did the effect; *result* is JSON text. False: a newer attempt has begun it since.
+
+    Done twice it changes nothing, so an answer that was lost is asked for again.
+    """
+    # An INSERT: the row may be gone, if someone settled it as not done too early, and then this is the better word.
+    written = run(
+        connection,
+        """INSERT INTO {effects} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
+           VALUES (:key, :job_id, :attempt, 'recorded', {now}, {now}, CAST(:result AS {json_type}))
+           ON CONFLICT (key) DO UPDATE SET state = 'recorded', recorded_at = excluded.recorded_at,
+             result = excluded.result
+           WHERE e.job_id = excluded.job_id AND e.attempt = excluded.attempt RETURNING key""",
+        result=result,
+        **_ours(key, lease),
+    )
+    return written.first() is not None
+
+
+def withdraw(connection: Connection, key: str, lease: Lease) -> None:
+    """Take this attempt's beginning back, as if it had never been."""
+    run(
+        connection,
+        "DELETE FROM {effects} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
+        **_ours(key, lease),
+    )
+
+
+def _ours(key: str, lease: Lease) -> dict[str, Any]:
+    return {"key": key, "job_id": lease.job_id, "attempt": lease.attempt}
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def settle(connection: Connection, key: str, result: str | None) -> None:
+    """Record an effect as done on someone's word; *result* is JSON text."""
+    run(
+        connection,
+        """UPDATE {effects} SET state = 'recorded', recorded_at = {now}, result = CAST(:result AS {json_type})
+           WHERE key = :key""",
+        key=key,
+        result=result,
+    )
+
+
+def remove(connection: Connection, key: str) -> None:
+    """Forget that an effect was ever begun."""
+    run(connection, "DELETE FROM {effects} WHERE key = :key", key=key)
+
+
+def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
+    """Effects with the columns of the table and ``standing``, the newest beginning first; None: any."""
+    where = ["true"]
+    if standing is not None:
+        where.append("{standing} = :standing")
+    if prefix is not None:
+        where.append("substr(e.key, 1, :length) = :prefix")
+    given = {"standing": standing} if standing is not None else {}
+    named = {"prefix": prefix, "length": len(prefix)} if prefix is not None else {}
+    return run(
+        connection,
+        "SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {standing} AS standing "
+        "FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt} WHERE "
+        + " AND ".join(where)
+        + " ORDER BY e.begun_at DESC, e.key LIMIT :limit",
+        limit=limit,
+        **given,
+        **named,
+    ).all()
+
+
+def dead_of(connection: Connection, error: str) -> list[int]:
+    """The jobs that died of *error*, the sentence of an EffectUnknown."""
+    rows = run(
+        connection,
+        """SELECT id FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL AND error_type = 'EffectUnknown'
+           AND last_error = :error ORDER BY id""",
+        error=error,
+    )
+    return list(rows.scalars())
