@@ -92,6 +92,7 @@ class Loop:
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
         self.stop_by = math.inf
+        self.stop_told = False
         self.hurry = False  # a second signal: end now
         self.next_renewal = math.inf
         self.next_claim = 0.0
@@ -108,6 +109,7 @@ class Loop:
     def run(self) -> str:
         """Work until nothing is due, time is up, or no slot will come free; say which."""
         while True:
+            self._tell_stopping()
             self._note_overdue()
             self._give_back_what_waits()
             self._turn()
@@ -129,6 +131,12 @@ class Loop:
             for attempt in list(self.hands.held.values()):
                 attempt.stop.set("shutdown")
         self.workers.wake()
+
+    def _tell_stopping(self) -> None:
+        # Not in stop(): a signal handler may interrupt the very line that writes to the log.
+        if self.stopping is not None and not self.stop_told:
+            self.stop_told = True
+            self.emit(events.signalled(self.stopping))
 
     def finish(self, last_write: Callable[[Connection], None]) -> bool:
         """The last transaction: ends, history of what still runs, leases cut to 2 s; whether a thread still runs.

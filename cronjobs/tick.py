@@ -19,7 +19,7 @@ from cronjobs.clock import Clock
 from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
-from cronjobs.ends import decide_end, outcome_of_expired
+from cronjobs.ends import Decided, called_off, decide_end, outcome_of_expired
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
 from cronjobs.identity import Identity, is_gone
 from cronjobs.intake import Limits
@@ -32,6 +32,7 @@ from cronjobs.ownership import is_ours
 from cronjobs.patience import first_look, patiently
 from cronjobs.settings import Settings
 from cronjobs.store import claims, leases, meta, ticks
+from cronjobs.store.leases import Written
 from cronjobs.store.ticks import Overview, PruneBefore
 from cronjobs.sync import sync
 from cronjobs.version import __version__
@@ -210,11 +211,14 @@ class Tick:
                     replace(end.finish, outcome=None) if found.outcome else replace(end.finish, duration=None)
                     for found, end in zip(expired, decided, strict=True)
                 ]
-                written = leases.finish(connection, rows).written if rows else frozenset()
+                written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
             for end in decided:
-                if end.finish.lease.job_id in written:
-                    self._count_recovered(end.finished, end)
-            self.result.recovered += len(written)
+                job_id = end.finish.lease.job_id
+                if job_id in written.called_off:
+                    self._count_recovered(called_off(end, written.called_off[job_id]))
+                elif job_id in written.written:
+                    self._count_recovered(end)
+            self.result.recovered += len(written.written)
             if len(expired) < RECOVER_BATCH:
                 break
 
@@ -223,7 +227,8 @@ class Tick:
         known = self._types().types.get(job.job_type)
         return 1 if known is not None and known.on_lost == "dead" else self.settings.run.max_losses
 
-    def _count_recovered(self, finished: Finished, end: Any) -> None:
+    def _count_recovered(self, end: Decided) -> None:
+        finished = end.finished
         if isinstance(finished.outcome, Lost):
             self.result.counts.lost += 1
             self.emit(events.job_lost(finished.job, end.transition))
@@ -232,6 +237,8 @@ class Tick:
             self.emit(events.job_ended(finished, end.transition, policy))
         if end.transition.status == "dead":
             self.result.counts.dead += 1
+        elif end.transition.status == "cancelled":
+            self.result.counts.cancelled += 1
 
     def _sync(self, seen: Overview) -> None:
         """Apply the file if nobody has, or if this host's last tick carried another: a deploy, or a roll-back."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -24,14 +25,17 @@ from ticking import Project, events
 
 from cronjobs import long
 from cronjobs.clock import SYSTEM
+from cronjobs.config import load
 from cronjobs.database import Database
 from cronjobs.errors import CommitUnknown
-from cronjobs.handover import ADOPTED, FULL, STOPPED, Handover
+from cronjobs.handover import ADOPTED, FULL, STOPPED, Handover, Handovers
 from cronjobs.jobs import enqueue
-from cronjobs.model import ExitCodes, RetryPolicy
+from cronjobs.jobtypes import JobType
+from cronjobs.model import ExitCodes, Job, RetryPolicy
 from cronjobs.settings import RunSettings, Settings
 from cronjobs.store.claims import Admission, claim
 from cronjobs.store.leases import Lease, adopt, renew
+from cronjobs.worker import Attempt, Ended
 
 TICK = "here:boot:1:1:1:tick"
 MINUTE = timedelta(minutes=1)
@@ -284,6 +288,21 @@ def test_a_process_that_is_told_to_stop_before_it_has_the_job_leaves_it_alone(lo
     with open(reader) as opened:
         assert (process.returncode, opened.read().strip()) == (0, STOPPED)
     assert (project.everything(), project.effects()) == (before, [])
+
+
+def test_a_process_that_was_being_started_when_its_tick_was_told_to_stop_is_told_too(longs: LongJobs) -> None:
+    project = longs.project
+    job_id = leased(project)
+    settings = load(project.folder / "cronjobs.yaml", environ={})
+    ended: SimpleQueue[Ended | None] = SimpleQueue()
+    job = Job(job_id, "t.quick", {}, attempt=1, locked_by=TICK)
+    attempt = Attempt(job, JobType("t.quick", MINUTE, RetryPolicy()), MINUTE)
+    attempt.stop.set("shutdown")
+    Handovers(settings, SYSTEM, ended).begin(attempt, SYSTEM.monotonic() + 30)
+    said = ended.get(timeout=30)
+    assert said is not None
+    assert said.answer != ADOPTED
+    assert (project.job(job_id)["locked_by"], project.effects()) == (TICK, [])
 
 
 def test_a_signal_while_it_takes_the_job_sends_it_back_and_is_no_loss(longs: LongJobs) -> None:

@@ -18,7 +18,7 @@ from cronjobs.errors import ForeignDatabase
 from cronjobs.identity import Identity
 from cronjobs.intake import Limits
 from cronjobs.settings import Retention, RunSettings, ScheduleSettings, Settings
-from cronjobs.store import meta, schedules
+from cronjobs.store import meta, operating, schedules
 from cronjobs.store.ticks import record
 from cronjobs.tables import audit, job_runs, occurrences, ticks
 from cronjobs.tables import effects as effects_table
@@ -355,6 +355,21 @@ def test_a_key_stays_spent_after_its_job_was_pruned(database: Database, host: Ho
     with database.write() as connection:
         again = jobs.enqueue(connection, "t.say", idempotency_key="order-1")
     assert (again.id, again.new) == (job_id, False)
+
+
+def test_a_job_that_was_pruned_but_for_its_key_is_not_run_again_without_its_payload(
+    database: Database, host: Host, ask: Any
+) -> None:
+    """Somebody would retry it by its id, or all that are dead; nobody knows any more what it was to do."""
+    age = timedelta(days=100)
+    job_id = finished(database, age, "dead", idempotency_key="order-1", payload={"invoice": 7})
+    kept_id = finished(database, timedelta(days=1), "dead", idempotency_key="order-2", payload={"invoice": 8})
+    host.tick()
+    with database.write() as connection:
+        assert operating.stripped(connection, [job_id, kept_id]) == {job_id}
+        changed = operating.retry(connection, [job_id, kept_id], operating.Act("retry", "ada", "here", None))
+    assert changed.done == {kept_id}
+    assert [row.status for row in ask(select(jobs_table.c.status).order_by(jobs_table.c.id))] == ["dead", "queued"]
 
 
 def test_a_key_goes_at_last(database: Database, host: Host, ask: Any) -> None:

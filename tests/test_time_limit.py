@@ -136,6 +136,20 @@ def test_handlers_that_never_return_are_recorded_timed_out_and_never_run_twice_a
     assert project.times_ran() == dict.fromkeys([quick_id, *hanging_ids], 1)
 
 
+def test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others(project: Project) -> None:
+    project.configure("run: {workers: 2}\n", HANGS)
+    hung_id, gated_id = project.add("hang.loop"), project.add("t.gated")
+    tick = project.start("--budget", "25s")
+    until(lambda: len(project.effects("start")) == 2)
+    until(lambda: project.outcomes(hung_id) == ["timed_out"])
+    with rivals(project) as others:  # for longer than the second after which it would be due again
+        until(lambda: sum(other.process.poll() is not None for other in list(others)) >= 3, 17)
+        project.open()
+        assert tick.wait() == 0
+    assert project.outcomes(gated_id) == ["succeeded"]
+    assert_one_owner(project, hung_id, tick)
+
+
 def test_a_time_out_is_in_the_history_while_its_thread_still_runs(project: Project) -> None:
     """A slot is left for others, so the tick goes on; what it wrote does not wait for its end."""
     project.configure("run: {workers: 2}\n", HANGS)

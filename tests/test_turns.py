@@ -106,6 +106,17 @@ def test_a_lease_that_ran_out_in_a_crash_holds_no_schedule_back(yard: Yard) -> N
     assert again.id == first.id
 
 
+def test_a_lease_is_over_when_the_databases_clock_says_so(yard: Yard) -> None:
+    """Not the host's, which is months ahead of this test's database."""
+    owed(yard)
+    [job, *_] = claim(yard)
+    for after_s, found in ((59, []), (2, [job.id])):
+        yard.clock.advance(timedelta(seconds=after_s))
+        with yard.database.write() as connection:
+            _, expired = leases.expired_leases(connection, 10)
+        assert [each.job.id for each in expired] == found
+
+
 def test_a_forced_trigger_does_not_wait_its_turn(yard: Yard) -> None:
     owed(yard)
     [running] = claim(yard)

@@ -210,9 +210,12 @@ def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
         return
     with operation.database.read() as connection:
         found = operating.statuses(connection, ids)
+        stripped = operating.stripped(connection, ids) if verb is RETRY else set()
     for job_id in ids:
         status = found.get(job_id)
-        if status in verb.takes:
+        if job_id in stripped:
+            operation.result.refused[job_id] = f"is {status} and pruned but for its key: what it was to do is gone"
+        elif status in verb.takes:
             operation.result.again.append(job_id)
         elif status is None:
             operation.result.refused[job_id] = "is not there"

@@ -23,7 +23,13 @@ BATCH: Final = 500  # rows of one transaction, so that ticks hardly notice
 
 define(
     # Each status that a verb is for is a literal: the plan shall see it.
-    can_retry="j.status IN ('dead', 'cancelled', 'failed')",
+    can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped}",
+    # Pruned but for its key: nobody knows any more what it was to do.
+    stripped=lambda postgresql: (
+        "j.meta ? 'cronjobs.stripped'"
+        if postgresql
+        else "(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)"
+    ),
     can_cancel="j.{waiting}",
     runs="j.status = 'running'",
 )
@@ -55,6 +61,12 @@ class Act:
 
 
 # --- retry, cancel ----------------------------------------------------------------------------------------------------
+
+
+def stripped(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Those whose payload was pruned, so that only their key is left."""
+    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {stripped}"
+    return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
 
 
 def retry(connection: Connection, ids: Collection[int], act: Act) -> Changed:

@@ -111,6 +111,8 @@ def last_audit(connection: Connection, action: str, subject: str) -> Any:
 
 # --- prune ------------------------------------------------------------------------------------------------------------
 
+# What its payload was is gone for good, so it must not be run again; store/operating.py asks for this.
+STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 # A keyed job's key stays spent: its row is stripped, and goes only after retention.keys.
 _PRUNE_JOBS: Final = """DELETE FROM {jobs} WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
   status = :status AND idempotency_key IS NULL AND finished_at < :before ORDER BY finished_at LIMIT :batch)"""
@@ -118,7 +120,7 @@ _PRUNE_KEYS: Final = """DELETE FROM {jobs} WHERE id IN (SELECT id FROM {jobs} WH
   status = :status AND idempotency_key IS NOT NULL AND finished_at < :before ORDER BY finished_at LIMIT :batch)"""
 _STRIP_RUNS: Final = """DELETE FROM {job_runs} WHERE job_id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
   status = :status AND idempotency_key IS NOT NULL AND finished_at < :before ORDER BY finished_at DESC LIMIT :batch)"""
-_STRIP: Final = """UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:empty AS {json_type}),
+_STRIP: Final = """UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:mark AS {json_type}),
   result = NULL WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND status = :status
   AND idempotency_key IS NOT NULL AND finished_at < :before
   AND (result IS NOT NULL OR CAST(payload AS text) <> :empty) ORDER BY finished_at LIMIT :batch)"""
@@ -150,7 +152,7 @@ def prune(connection: Connection, before: PruneBefore, batch: int) -> int:
     for status, limit in limits.items():
         gone += _rows(connection, _PRUNE_JOBS, status=status, before=limit, batch=batch)
         _rows(connection, _STRIP_RUNS, status=status, before=limit, batch=batch)
-        _rows(connection, _STRIP, status=status, before=limit, batch=batch, empty="{}")
+        _rows(connection, _STRIP, status=status, before=limit, batch=batch, empty="{}", mark=STRIPPED)
         gone += _rows(connection, _PRUNE_KEYS, status=status, before=min(before.keys, limit), batch=batch)
     gone += _rows(connection, _PRUNE_OCCURRENCES, before=before.occurrences)
     gone += _rows(connection, _PRUNE_TICKS, before=before.occurrences)
