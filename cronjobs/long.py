@@ -202,7 +202,7 @@ class Supervisor:
             alarm.leave_word(
                 self._settings.file, f"long job {job.id} {job.job_type} is dead: cronjobs jobs show {job.id}"
             )
-        if loop.trouble is not None:
+        if loop.trouble.error is not None:
             return 4
         return 1 if counts.dead else 0
 

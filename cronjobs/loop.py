@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import queue
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,7 +20,7 @@ from cronjobs.clock import Clock, sleep
 from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row
-from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrouble
+from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.handover import ADOPTED, FULL, Handovers
 from cronjobs.hands import Hands
 from cronjobs.intake import AHEAD_S, Intake, Limits
@@ -42,6 +41,7 @@ from cronjobs.settings import Settings
 from cronjobs.store import leases
 from cronjobs.store.claims import Admission
 from cronjobs.store.leases import Finish, Renewal
+from cronjobs.trouble import Trouble
 from cronjobs.turn import Order, Turn, Writer
 from cronjobs.watchdog import Watchdog
 from cronjobs.worker import Attempt, Ended, Workers, refusal, unbegun
@@ -53,7 +53,6 @@ LAST_BREATH_S: Final = 1.5  # once leases are cut to 2 s, this process must be g
 PAST_DEADLINE_S: Final = 1.0  # where the watchdog stands
 LINGER_S: Final = 0.25  # what stops when it is told to, at its time-out, still ends in this tick
 LOCKED_PAUSE_S: Final = 0.1  # until the next try for a row that somebody's transaction holds
-BUSY_IS_TROUBLE_S: Final = 3.0  # others write too: waiting for a turn is nothing to tell before this
 HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
 LONGEST_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
 
@@ -77,7 +76,6 @@ class Loop:
     host: str = ""  # long jobs are counted by host
     limits: Limits = field(default_factory=Limits)
     counts: Counts = field(default_factory=Counts)
-    trouble: DatabaseError | None = None  # what the last turn's database said; None: it went well
 
     def __post_init__(self) -> None:
         self.writer = Writer(
@@ -88,6 +86,7 @@ class Loop:
             before_writing=self.before_writing,
         )
         self.hands = Hands()
+        self.trouble = Trouble(self.clock, self.emit)
         self.intake = Intake(self.settings.run, self.job_types, self.limits, self.workers.count)
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
@@ -100,9 +99,6 @@ class Loop:
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.nothing_due = False
         self.gone_by = math.inf  # the process must be gone by then, whatever else is
-        self.trouble_pause_s = 0.05
-        self.trouble_since = 0.0
-        self.trouble_told = False
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
@@ -159,10 +155,10 @@ class Loop:
 
             done = self._turn(last=write)
             until = min(self.deadline, self.gone_by - LAST_BREATH_S / 2)
-            if done or self.hurry or self._is_hopeless() or self.clock.monotonic() >= until:
+            if done or self.hurry or (self.trouble.stays and not self.hands.held) or self.clock.monotonic() >= until:
                 self._tell_unwritten()
                 return bool(stuck or self.hands.adrift)
-            sleep(max(0.0, min(self.trouble_pause_s, until - self.clock.monotonic())))
+            sleep(max(0.0, min(self.trouble.pause_s, until - self.clock.monotonic())))
 
     def _stuck(self) -> list[Attempt]:
         """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
@@ -177,10 +173,9 @@ class Loop:
         return stuck
 
     def _tell_unwritten(self) -> None:
-        if self.trouble is not None and not self.trouble_told:
-            self.emit(events.database_trouble(str(self.trouble)))
+        self.trouble.tell()
         for ended in self.hands.unwritten:
-            why = "the database was not there" if self.trouble else "its row stayed locked by another session"
+            why = "the database was not there" if self.trouble.error else "its row stayed locked by another session"
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     # --- one turn -----------------------------------------------------------------------------------------------------
@@ -212,10 +207,12 @@ class Loop:
         except BadValue as error:
             if self.hands.unwritten and self._write_one_by_one():
                 return last is None
-            return self._note_trouble(error)
+            self.trouble.note(error)
+            return False
         except DatabaseError as error:
-            return self._note_trouble(error)
-        self._well()
+            self.trouble.note(error)
+            return False
+        self.trouble.over()
         self._after(turn)
         if long is not None:
             self.next_long_claim = turn.sent + POLL_S
@@ -236,11 +233,11 @@ class Loop:
                 self._forget(ended.attempt)
                 self.emit(events.database_trouble(str(error)))
             except DatabaseError as error:
-                self._note_trouble(error)
+                self.trouble.note(error)
                 return False
             else:
                 self._after(turn)
-        self._well()
+        self.trouble.over()
         return True
 
     # --- after the commit ---------------------------------------------------------------------------------------------
@@ -338,26 +335,6 @@ class Loop:
         margin_s = min(2.0, lease_s / 10)
         first = self.hands.first_leased()
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first + lease_s - margin_s, self.gone_by))
-
-    def _note_trouble(self, error: DatabaseError) -> bool:
-        now = self.clock.monotonic()
-        if self.trouble is None:
-            self.trouble_since, self.trouble_told = now, False
-        self.trouble = error
-        patient = isinstance(error, DatabaseBusy) and now - self.trouble_since < BUSY_IS_TROUBLE_S
-        if not self.trouble_told and not patient:
-            self.emit(events.database_trouble(str(error)))
-            self.trouble_told = True
-        self.trouble_pause_s = min(1.0, self.trouble_pause_s * 2) * random.uniform(0.8, 1.2)
-        return False
-
-    def _is_hopeless(self) -> bool:
-        """Whether the trouble is one that stays, and nothing of ours waits to be written or renewed."""
-        stays = self.trouble is not None and not isinstance(self.trouble, TransientTrouble)
-        return stays and not self.hands.held
-
-    def _well(self) -> None:
-        self.trouble, self.trouble_pause_s = None, 0.05
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -492,12 +469,12 @@ class Loop:
             return f"{self.stopping}, twice"
         if now >= self.deadline:
             return "time is up"
-        if self._is_hopeless():
+        if self.trouble.stays and not self.hands.held:
             return "the database takes no writes"
         handing_over = self.hands.handing_over()
         if self.stopping is not None and (not (busy or handing_over) or now >= self.stop_by):
             return self.stopping
-        if self.hands.unwritten or handing_over or self.trouble is not None or now < self._lingers_until():
+        if self.hands.unwritten or handing_over or self.trouble.error is not None or now < self._lingers_until():
             return None
         if self.intake.left() <= 0 and not working:
             return "the limit is reached"
@@ -512,8 +489,8 @@ class Loop:
     def _wait_s(self) -> float:
         """Until the next thing to do by the clock; an end cuts it short."""
         now = self.clock.monotonic()
-        if self.trouble is not None:
-            return max(0.001, min(self.trouble_pause_s, self.deadline - now, self.stop_by - now))
+        if self.trouble.error is not None:
+            return max(0.001, min(self.trouble.pause_s, self.deadline - now, self.stop_by - now))
         moments = [self.deadline, self.stop_by, self.next_renewal]
         if now < self._lingers_until():
             moments.append(self._lingers_until())

@@ -310,12 +310,12 @@ class Tick:
         if self.stop_requested is not None and self.loop.stopping is None:
             self.loop.stop(self.stop_requested)
         self.result.ended = self.loop.run()
-        if self.loop.trouble is not None and self.loop.trouble_told:
-            self.result.trouble = str(self.loop.trouble)  # whatever the last write says: work was left undone
+        if self.loop.trouble.told and self.loop.trouble.error is not None:
+            self.result.trouble = str(self.loop.trouble.error)  # whatever the last write says: work was left undone
 
     def _tell_waiting(self) -> None:
         """Due work that this tick did not begin: of unknown type, or too long for what is left."""
-        if self.loop is None or self.loop.trouble is not None:
+        if self.loop is None or self.loop.trouble.error is not None:
             return
         remaining = self.deadline - self.clock.monotonic()
         types = self._types().types
@@ -341,7 +341,7 @@ class Tick:
         """Remove a bounded batch of old rows, at most hourly, and only in spare time."""
         now, retention = seen.now, self.settings.retention
         due = seen.pruned_at is None or abs(now - seen.pruned_at) >= PRUNE_EVERY
-        held = self.loop is not None and (self.loop.hands.held or self.loop.trouble is not None)
+        held = self.loop is not None and (self.loop.hands.held or self.loop.trouble.error is not None)
         if not due or held or not self._go_on() or self.deadline - self.clock.monotonic() < SPARE_TIME_S:
             return
         pruned = 0
@@ -365,8 +365,8 @@ class Tick:
             self.result.ended = self.stop_requested or "nothing is due"
         if self.loop is not None:
             self.result.stuck = self.loop.finish(self._write_row)
-            if self.loop.trouble is not None:
-                self.result.trouble = str(self.loop.trouble)
+            if self.loop.trouble.error is not None:
+                self.result.trouble = str(self.loop.trouble.error)
             return
         if not self.database_gone:
             # The loop's way, which asks nobody what became of a COMMIT: an idle tick is one statement, and repeatable.

@@ -16,7 +16,20 @@ ORDER = [
     *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter", "jobs"),
     *("jobtypes", "effects", "context", "output", "events", "log", "wire", "process", "launcher", "worker", "child"),
     *("identity", "ends", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "fill"),
-    *("counts", "turn", "handover", "loop", "leftovers", "long", "tick", "foreground", "health", "facts", "eras"),
+    *(
+        "counts",
+        "trouble",
+        "turn",
+        "handover",
+        "loop",
+        "leftovers",
+        "long",
+        "tick",
+        "foreground",
+        "health",
+        "facts",
+        "eras",
+    ),
     *("evidence", "wording", "explain_job", "explain", "checks", "testing", "drill", "cli", "__main__"),
 ]
 
