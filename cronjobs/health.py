@@ -14,7 +14,7 @@ from cronjobs.definitions import schedule_from_definition
 from cronjobs.errors import CronError
 from cronjobs.interpolate import mask
 from cronjobs.jobtypes import Fault, JobTypes
-from cronjobs.model import Status
+from cronjobs.model import Status, duration_text
 from cronjobs.settings import Settings
 from cronjobs.store import looking, meta, schedules
 from cronjobs.store.enqueue import job_status
@@ -25,6 +25,8 @@ RUNNING_SHOWN: Final = 50
 STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
 FORGOTTEN: Final = timedelta(days=1)  # and after a day is taken for one that was switched off
 LONGEST_GRACE: Final = timedelta(days=366)
+RUNS_ASKED: Final = 1000
+RUNS_IN_A_LEASE: Final = 5  # of a typical length; a long job's process is there for one run, and renews for as long
 
 
 @dataclass
@@ -58,6 +60,7 @@ class Health:
     schedules: list[StoredSchedule]
     faults: tuple[Fault, ...] = field(default=())
     silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
+    slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is long for the lease
     without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, as far as is known
 
     def total(self, what: str) -> int:
@@ -103,6 +106,11 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         schedules=definitions,
         faults=tuple(Fault(fault.where, mask(fault.what, settings.secrets)) for fault in types.faults),
         silent=_silent_hosts(connection, last_ticks, now, settings),
+        slow={
+            job_type: took
+            for job_type, took in looking.typical_runs(connection, RUNS_ASKED).items()
+            if settings.run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * settings.run.budget
+        },
         without_run={
             schedule.name: why
             for schedule in definitions
@@ -221,6 +229,13 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
             f"{fingerprint[:8]} on {', '.join(sorted(hosts))}" for fingerprint, hosts in sorted(files.items())
         )
         found.append(Trouble("files", f"hosts carry different files: {said}", alarm=False))
+    for job_type, took in health.slow.items():
+        lease = duration_text(settings.run.lease)
+        text = (
+            f"{job_type} typically runs for {duration_text(took)}, and run.lease is {lease}: "
+            f"{RUNS_IN_A_LEASE} runs should fit into a lease, or a few late heartbeats cost a run its job"
+        )
+        found.append(Trouble("lease", text, alarm=False))
     return found
 
 

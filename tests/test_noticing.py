@@ -15,7 +15,7 @@ from cronjobs.health import Trouble, look, troubles
 from cronjobs.jobtypes import JobTypes
 from cronjobs.settings import Settings
 from cronjobs.store import schedules as store
-from cronjobs.tables import jobs, ticks
+from cronjobs.tables import job_runs, jobs, ticks
 from cronjobs.testing import FakeClock
 
 GRACE = timedelta(minutes=10)
@@ -136,4 +136,25 @@ def test_hosts_that_carry_different_files_are_told_apart_without_an_alarm(yard: 
     ticked(yard, "beta", 1, timedelta(0), "ccccccccdddddddd")
     [found] = noticed(yard, "files")
     assert found.text == "hosts carry different files: aaaaaaaa on alpha; cccccccc on beta"
+    assert not found.alarm
+
+
+def ran(yard: Yard, job_type: str, seconds: float, times: int = 3) -> None:
+    now = yard.clock.now()
+    began = now - timedelta(seconds=seconds)
+    with yard.database.write() as connection:
+        for _ in range(times):
+            values = {"job_type": job_type, "status": "succeeded", "attempts": 1, "finished_at": now}
+            job_id = connection.execute(insert(jobs).values(values).returning(jobs.c.id)).scalar_one()
+            run = {"job_id": job_id, "attempt": 1, "outcome": "succeeded", "runner": "r"}
+            connection.execute(insert(job_runs).values(run | {"started_at": began, "finished_at": now}))
+
+
+def test_runs_that_are_long_for_the_lease_are_told_without_an_alarm(yard: Yard) -> None:
+    """Five of them are to fit into a lease of 60 s; what is longer than any tick has a process that is there for it."""
+    ran(yard, "quick", 11.9)
+    ran(yard, "slow", 13)
+    ran(yard, "long", 300)
+    [found] = noticed(yard, "lease")
+    assert found.text.startswith("slow typically runs for 13s, and run.lease is 1m: 5 runs should fit into a lease")
     assert not found.alarm

@@ -50,6 +50,9 @@ define(
     late_before=after_now(":late_s"),
     an_hour_ago=after_now("-3600"),
     a_day_ago=after_now("-86400"),
+    run_seconds=lambda postgresql: (
+        "extract(epoch FROM r.finished_at - r.started_at)" if postgresql else "(r.finished_at - r.started_at) / 1e6"
+    ),
     next_minus_gap=_before("next_at", ":gap_s"),
 )
 
@@ -106,6 +109,20 @@ def dead_counts(connection: Connection) -> dict[str, int]:
         FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL""",
     ).one()
     return dict(row._mapping)
+
+
+def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
+    """How long each job type's runs took on average, of the *last* that succeeded anywhere."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type, avg({run_seconds}) AS seconds FROM (
+          SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
+          ORDER BY finished_at DESC LIMIT :last) r
+        JOIN {jobs} j ON j.id = r.job_id GROUP BY j.job_type ORDER BY j.job_type""",
+        last=last,
+    )
+    return {row.job_type: timedelta(seconds=float(row.seconds)) for row in rows}
 
 
 def last_ticks(connection: Connection) -> list[Row[Any]]:
