@@ -346,8 +346,8 @@ def hung(ctx):
     until(lambda: "cronjobs.cli.stay" in longs.alive().get(tick.pid, ""), 30)
     until(lambda: longs.project.times_ran("start")[job_id], 30)
     beats = len(longs.project.effects("beat"))
-    longs.tick("--only", "t.quick")
-    until(lambda: longs.project.outcomes(hung) == ["timed_out"] and longs.project.job(hung)["locked_by"] is None, 10)
+    until(lambda: longs.tick("--only", "t.quick") and longs.project.job(hung)["locked_by"] is None, 20)
+    assert longs.project.outcomes(hung) == ["timed_out"]
     assert len(longs.project.effects("beat")) == beats, "code that ran on without a lease"
     longs.project.open()
     assert tick.wait() == 0

@@ -1,0 +1,13 @@
+"""All flows that are killed at each of their points: ``FLOWS``, by name. Each file of flows is named here."""
+
+from __future__ import annotations
+
+import crash_flows_data
+import crash_flows_jobs
+import crash_flows_operators
+import crash_flows_schedules
+from crash_registry import FLOWS
+
+FILES = (crash_flows_data, crash_flows_schedules, crash_flows_jobs, crash_flows_operators)
+
+__all__ = ["FILES", "FLOWS"]

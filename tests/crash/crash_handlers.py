@@ -1,0 +1,137 @@
+"""Job types for the flows. Each says what it did in a file outside the database, where the judge counts it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import crash_points
+
+from cronjobs import Context, GiveUp, Snooze, job
+from cronjobs.clock import sleep
+from cronjobs.testing import FakeClock
+
+TIMEOUT = timedelta(seconds=2)
+
+clock = FakeClock()  # of the process that runs jobs
+# What happens in the middle of a first attempt; only in the process of the flow, not with the next runners.
+in_first_attempt: Callable[[Context], None] | None = None
+in_second_attempt: Callable[[], None] | None = None
+before_later: Callable[[], object] | None = None
+
+
+def say(what: str, ctx: Context) -> None:
+    file = os.open(os.environ["CRASH_EFFECTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, f"{what} {ctx.job_id} {ctx.attempt} {os.getpid()}\n".encode())
+    os.close(file)
+
+
+@contextmanager
+def effect(ctx: Context) -> Iterator[None]:
+    """The work: begun, and done; a process may die on either side."""
+    say("begun", ctx)
+    crash_points.passed("the end of the handler")
+    yield
+    say("done", ctx)
+    crash_points.passed("the handler's return")
+
+
+@job("crash.ok", timeout=TIMEOUT)
+def ok(ctx: Context, **_: Any) -> dict[str, int]:
+    with effect(ctx):
+        pass
+    return {"attempt": ctx.attempt}
+
+
+@job("crash.flaky", timeout=TIMEOUT)
+def flaky(ctx: Context) -> None:
+    """Fails in its first try that is charged."""
+    with effect(ctx):
+        pass
+    if ctx.tries == 1:
+        raise ConnectionError("the provider is away")
+
+
+@job("crash.gives_up", timeout=TIMEOUT)
+def gives_up(ctx: Context) -> None:
+    with effect(ctx):
+        pass
+    raise GiveUp("this can never work")
+
+
+@job("crash.snoozes", timeout=TIMEOUT)
+def snoozes(ctx: Context) -> None:
+    with effect(ctx):
+        pass
+    if ctx.attempt == 1:
+        raise Snooze("5m")
+
+
+@job("crash.poison", timeout=TIMEOUT)
+def poison(ctx: Context) -> None:
+    """Its error is a text that the database refuses; see the flow."""
+    with effect(ctx):
+        pass
+    raise GiveUp("POISON")
+
+
+@job("crash.hangs", timeout=TIMEOUT)
+def hangs(ctx: Context) -> None:
+    """Its first attempt never returns."""
+    with effect(ctx):
+        if ctx.attempt == 1 and in_first_attempt is not None:
+            threading.Event().wait()
+
+
+@job("crash.obeys", timeout=3 * TIMEOUT)
+def obeys(ctx: Context) -> None:
+    """Its first attempt works until it is told to stop."""
+    with effect(ctx):
+        if ctx.attempt == 1 and in_first_attempt is not None:
+            in_first_attempt(ctx)
+            while True:
+                ctx.check()
+                sleep(0.001)
+
+
+@job("crash.meanwhile", timeout=TIMEOUT)
+def meanwhile(ctx: Context) -> dict[str, int]:
+    """Something happens while it is at work."""
+    with effect(ctx):
+        if ctx.attempt == 1 and in_first_attempt is not None:
+            in_first_attempt(ctx)
+        if ctx.attempt == 2 and in_second_attempt is not None:
+            in_second_attempt()
+    return {"attempt": ctx.attempt}
+
+
+@job("crash.later", timeout=TIMEOUT)
+def later(ctx: Context, by_s: float) -> None:
+    """Time passes."""
+    with effect(ctx):
+        if before_later is not None:
+            before_later()
+        clock.advance(timedelta(seconds=by_s))
+
+
+@job("crash.effect", timeout=TIMEOUT)
+def with_an_effect(ctx: Context, on_unknown: Any) -> None:
+    with effect(ctx), ctx.effect(("mail", ctx.job_id), on_unknown=on_unknown) as mail:
+        if not mail.done:
+            say("sent", ctx)
+            crash_points.passed("the end of the effect")
+            mail.result = {"attempt": ctx.attempt}
+
+
+@job("crash.steps", timeout=TIMEOUT)
+def in_steps(ctx: Context) -> None:
+    with effect(ctx):
+        for name in ("first", "second"):
+            with ctx.step(name) as step:
+                if not step.done:
+                    say(name, ctx)
+                    crash_points.passed(f"the end of the {name} step")

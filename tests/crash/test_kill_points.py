@@ -1,0 +1,104 @@
+"""Every flow is killed before each of its SQL statements, before and after each COMMIT, and in its handlers.
+
+A real process, really killed; then the next runners come to rest, and the judge looks: nothing lost, nothing doubled
+beyond what "at least once" says, at every point, on both databases.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crash_flows import FLOWS
+from crash_judge import Case, judge_death, judge_rest
+from crash_lab import Lab, PostgresStore, Ran, SqliteStore, Store, Zygote, an_hour_ago, kill_at_each_point
+
+AT_ONCE = min(2, os.cpu_count() or 1)
+SHOWN = 12  # complaints
+
+
+@pytest.fixture(scope="module")
+def zygotes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Zygote]]:
+    zygotes = [Zygote(tmp_path_factory.mktemp("zygote")) for _ in range(AT_ONCE)]
+    yield zygotes
+    for zygote in zygotes:
+        zygote.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def labs(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    zygotes: list[Zygote],
+    _sqlite_template: Path,
+    new_postgres_url: Callable[..., str],
+) -> Iterator[list[Lab]]:
+    """Several of the same kind, to share the work."""
+    base, made = an_hour_ago(), []
+    for number, zygote in enumerate(zygotes):
+        folder = tmp_path / str(number) / "lab"
+        folder.mkdir(parents=True)
+        store: Store
+        if request.param == "sqlite":
+            store = SqliteStore(folder, _sqlite_template)
+        else:
+            store = PostgresStore(new_postgres_url(request.getfixturevalue("_postgres_template")))
+        made.append(Lab(folder, store, zygote, base))
+    yield made
+    for lab in made:
+        lab.store.close()
+
+
+@pytest.mark.parametrize("name", [name for name, flow in FLOWS.items() if not flow.empty])
+def test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing(labs: list[Lab], name: str) -> None:
+    flow = FLOWS[name]
+    starts = {id(lab): lab.seed(name) for lab in labs}
+    complaints: list[str] = []
+    seen: set[str] = set()
+
+    def look(lab: Lab, where: str, ran: Ran) -> None:
+        died = ran.before is not None
+        killed, did = lab.store.look(), lab.did()
+        case = Case(starts[id(lab)], killed, killed, did, ran.pid, died, flow.leave)
+        found = [*judge_death(case)]
+        # What comes next depends on what is there: after many points that is the same, and once is enough.
+        there = f"{died} {killed.like()} {[(line.what, line.job_id, line.attempt) for line in did]}"
+        if there not in seen:
+            seen.add(there)
+            if flow.again and died:
+                lab.go_on(name, "again")
+            lab.go_on(name, "rest")
+            case = Case(starts[id(lab)], killed, lab.store.look(), lab.did(), ran.pid, died, flow.leave)
+            found += [*judge_rest(case), *flow.check(case)]
+        complaints.extend(f"{name}, {where}\n    {complaint}" for complaint in found)
+
+    points = kill_at_each_point(labs, name, look)
+    assert not complaints, f"{len(complaints)} complaints\n" + "\n".join(complaints[:SHOWN])
+    assert points >= flow.floor, f"{points} points in {name!r}"
+
+
+@pytest.mark.parametrize("name", [name for name, flow in FLOWS.items() if flow.empty])
+def test_a_migration_killed_at_any_point_is_there_whole_or_not_at_all(labs: list[Lab], name: str) -> None:
+    flow = FLOWS[name]
+    whole, rows = labs[0].store.schema(), labs[0].store.look()
+    for lab in labs:
+        lab.store.empty()
+        lab.seed(name)
+    nothing = labs[0].store.schema()
+    seen: set[tuple[int, bool]] = set()
+
+    def look(lab: Lab, where: str, ran: Ran) -> None:
+        there = lab.store.schema()
+        assert there in (nothing, whole), f"{name}, {where}: half of it is there"
+        if (id(lab), there == whole) in seen:
+            return
+        seen.add((id(lab), there == whole))
+        lab.go_on(name, "again")
+        assert lab.store.schema() == whole, f"{name}, {where}, and again: it is not what it is without a crash"
+        assert lab.store.look().like() == rows.like()
+
+    points = kill_at_each_point(labs, name, look)
+    assert points >= flow.floor, f"{points} points in {name!r}"
+    assert len(seen) == 2 * len(labs)
