@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 from cronjobs.version import __version__
 
 if TYPE_CHECKING:
+    from cronjobs.connecting import connect
     from cronjobs.context import Context
     from cronjobs.effects import Effect
+    from cronjobs.enqueueing import Enqueued, enqueue, enqueue_async, enqueue_many
     from cronjobs.errors import Cancelled, CronjobsError, EffectUnknown, GiveUp, RetryLater, Snooze
-    from cronjobs.jobs import Enqueued, enqueue, job
+    from cronjobs.jobs import job
     from cronjobs.model import RetryPolicy
     from cronjobs.occurrences import fire_times
 
@@ -31,7 +33,10 @@ __all__ = [
     "RetryPolicy",
     "Snooze",
     "__version__",
+    "connect",
     "enqueue",
+    "enqueue_async",
+    "enqueue_many",
     "fire_times",
     "job",
 ]
@@ -42,12 +47,15 @@ _HOMES: Final = {
     "CronjobsError": "errors",
     "Effect": "effects",
     "EffectUnknown": "errors",
-    "Enqueued": "jobs",
+    "Enqueued": "enqueueing",
     "GiveUp": "errors",
     "RetryLater": "errors",
     "RetryPolicy": "model",
     "Snooze": "errors",
-    "enqueue": "jobs",
+    "connect": "connecting",
+    "enqueue": "enqueueing",
+    "enqueue_async": "enqueueing",
+    "enqueue_many": "enqueueing",
     "fire_times": "occurrences",
     "job": "jobs",
 }

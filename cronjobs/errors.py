@@ -96,6 +96,14 @@ class DatabaseBusy(TransientTrouble):
         )
 
 
+class JobHeld(TransientTrouble):
+    """An enqueue met a job of its key that another transaction holds just now. Nothing was written for that key."""
+
+    def __init__(self, key: str, job_id: int | None) -> None:
+        who = "its job comes and goes" if job_id is None else f"another transaction holds job {job_id}"
+        super().__init__(f'idempotency key "{key[:200]}": nothing was written, {who}: try again')
+
+
 class DatabaseFull(DatabaseError):
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"database {url} has no room left ({reason}): make room on its disk; jobs wait until then")

@@ -12,7 +12,9 @@ from cronjobs.tables import BadJson
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
 LIMIT_DIGITS: Final = 1000  # Python refuses to parse 4,301; other languages lose far fewer
+_TOO_LONG: Final = 10**LIMIT_DIGITS
 META_LIMIT_BYTES: Final = 8 * 1024
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps makes one each time
 
 
 def payload_fault(payload: Any) -> str | None:
@@ -24,7 +26,7 @@ def payload_fault(payload: Any) -> str | None:
     fault = _fault(payload, "payload", 1)
     if fault:
         return fault
-    size = len(json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode())
+    size = len(_ENCODER.encode(payload).encode())
     if size > LIMIT_BYTES:
         return f"payload has {size:,} bytes, more than {LIMIT_BYTES:,}: store the data elsewhere and pass a reference"
     return None
@@ -67,7 +69,7 @@ def text_fault(value: str) -> str | None:
     """PostgreSQL stores neither NUL nor half of a surrogate pair."""
     if "\x00" in value:
         return "contains a NUL character"
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         return "contains half of a surrogate pair"
     return None
 
@@ -82,7 +84,7 @@ def _fault(value: Any, where: str, depth: int) -> str | None:
             fault = text_fault(value)
             return f"{where} {fault}" if fault else None
         case int():
-            return f"{where} has more than {LIMIT_DIGITS} digits" if abs(value) >= 10**LIMIT_DIGITS else None
+            return f"{where} has more than {LIMIT_DIGITS} digits" if abs(value) >= _TOO_LONG else None
         case float():
             return None if math.isfinite(value) else f"{where} is {value}, which is not JSON"
         case dict():

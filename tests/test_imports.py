@@ -13,8 +13,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 ORDER = [
     *("version", "errors", "clock", "patience", "model", "settings", "text", "errorgroups", "crongrammar", "policy"),
     *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "database", "drift", "migrations"),
-    *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter", "jobs"),
-    *("jobtypes", "effects", "context", "output", "events", "log", "wire", "process", "launcher", "worker", "child"),
+    *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter", "enqueueing"),
+    *("jobs", "connecting", "jobtypes", "effects", "context", "output", "events", "log", "wire", "process"),
+    *("launcher", "worker", "child"),
     *("identity", "ends", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "fill"),
     *(
         "counts",

@@ -515,8 +515,14 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'cronjobs_enqueue: idempotency_key is empty (was it made before the row had its id?)';
     END IF;
-    -- Again only when the row that was in the way was deleted between the two statements.
+    -- Looked for first: an INSERT would wait for an open transaction that has changed the row of this key. Again only
+    -- when a row was in the way of the INSERT, or was deleted between the two statements.
     FOR try IN 1..10 LOOP
+        RETURN QUERY
+            SELECT j.id, false, j.status FROM cronjobs_jobs j WHERE j.idempotency_key = given;
+        IF FOUND THEN
+            RETURN;
+        END IF;
         RETURN QUERY
             INSERT INTO cronjobs_jobs (job_type, payload, meta, queue, priority, run_at, idempotency_key,
                                        concurrency_key, max_attempts, timeout_s)
@@ -524,11 +530,6 @@ BEGIN
                     coalesce($3, statement_timestamp() + coalesce($4, interval '0')), given, $8, $9, $10)
             ON CONFLICT (idempotency_key) DO NOTHING
             RETURNING cronjobs_jobs.id, true, cronjobs_jobs.status;
-        IF FOUND THEN
-            RETURN;
-        END IF;
-        RETURN QUERY
-            SELECT j.id, false, j.status FROM cronjobs_jobs j WHERE j.idempotency_key = given;
         IF FOUND THEN
             RETURN;
         END IF;

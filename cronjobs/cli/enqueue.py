@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, complain, 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from cronjobs.enqueueing import OnConflict
     from cronjobs.settings import Settings
 
 
@@ -34,6 +35,9 @@ def enqueue(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="A second job with this key is not made, not even later.")
     ] = None,
+    on_conflict: Annotated[
+        str, typer.Option(metavar="keep|replace", help="What to do with that key's job while it has not begun.")
+    ] = "keep",
     concurrency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="What limits: counts it under.", show_default=False)
     ] = None,
@@ -57,9 +61,8 @@ def enqueue(
     from cronjobs.cli import given
     from cronjobs.cli.ours import operator, our_database
     from cronjobs.cli.run_due import leave
+    from cronjobs.enqueueing import new_job, put_job
     from cronjobs.errors import UsageError
-    from cronjobs.jobs import new_job
-    from cronjobs.store.enqueue import insert_job
     from cronjobs.store.schedules import pauses_in_force
 
     arguments = given.payload(payload)
@@ -86,26 +89,27 @@ def enqueue(
             meta=given.pairs(meta or [], "--meta"),
         )
         with database.write() as connection:
-            job_id, fresh, status = insert_job(connection, replace(new, enqueued_by=f"cli:{operator()}"))
+            new = replace(new, enqueued_by=f"cli:{operator()}")
+            put = put_job(connection, new, cast("OnConflict", on_conflict))
             paused = [
                 pause
                 for pause in pauses_in_force(connection)
                 if (pause.scope, pause.name) in (("all", ""), ("queue", queue))
             ]
     if as_json:
-        echo_json({"id": job_id, "new": fresh, "status": str(status)})
-    elif fresh:
-        echo(f"job {job_id} enqueued, due {_due(run_at, wait, settings)}")
+        echo_json({"id": put.id, "new": put.new, "status": str(put.status)})
+    elif put.new or put.replaced:
+        echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, wait, settings)}")
     else:
-        echo(f"job {job_id} was there already ({status})")
+        echo(f"job {put.id} was there already ({put.status})")
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
         sys.stdout.flush()  # told before any code of the user's runs
-    if not fresh and status in ("dead", "cancelled"):
-        complain(f'its key is spent; to have it run again: "cronjobs jobs retry {job_id}"')
-    if fresh and paused:
+    if not put.new and put.status in ("dead", "cancelled"):
+        complain(f'its key is spent; to have it run again: "cronjobs jobs retry {put.id}"')
+    if (put.new or put.replaced) and paused:
         complain(f"it waits: {'everything' if paused[0].scope == 'all' else 'its queue'} is paused")
-    if fresh and not no_import:
-        _warn(settings, job_type, arguments, job_id)
+    if (put.new or put.replaced) and not no_import:
+        _warn(settings, job_type, arguments, put.id)
     leave(0, stuck=False)
 
 

@@ -2,17 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, select
 
 from cronjobs.model import Status
-from cronjobs.store.sql import clock_of, is_postgresql
-from cronjobs.tables import jobs, server_now
+from cronjobs.store.meta import qualified
+from cronjobs.store.sql import after_now, among, define, group, group_value, run
+from cronjobs.tables import jobs
+
+_COLUMNS: Final = {
+    "n": "int",
+    "job_type": "text",
+    "payload": "text",
+    "meta": "text",
+    "queue": "text",
+    "priority": "int",
+    "run_at": "timestamptz",
+    "delay_s": "float8",
+    "max_attempts": "int",
+    "timeout_s": "float8",
+    "idempotency_key": "text",
+    "concurrency_key": "text",
+    "schedule": "text",
+    "scheduled_for": "timestamptz",
+    "enqueued_by": "text",
+}
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+define(
+    new_rows=group("rows", _COLUMNS),
+    among_keys=among("keys"),
+    # What the column's default says, for those who name nobody.
+    caller=lambda postgresql: (
+        "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))" if postgresql else "NULL"
+    ),
+    # PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does.
+    not_there=lambda postgresql: (
+        "NOT EXISTS (SELECT FROM {jobs} j WHERE j.idempotency_key = r.idempotency_key)" if postgresql else "true"
+    ),
+    due_at="coalesce(r.run_at, {due_after})",
+    due_after=after_now("coalesce(r.delay_s, 0)"),
+    # As it stood when it was enqueued: no runner has had it, nobody has called it off or put it back.
+    not_started="j.status = 'queued' AND j.attempts = 0",
+)
+
+# INSERT and UPDATE are the first words wherever that can be: by them Python's sqlite3 knows, in its old way of
+# handling transactions, that it has to open one. PostgreSQL counts ids in the order of such a SELECT.
+# https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
+INSERT: Final = """
+  INSERT INTO {jobs} (job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
+                      idempotency_key, concurrency_key, schedule, scheduled_for, enqueued_by)
+  SELECT r.job_type, CAST(r.payload AS {json_type}), CAST(r.meta AS {json_type}), r.queue, r.priority, {due_at}, {now},
+         r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, r.schedule, r.scheduled_for,
+         coalesce(r.enqueued_by, {caller})
+  FROM {new_rows} r WHERE {not_there} ORDER BY r.n
+  ON CONFLICT (idempotency_key) DO NOTHING
+  RETURNING id, idempotency_key"""
+
+_REPLACED: Final = """
+  job_type = r.job_type, payload = CAST(r.payload AS {json_type}), meta = CAST(r.meta AS {json_type}),
+  queue = r.queue, priority = r.priority, run_at = {due_at}, max_attempts = r.max_attempts, timeout_s = r.timeout_s,
+  concurrency_key = r.concurrency_key, enqueued_by = coalesce(r.enqueued_by, {caller})"""
+
+REPLACE_SQLITE: Final = f"""
+  UPDATE {{jobs}} AS j SET {_REPLACED} FROM {{new_rows}} r
+  WHERE j.idempotency_key = r.idempotency_key AND {{not_started}}
+  RETURNING idempotency_key"""
+
+# Passes over rows that somebody holds: mostly a runner that claims it, else an open transaction that may never end.
+REPLACE_POSTGRESQL: Final = f"""
+  WITH there AS MATERIALIZED (
+    SELECT j.id FROM {{jobs}} j WHERE j.idempotency_key {{among_keys}} AND {{not_started}}
+    ORDER BY j.idempotency_key FOR NO KEY UPDATE OF j SKIP LOCKED
+  )
+  UPDATE {{jobs}} j SET {_REPLACED} FROM there, {{new_rows}} r
+  WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key
+  RETURNING j.idempotency_key"""
+
+LOOK: Final = """
+  SELECT j.id, j.status, j.idempotency_key, CASE WHEN {not_started} THEN 1 ELSE 0 END AS not_started
+  FROM {jobs} j WHERE j.idempotency_key {among_keys}"""
 
 
 @dataclass(frozen=True)
@@ -35,24 +109,95 @@ class NewJob:
     enqueued_by: str | None = None
 
 
-def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
-    """Insert *job*; return its id, whether it is new, and its status.
+class Put(NamedTuple):
+    """A row that is in the table now. ``held``: it should be replaced, and somebody else holds it locked."""
 
-    With a key that is spent already, nothing is written and the existing row is told. ON CONFLICT DO NOTHING, then
-    SELECT: never an error that would spoil the caller's transaction.
+    id: int
+    new: bool
+    status: Status
+    replaced: bool = False
+    held: bool = False
+
+
+def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
+    """Insert *job*; return its id, whether it is new, and its status. A key that is spent writes nothing."""
+    [put] = put_jobs(connection, [row_of(job)])
+    assert put is not None, "a key that comes and goes"
+    return put.id, put.new, put.status
+
+
+def put_jobs(connection: Connection, rows: Sequence[dict[str, Any]], *, replace: bool = False) -> list[Put | None]:
+    """Insert jobs (of ``row_of``) of distinct keys in one statement; say what is in the table for each, in order.
+
+    Where a key is spent nothing is written, and the existing row is told: never an error that would spoil the caller's
+    transaction. *replace*: one that no runner has had becomes the new job. It waits only for an open transaction that
+    inserts or deletes the same key, as a unique key must. None: that row was deleted in between; try again.
     """
-    values = _values(connection, job)
-    dialect = postgresql if is_postgresql(connection) else sqlite
-    insert = dialect.insert(jobs).values(values)
-    if job.idempotency_key is not None:
-        insert = insert.on_conflict_do_nothing(index_elements=[jobs.c.idempotency_key])
-    inserted = connection.execute(insert.returning(jobs.c.id, jobs.c.status)).first()
-    if inserted is not None:
-        return inserted.id, True, Status(inserted.status)
-    there = connection.execute(
-        select(jobs.c.id, jobs.c.status).where(jobs.c.idempotency_key == job.idempotency_key)
-    ).one()
-    return there.id, False, Status(there.status)
+    if not rows:
+        return []
+    for n, row in enumerate(rows):
+        row["n"] = n
+    made = run(connection, INSERT, rows=group_value(connection, rows)).all()
+    found = {row.idempotency_key: Put(row.id, True, Status.QUEUED) for row in made if row.idempotency_key is not None}
+    unkeyed = iter(sorted(row.id for row in made if row.idempotency_key is None))  # ids rise in the order of the rows
+    spent = [row for row in rows if "idempotency_key" in row and row["idempotency_key"] not in found]
+    if spent:
+        replaced = _replace(connection, spent) if replace else set()
+        found |= {
+            row.idempotency_key: Put(
+                row.id,
+                False,
+                Status(row.status),
+                replaced=row.idempotency_key in replaced,
+                held=replace and bool(row.not_started) and row.idempotency_key not in replaced,
+            )
+            for row in run(connection, LOOK, keys=_keys(spent)).all()
+        }
+    return [
+        found.get(row["idempotency_key"]) if "idempotency_key" in row else Put(next(unkeyed), True, Status.QUEUED)
+        for row in rows
+    ]
+
+
+def _replace(connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
+    """Make the waiting rows of these keys the new ones; return the keys where that was done."""
+    parameters = {"rows": group_value(connection, rows)}
+    statement = REPLACE_SQLITE
+    if connection.dialect.name == "postgresql":
+        statement = REPLACE_POSTGRESQL
+        parameters["keys"] = _keys(rows)
+    return {row.idempotency_key for row in run(connection, statement, **parameters).all()}
+
+
+def _keys(rows: list[dict[str, Any]]) -> str:
+    return json.dumps([row["idempotency_key"] for row in rows])
+
+
+def row_of(job: NewJob) -> dict[str, Any]:
+    """*job* as it travels; what is left out is NULL."""
+    row: dict[str, Any] = {
+        "job_type": job.job_type,
+        "payload": json_text(job.payload),
+        "meta": json_text(job.meta),
+        "queue": job.queue,
+        "priority": job.priority,
+    }
+    optional = {
+        "run_at": job.run_at,
+        "delay_s": None if job.delay is None else job.delay.total_seconds(),
+        "max_attempts": job.max_attempts,
+        "timeout_s": job.timeout_s,
+        "idempotency_key": job.idempotency_key,
+        "concurrency_key": job.concurrency_key,
+        "schedule": job.schedule,
+        "scheduled_for": job.scheduled_for,
+        "enqueued_by": job.enqueued_by,
+    }
+    return row | {name: value for name, value in optional.items() if value is not None}
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    return _ENCODER.encode(value)
 
 
 def insert_jobs(connection: Connection, new: Sequence[NewJob], *, created_at: datetime) -> list[int]:
@@ -61,48 +206,32 @@ def insert_jobs(connection: Connection, new: Sequence[NewJob], *, created_at: da
         return []
     statement = jobs.insert().returning(jobs.c.id, sort_by_parameter_order=True)
     rows = [
-        _facts(job) | {"run_at": job.run_at, "created_at": created_at, "enqueued_by": job.enqueued_by} for job in new
+        {
+            "job_type": job.job_type,
+            "payload": job.payload,
+            "meta": job.meta,
+            "queue": job.queue,
+            "priority": job.priority,
+            "run_at": job.run_at,
+            "created_at": created_at,
+            "max_attempts": job.max_attempts,
+            "timeout_s": job.timeout_s,
+            "concurrency_key": job.concurrency_key,
+            "schedule": job.schedule,
+            "scheduled_for": job.scheduled_for,
+            "enqueued_by": job.enqueued_by,
+        }
+        for job in new
     ]
     return list(connection.execute(statement, rows).scalars())
-
-
-def _values(connection: Connection, job: NewJob) -> dict[str, Any]:
-    """Columns of one row. Who enqueued it is the server's default unless it is said."""
-    now = _from_now(connection, timedelta(0))
-    values = _facts(job) | {"created_at": now, "run_at": job.run_at}
-    if job.run_at is None:
-        values["run_at"] = _from_now(connection, job.delay) if job.delay else now
-    if job.enqueued_by is not None:
-        values["enqueued_by"] = job.enqueued_by
-    return values
-
-
-def _facts(job: NewJob) -> dict[str, Any]:
-    return {
-        "job_type": job.job_type,
-        "payload": job.payload,
-        "meta": job.meta,
-        "queue": job.queue,
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-        "timeout_s": job.timeout_s,
-        "idempotency_key": job.idempotency_key,
-        "concurrency_key": job.concurrency_key,
-        "schedule": job.schedule,
-        "scheduled_for": job.scheduled_for,
-    }
-
-
-def _from_now(connection: Connection, delay: timedelta) -> Any:
-    """The database's now plus *delay*, as SQL where the database has a clock of its own."""
-    clock = clock_of(connection)
-    if not is_postgresql(connection):
-        return clock.now() + delay
-    seconds = (clock.shift + delay).total_seconds()
-    # In seconds: an interval of "7 days" is an hour off where the session's zone changes its clock on the way.
-    return server_now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds) if seconds else server_now()
 
 
 def job_status(connection: Connection, job_id: int) -> Status | None:
     status = connection.execute(select(jobs.c.status).where(jobs.c.id == job_id)).scalar()
     return None if status is None else Status(status)
+
+
+def has_jobs(connection: Connection) -> bool:
+    """Is the table there? Asked of PostgreSQL's catalogue, so that a missing one does not end the transaction."""
+    there = run(connection, "SELECT to_regclass(:name) IS NOT NULL AS there", name=qualified(connection, jobs.name))
+    return bool(there.scalar_one())

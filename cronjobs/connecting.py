@@ -1,0 +1,33 @@
+"""``connect()``: the jobs database for a script, found as the command line finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from cronjobs.config import load
+from cronjobs.database import Database, parse_url
+from cronjobs.ownership import is_ours
+from cronjobs.store.meta import require_schema
+
+
+@contextmanager
+def connect(config: str | Path | None = None, *, database_url: str | None = None) -> Iterator[Connection]:
+    """Yield a connection in one transaction, committed at the end of the block, or rolled back by an exception.
+
+    *config* None: $CRONJOBS_CONFIG, else ./cronjobs.yaml; *database_url* None: $CRONJOBS_DATABASE_URL, else the file's.
+    Keep the block short: on SQLite it holds the only write lock. Raises ConfigError, ForeignDatabase or DatabaseError.
+    """
+    settings = load(None if config is None else Path(config), environ=os.environ, database_url=database_url)
+    database = Database(parse_url(settings.database, settings.schema), connections=1)
+    try:
+        with database.write() as connection:
+            found = require_schema(connection)
+            is_ours(settings, found.project, found.environment)
+            yield connection
+    finally:
+        database.close()

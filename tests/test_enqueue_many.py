@@ -1,0 +1,87 @@
+"""enqueue_many: a thousand rows in a statement, each with options of its own, told in the order they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select
+
+from cronjobs import enqueue, enqueue_many
+from cronjobs.database import Database
+from cronjobs.errors import PayloadError, UsageError
+from cronjobs.tables import jobs
+
+
+def stored(database: Database) -> dict[int, Any]:
+    with database.read() as connection:
+        return {row.id: row for row in connection.execute(select(jobs))}
+
+
+def test_what_is_told_is_in_the_order_of_the_rows(database: Database) -> None:
+    rows: list[Any] = [
+        ({"n": n}, {"idempotency_key": f"k{n % 7}"} if n % 3 == 0 else {"priority": n % 10}) for n in range(2500)
+    ]
+    with database.write() as connection:
+        told = enqueue_many(connection, "t.say", rows, queue="mail")
+    found = stored(database)
+    assert len(told) == len(rows)
+    for n, one in enumerate(told):
+        if n % 3:
+            assert (one.new, found[one.id].payload, found[one.id].priority) == (True, {"n": n}, n % 10)
+        else:
+            assert found[one.id].idempotency_key == f"k{n % 7}"
+            assert one.new == (n < 21)
+    assert {row.queue for row in found.values()} == {"mail"}
+    unkeyed = [one.id for n, one in enumerate(told) if n % 3]
+    assert unkeyed == sorted(unkeyed)
+
+
+def test_a_key_that_is_spent_already_is_told_among_new_ones(database: Database) -> None:
+    with database.write() as connection:
+        there = enqueue(connection, "t.say", {"n": 0}, idempotency_key="b")
+        told = enqueue_many(connection, "t.say", [({"n": n}, {"idempotency_key": key}) for n, key in enumerate("cba")])
+    assert [one.new for one in told] == [True, False, True]
+    assert told[1].id == there.id
+    assert stored(database)[there.id].payload == {"n": 0}
+
+
+def test_of_rows_with_one_key_the_first_is_kept_and_the_last_replaces(database: Database) -> None:
+    rows: list[Any] = [({"n": n}, {"idempotency_key": "k"}) for n in range(3)]
+    with database.write() as connection:
+        first = enqueue_many(connection, "t.say", rows)
+        assert [one.new for one in first] == [True, False, False]
+        assert connection.execute(select(jobs.c.payload)).scalar() == {"n": 0}
+        again = enqueue_many(connection, "t.say", rows, on_conflict="replace")
+        assert connection.execute(select(jobs.c.payload)).scalar() == {"n": 2}
+    assert {one.id for one in [*first, *again]} == {first[0].id}
+
+
+def test_rows_with_keys_are_written_in_the_order_of_the_keys(database: Database) -> None:
+    """So two calls that meet lock the same keys in the same order, and neither waits for the other for ever."""
+    with database.write() as connection:
+        told = enqueue_many(connection, "t.say", [({}, {"idempotency_key": key}) for key in "dbeac"])
+    by_key = sorted(zip("dbeac", told, strict=True), key=lambda pair: pair[0])
+    assert [one.id for _, one in by_key] == sorted(one.id for one in told)
+
+
+def test_a_thousand_rows_are_one_statement(database: Database) -> None:
+    statements: list[str] = []
+    with database.write() as connection:
+        enqueue(connection, "t.say")  # PostgreSQL is asked for the table once
+        event.listen(connection, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        enqueue_many(connection, "t.say", ({"n": n} for n in range(1000)))
+    assert len([statement for statement in statements if "INSERT" in statement]) == 1
+
+
+def test_nothing_to_do_is_nothing_done(database: Database) -> None:
+    with database.write() as connection:
+        assert enqueue_many(connection, "t.say", []) == []
+
+
+def test_one_bad_row_writes_none(database: Database) -> None:
+    with pytest.raises(PayloadError), database.write() as connection:
+        enqueue_many(connection, "t.say", [{"n": 1}, {"n": "\0"}])
+    with pytest.raises(UsageError, match="give each its own"), database.write() as connection:
+        enqueue_many(connection, "t.say", [{}, {}], idempotency_key="k")
+    assert stored(database) == {}
