@@ -33,12 +33,16 @@ _OUTCOMES: Final = {
 }
 
 
+# What a child is told of the settings, by the same names.
+_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env")
+
+
 @dataclass(frozen=True)
 class Request:
     """What a child needs to run *job*'s handler: where the code is, and when its time is up.
 
     ``ends_at`` is of the monotonic clock, which all processes of a host share; ``grace_s`` is how long after a
-    shutdown's beginning it may go on. ``folder`` to ``env`` are those of Settings.
+    shutdown's beginning it may go on. The rest are fields of Settings.
     """
 
     job: Job
@@ -54,32 +58,14 @@ class Request:
 
     @classmethod
     def of(cls, settings: Settings, job: Job, *, ends_at: float, grace: timedelta) -> Request:
-        return cls(
-            job=job,
-            ends_at=ends_at,
-            grace_s=grace.total_seconds(),
-            folder=settings.folder,
-            database=settings.database,
-            schema=settings.schema,
-            imports=settings.imports,
-            python_path=settings.python_path,
-            setup=settings.setup,
-            env=settings.env,
-        )
+        told: dict[str, Any] = {name: getattr(settings, name) for name in _TOLD}
+        return cls(job=job, ends_at=ends_at, grace_s=grace.total_seconds(), **told)
 
     def settings(self) -> Settings:
         """As much of the file as the child has use for; it does not read it anew, which may be in mid-deploy."""
-        return Settings(
-            file=self.folder / "cronjobs.yaml",
-            folder=self.folder,
-            database=self.database,
-            schema=self.schema,
-            imports=self.imports,
-            python_path=self.python_path,
-            setup=self.setup,
-            env=self.env,
-            run=RunSettings(shutdown_grace=timedelta(seconds=self.grace_s)),
-        )
+        run = RunSettings(shutdown_grace=timedelta(seconds=self.grace_s))
+        told: dict[str, Any] = {name: getattr(self, name) for name in _TOLD}
+        return Settings(file=self.folder / "cronjobs.yaml", run=run, **told)
 
     def encode(self) -> bytes:
         facts = {each.name: getattr(self, each.name) for each in fields(self)} | {"job": asdict(self.job)}
