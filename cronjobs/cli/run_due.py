@@ -77,7 +77,7 @@ def run_due(
     the next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
 
     A job whose timeout is longer than run.budget gets a process of its own, which outlives the tick. Where everything
-    ends with the tick's process (a container, a systemd oneshot unit), --wait stays until those have ended; SIGTERM
+    ends with the tick's process (a container without an init process), --wait stays until those have ended; SIGTERM
     then goes to them, and exit code 1 also means that one of them ended dead. What it prints of itself comes first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
