@@ -132,7 +132,8 @@ class _Case:
         self.violations.extend(f"{name}: {what}" for what in found[:TOLD_AT_MOST])
 
     def frozen_between(self, pid: int, first: int, last: int) -> bool:
-        return any(first < freeze.place < last for freeze in self.freezes.get(pid, ()))
+        # The line is written before the signal is sent: for some milliseconds the process may still begin something.
+        return any(freeze.place < last and freeze.until > first for freeze in self.freezes.get(pid, ()))
 
 
 @dataclass

@@ -174,3 +174,20 @@ def test_a_tick_frozen_between_begun_and_done_is_excused_and_counted() -> None:
     assert violations == []
     awake = [line for line in late if line.what not in ("freeze", "thaw")]
     assert any("recorded effects repeated" in violation for violation in judge(replace(GOOD, lines=awake))[1])
+
+
+def test_what_begins_between_the_word_of_a_freeze_and_the_freeze_is_excused_too() -> None:
+    late = [
+        line("guarded", pid=FROZEN),
+        line("freeze", pid=FROZEN),
+        line("start", AGAIN, 1, FROZEN),
+        line("enter", AGAIN, 1, FROZEN, "chaos-2"),
+        line("body", AGAIN, 1, FROZEN, "chaos-2"),
+        *[line for line in STORY if line.pid != FROZEN],
+        line("thaw", pid=FROZEN),
+        line("failed", AGAIN, 1, FROZEN),
+    ]
+    awake = [line for line in late if line.what not in ("freeze", "thaw")]
+    for lines, guilty in ((late, False), (awake, True)):
+        _, violations = judge(replace(GOOD, lines=lines))
+        assert any("ran beside its successor" in violation for violation in violations) == guilty
