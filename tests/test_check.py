@@ -10,6 +10,7 @@ import pytest
 from project import Project
 from sqlalchemy import insert, update
 
+from cronjobs import jobs as handlers_here
 from cronjobs.checks import _command_fault, check
 from cronjobs.config import load
 from cronjobs.settings import JobTypeSettings, Settings
@@ -261,7 +262,8 @@ def test_a_short_lease_is_a_note(project: Project) -> None:
 
 
 @pytest.fixture
-def live(tmp_path: Path, database_url: str) -> Project:
+def live(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setattr(handlers_here, "_registered", {})  # what other tests have registered in this process
     project = Project(tmp_path, database_url)
     project.write('job_types: {t.ok: {command: ["true"]}}')
     return project

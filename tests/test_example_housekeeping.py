@@ -66,7 +66,7 @@ def begin(connection):
 
 @event.listens_for(db, "after_cursor_execute")
 def executed(connection, cursor, statement, parameters, context, executemany):
-    if statement.startswith(("INSERT INTO ", "DELETE FROM ")):
+    if statement.split()[:2] in (["INSERT", "INTO"], ["DELETE", "FROM"]):
         verb, _, table = statement.split()[:3]
         rows = cursor.rowcount if verb == "DELETE" else 1
         here.wrote[f"{{verb}} {{table}}"] = here.wrote.get(f"{{verb}} {{table}}", 0) + rows

@@ -171,12 +171,10 @@ def test_c_calls_that_hold_the_gil_are_ended_by_the_kernel_and_recorded_lost(pro
     with rivals(project) as others:
         assert [tick.wait() for tick in ticks.values()] == [-signal.SIGALRM] * 2  # 142 in a shell
     assert others
-    for job_type, tick in ticks.items():
+    for tick in ticks.values():
         assert_gone_on_time(tick)
         assert "handlers.py" in tick.stderr  # the stacks say where it hung
-        assert project.job(ways[job_type])["status"] == "running"  # leased on: the next runner waits for the lease
-    project.let_leases_end()
-    assert project.tick().wait() == 0
+    assert project.tick().wait() == 0  # what no rival has recovered yet: the first runner's death can be proven here
     for job_type, tick in ticks.items():
         job_id = ways[job_type]
         assert_one_owner(project, job_id, tick)

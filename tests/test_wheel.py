@@ -35,6 +35,9 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+pytestmark = pytest.mark.xdist_group("wheel")  # one worker, so that it is built and installed once
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
