@@ -11,8 +11,8 @@ from chaos.campaign import campaign
 from chaos.plan import Size
 
 SHORT = {
-    "sqlite": Size(jobs=600, kills=60, freezes=15),
-    "postgresql": Size(jobs=600, kills=60, freezes=15, restarts=2, cuts=6),
+    "sqlite": Size(jobs=350, kills=40, freezes=10),
+    "postgresql": Size(jobs=350, kills=40, freezes=10, restarts=2, cuts=5),
 }
 
 
