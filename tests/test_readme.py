@@ -9,13 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from pages import Page
 from project import BARE, CRONJOBS, Answer, Project
 from ticking import Project as Ticking
 
@@ -26,36 +26,13 @@ from cronjobs.policy import backoff
 from cronjobs.settings import RunSettings, ScheduleSettings
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block, and the heading it stands under."""
-
-    language: str
-    text: str
-    heading: str
-
-
-def blocks(language: str) -> list[Block]:
-    found, heading, last = [], "", 0
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL):
-        headings = re.findall(r"^## (.*)$", README[last : match.start()], re.MULTILINE)
-        heading, last = (headings or [heading])[-1], match.end()
-        if match[1] == language:
-            found.append(Block(match[1], match[2], heading))
-    return found
-
-
-def block(language: str, says: str) -> str:
-    [found] = [one.text for one in blocks(language) if says in one.text]
-    return found
+PAGE = Page("README.md")
+README = PAGE.text
 
 
 def commands(heading: str) -> list[str]:
     """What follows the prompts of a section, comments and all: a shell reads them too."""
-    lines = [line for one in blocks("console") if one.heading == heading for line in one.text.splitlines()]
+    lines = [line for one in PAGE.blocks("console") if one.heading == heading for line in one.text.splitlines()]
     assert all(line.startswith("$ ") for line in lines)
     return [line.removeprefix("$ ") for line in lines]
 
@@ -72,9 +49,9 @@ def rows_of_table(first_cell: str) -> list[list[str]]:
     return rows
 
 
-JOBS = block("python", "# jobs.py")
-YAML = block("yaml", "# cronjobs.yaml")
-ENQUEUE = block("python", "from cronjobs import enqueue")
+JOBS = PAGE.block("python", "# jobs.py")
+YAML = PAGE.block("yaml", "# cronjobs.yaml")
+ENQUEUE = PAGE.block("python", "from cronjobs import enqueue")
 FAKE = (
     '#!/bin/sh\necho "$0 $*" >> "$(dirname "$0")/calls"\n'  # of programs that a host may lack, or should not be given
 )
@@ -135,7 +112,7 @@ def shop(tmp_path: Path) -> Shop:
 def test_ci_finds_the_two_commands_that_the_first_screen_shows() -> None:
     """By the function of ``.ci/run`` itself, which executes what it finds."""
     [function] = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("readme_command()")]
-    shown = [line.removeprefix("$ ") for one in blocks("console")[:2] for line in one.text.splitlines()]
+    shown = [line.removeprefix("$ ") for one in PAGE.blocks("console")[:2] for line in one.text.splitlines()]
     assert len(shown) == 2
     for says, command in zip(("cronjobs demo", "pytest"), shown, strict=True):
         found = subprocess.run(
@@ -154,15 +131,12 @@ def test_what_pip_is_told_to_install_exists() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", README)
-    assert links
-    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+    assert PAGE.dead_links() == []
 
 
 def test_every_block_is_executed_by_a_test_of_this_file() -> None:
     """A new block needs a test: the ones without a language are pictures and the log line."""
-    fences = re.findall(r"^```(\w*)$", README, re.MULTILINE)[::2]
-    assert {language: fences.count(language) for language in fences} == {
+    assert PAGE.counts() == {
         "console": 5,  # one of them, and one of yaml, by test_readme_time.py
         "python": 2,
         "yaml": 2,
@@ -251,7 +225,7 @@ def ticking(project: Ticking) -> Ticking:
 
 def test_plain_sql_makes_a_job_that_runs(ticking: Ticking) -> None:
     (ticking.folder / "handlers.py").write_text(JOBS)
-    for one in blocks("sql"):
+    for one in PAGE.blocks("sql"):
         ticking.sql(one.text)
     assert ticking.tick().wait() == 0
     assert ticking.job(1)["status"] == "succeeded"
@@ -371,7 +345,7 @@ def test_what_lists_takes_json(busy_shop: Shop, command: list[str]) -> None:
 
 
 def test_the_log_line_has_the_keys_of_a_real_one_in_their_order(tmp_path: Path) -> None:
-    [shown] = [line for one in blocks("") for line in one.text.splitlines() if "job.retried" in line]
+    [shown] = [line for one in PAGE.blocks("") for line in one.text.splitlines() if "job.retried" in line]
     project = Project(tmp_path, f"sqlite:///{tmp_path}/cronjobs.db")
     handlers = (
         'from cronjobs import job\n@job("billing.send_invoice")\ndef send():\n    raise OSError("503 from mail")\n'
