@@ -1,4 +1,4 @@
-"""What users' tests (and ours) need: a clock that they move themselves."""
+"""Clocks that a test moves."""
 
 from __future__ import annotations
 
@@ -32,13 +32,40 @@ class FakeClock:
 
     def advance(self, by: timedelta) -> datetime:
         """Move on by *by* (negative: the wall clock steps back, the monotonic one does not); return the new now."""
-        return self.set(self._now + by)
+        return self.set(self.now() + by)
 
     def set(self, instant: datetime) -> datetime:
         instant = _utc(instant)
-        self._advanced_s += max(0.0, (instant - self._now).total_seconds())
+        self._advanced_s += max(0.0, (instant - self.now()).total_seconds())
         self._now = instant
         return instant
+
+
+class TravelClock(FakeClock):
+    """Goes with the present until it is moved, and stands still from then on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved = False
+
+    def now(self) -> datetime:
+        return self._now if self._moved else SYSTEM.now()
+
+    @property
+    def shift(self) -> timedelta:
+        return super().shift if self._moved else timedelta(0)
+
+    def set(self, instant: datetime) -> datetime:
+        super().set(instant)
+        self._moved = True
+        return self._now
+
+
+class StillClock(FakeClock):
+    """One whose seconds stand still, too: what is left of a time-out is what the test said."""
+
+    def monotonic(self) -> float:
+        return self._advanced_s
 
 
 def _utc(instant: datetime) -> datetime:

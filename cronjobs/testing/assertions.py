@@ -1,0 +1,243 @@
+"""Assertions about what was enqueued and when schedules fire; a failing one lists what is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from cronjobs.enqueueing import Target
+from cronjobs.errors import UsageError
+from cronjobs.jobs import key_text
+from cronjobs.model import Status, duration, duration_text
+from cronjobs.settings import Settings
+from cronjobs.store.looking import Filter, list_jobs
+from cronjobs.testing.configured import settings_of
+from cronjobs.testing.lending import LentDatabase, require_tables
+
+LOOKED_AT: Final = 10_000  # jobs, the newest
+LISTED: Final = 10
+UNMET: Final = object()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A job that is there; the fields are the columns of its row."""
+
+    id: int
+    job_type: str
+    payload: Any
+    meta: Mapping[str, str]
+    queue: str
+    priority: int
+    status: Status
+    run_at: datetime
+    created_at: datetime
+    idempotency_key: str | None
+    concurrency_key: str | None
+    schedule: str | None
+
+    def __str__(self) -> str:
+        said = [f"{self.job_type} {json.dumps(self.payload, ensure_ascii=False, default=str)}", str(self.status)]
+        said += [f"queue={self.queue}"] if self.queue != "default" else []
+        said += [f"priority={self.priority}"] if self.priority != 5 else []
+        wait = self.run_at - self.created_at
+        said += [f"run_at={self.run_at.isoformat()}"] if wait else []
+        said += [f"delay={duration_text(wait)}"] if wait > timedelta(0) else []
+        said += [f"idempotency_key={self.idempotency_key}"] if self.idempotency_key else []
+        return " ".join(said)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a test says of a job; None: anything. ``payload`` and ``meta``: these keys with these values, and others."""
+
+    job_type: str
+    payload: Mapping[str, Any]
+    queue: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    idempotency_key: str | None = None
+    meta: Mapping[str, str] | None = None
+    status: str | None = None
+
+    def is_met_by(self, job: Found) -> bool:
+        plain = ("job_type", "queue", "priority", "run_at", "idempotency_key", "status")
+        return (
+            all(getattr(self, name) in (None, getattr(job, name)) for name in plain)
+            and (self.delay is None or job.run_at - job.created_at == self.delay)
+            and _holds(job.payload, self.payload)
+            and _holds(job.meta, self.meta or {})
+        )
+
+    def __str__(self) -> str:
+        names = ("queue", "priority", "run_at", "delay", "idempotency_key", "meta", "status")
+        said = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
+        return " ".join([self.job_type, json.dumps(dict(self.payload), ensure_ascii=False, default=str), *said])
+
+
+def assert_enqueued(
+    connection: Target,
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    /,
+    *,
+    count: int | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    delay: timedelta | str | float | None = None,
+    idempotency_key: str | tuple[object, ...] | None = None,
+    meta: Mapping[str, str] | None = None,
+    status: str | None = None,
+    schema: str | None = None,
+    **payload_keys: Any,
+) -> list[Found]:
+    """Assert that *connection* sees a job of *job_type* whose payload has these keys and values; return those it sees.
+
+    ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. A payload key that is also the name of an
+    option goes into *payload*. ``count``: exactly so many; None: at least one. ``delay``: it was enqueued for so much
+    later than then. ``status``: "queued", "succeeded" …; None: any, so what has run since counts, too.
+    """
+    __tracebackhide__ = True
+    wanted = Wanted(
+        job_type,
+        {**(payload or {}), **payload_keys},
+        queue,
+        priority,
+        run_at,
+        None if delay is None else duration(delay),
+        None if idempotency_key is None else key_text(idempotency_key),
+        meta,
+        status,
+    )
+    jobs = _jobs(connection, schema)
+    met = [job for job in jobs if wanted.is_met_by(job)]
+    if (count is None and not met) or (count is not None and len(met) != count):
+        raise AssertionError(_told(wanted, count, met, jobs))
+    return met
+
+
+def assert_not_enqueued(
+    connection: Target,
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    /,
+    *,
+    schema: str | None = None,
+    **options_and_payload_keys: Any,
+) -> None:
+    """Assert that *connection* sees no such job; takes what ``assert_enqueued`` takes."""
+    __tracebackhide__ = True
+    assert_enqueued(connection, job_type, payload, **{**options_and_payload_keys, "schema": schema, "count": 0})
+
+
+def _jobs(connection: Target, schema: str | None) -> list[Found]:
+    """What is there, oldest first."""
+    with LentDatabase(connection, "assert_enqueued()", schema=schema).read() as lent:
+        require_tables(lent, "assert_enqueued()")
+        rows = list_jobs(lent, Filter(), LOOKED_AT)
+    return [
+        Found(**{name: getattr(row, name) for name in Found.__dataclass_fields__} | {"status": Status(row.status)})
+        for row in reversed(rows)
+    ]
+
+
+def _holds(there: Any, wanted: Mapping[str, Any]) -> bool:
+    # As JSON: what went in as a tuple is a list in the row.
+    return isinstance(there, Mapping) and all(
+        there.get(key, UNMET) == json.loads(json.dumps(value)) for key, value in wanted.items()
+    )
+
+
+def _told(wanted: Wanted, count: int | None, met: list[Found], jobs: list[Found]) -> str:
+    if count is None:
+        lines = [f"no job was enqueued as {wanted}"]
+    else:
+        lines = [f"{len(met)}, not {count}, {'job was' if len(met) == 1 else 'jobs were'} enqueued as {wanted}"]
+    same = [job for job in jobs if job.job_type == wanted.job_type]
+    others = [job for job in jobs if job.job_type != wanted.job_type]
+    shown = (same + others)[:LISTED]
+    lines.append(f"there {'is' if len(jobs) == 1 else 'are'} {len(jobs) or 'none'}{':' if jobs else ''}")
+    lines += [f"  {'*' if job in met else '-'} {job}" for job in shown]
+    if len(jobs) > len(shown):
+        lines.append(f"  … and {len(jobs) - len(shown)} more")
+    return "\n".join(lines)
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+Moment = datetime | str
+
+
+def assert_fires(
+    schedule: str,
+    *,
+    between: tuple[Moment, Moment],
+    at: Iterable[Moment] | None = None,
+    count: int | None = None,
+    config: str | Path | None = None,
+    timezone: str | None = None,
+) -> list[datetime]:
+    """Assert when a schedule fires from the first moment of *between* on and before the second; return the instants.
+
+    *schedule*: a name in *config* (None: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between* and
+    *at*: aware datetimes, or ISO text; what has no offset is meant in the schedule's zone, or *timezone* (an
+    expression's; None: UTC). ``at``: exactly these, ``[]`` for none; ``count``: so many; neither: at least one. What is
+    returned is in that zone. It computes from the file alone: no pause, no catch-up.
+    """
+    __tracebackhide__ = True
+    from cronjobs.occurrences import timing
+
+    cron, every, zone = _timing_of(schedule, config, timezone)
+    start, end = (_moment(moment, zone) for moment in between)
+    after = timing(cron, every, zone).after(start - timedelta(microseconds=1))
+    fires = [instant.astimezone(ZoneInfo(zone)) for instant in takewhile(lambda instant: instant < end, after)]
+    if at is not None:
+        expected = [_moment(moment, zone) for moment in at]
+        fine = [instant.astimezone(UTC) for instant in fires] == expected
+        wanted = "at " + (_listed([each.astimezone(ZoneInfo(zone)) for each in expected]) or "no time")
+    else:
+        fine = len(fires) == count if count is not None else bool(fires)
+        wanted = f"{count} times" if count is not None else "at all"
+    if not fine:
+        raise AssertionError(
+            f"{schedule} does not fire {wanted} between {start.astimezone(ZoneInfo(zone))} and "
+            f"{end.astimezone(ZoneInfo(zone))}, but " + (f"at {_listed(fires)}" if fires else "never")
+        )
+    return fires
+
+
+def _timing_of(
+    schedule: str, config: str | Path | None, timezone: str | None
+) -> tuple[str | None, timedelta | None, str]:
+    """Its cron expression or distance, and its zone."""
+    if schedule.startswith("every "):
+        return None, duration(schedule.removeprefix("every ")), timezone or "UTC"
+    if " " in schedule.strip() or schedule.startswith("@"):
+        return schedule, None, timezone or "UTC"
+    settings: Settings = settings_of(config or "cronjobs.yaml")
+    if schedule not in settings.schedules:
+        there = ", ".join(settings.schedules) or "none"
+        raise UsageError(f'there is no schedule "{schedule}" in {settings.file}: there is {there}')
+    found = settings.schedules[schedule]
+    return found.cron, found.every, timezone or found.timezone
+
+
+def _moment(moment: Moment, zone: str) -> datetime:
+    try:
+        read = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
+    except ValueError:
+        raise UsageError(f"{moment!r} is not an ISO time: write 2026-03-29, 2026-03-29T02:15 or …+01:00") from None
+    return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(zone))).astimezone(UTC)
+
+
+def _listed(instants: list[datetime]) -> str:
+    more = f" … and {len(instants) - LISTED} more" if len(instants) > LISTED else ""
+    return ", ".join(instant.isoformat(" ") for instant in instants[:LISTED]) + more

@@ -1,0 +1,34 @@
+"""What a test's jobs run by: the user's cronjobs.yaml, or the defaults and the handlers that are imported already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from cronjobs import jobtypes
+from cronjobs.config import load
+from cronjobs.errors import ConfigError, UsageError
+from cronjobs.jobtypes import JobTypes
+from cronjobs.settings import Settings
+
+
+def settings_of(config: str | Path | None, imports: Iterable[str] = (), database_url: str | None = None) -> Settings:
+    """Read *config*; None: the defaults. Raises ConfigError also for what would only disable an entry."""
+    if config is None:
+        file = Path("cronjobs.yaml").absolute()
+        return Settings(file=file, folder=file.parent, database=database_url or "", imports=tuple(imports))
+    if tuple(imports):
+        raise UsageError("the handlers' modules are named in the file, imports: […], or by imports=[…] without a file")
+    settings = load(Path(config), environ=os.environ, database_url=database_url, need_database=database_url is not None)
+    if settings.problems:
+        raise ConfigError(list(settings.problems))
+    return settings
+
+
+def handlers_of(settings: Settings) -> JobTypes:
+    """Import the handlers; raises UsageError for a module that fails, where a tick would let its jobs wait."""
+    found = jobtypes.load(settings)
+    if found.faults:
+        raise UsageError("\n".join(f"{fault.where}: {fault.what}" for fault in found.faults))
+    return found

@@ -1,0 +1,158 @@
+"""A pytest fixture in one line: everything of ``cronjobs.testing``, bound to the test's connection or database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.pool import StaticPool
+
+from cronjobs.database import Database, parse_url
+from cronjobs.enqueueing import Target
+from cronjobs.errors import UsageError
+from cronjobs.testing import assertions
+from cronjobs.testing.assertions import Found
+from cronjobs.testing.clocks import TravelClock
+from cronjobs.testing.creating import create_tables
+from cronjobs.testing.draining import Drained, drain
+from cronjobs.testing.ticking import Ticked, tick
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Jobs:
+    """What the fixture gives a test; each method is the function of that name without its connection.
+
+    ``clock`` goes with the present until it is moved, by itself or by ``at=…``; then it stands.
+    """
+
+    def __init__(
+        self,
+        connection: Target | None,
+        database_url: str | None,
+        *,
+        config: str | Path | None = None,
+        imports: Iterable[str] = (),
+        schema: str | None = None,
+        clock: TravelClock | None = None,
+    ) -> None:
+        self.clock = clock or TravelClock()
+        self.database_url = database_url
+        self._connection, self._schema = connection, schema
+        self._config, self._imports = config, tuple(imports)
+
+    @property
+    def connection(self) -> Any:
+        """The connection that the fixture was given, or its own in memory; raises UsageError if it has a database."""
+        if self._connection is None:
+            raise UsageError("this fixture has a database, and no connection: enqueue as your app does, then tick()")
+        return self._connection
+
+    def drain(self, *, at: datetime | None = None, **options: Any) -> Drained:
+        self._move(at)
+        given = {"config": self._config, "imports": self._imports, "schema": self._schema, "clock": self.clock}
+        return drain(self.connection, **(given | options))
+
+    def tick(self, *, at: datetime | None = None) -> Ticked:
+        if self.database_url is None:
+            raise UsageError(
+                "tick() needs a database of the test's own, where it commits: cronjobs_fixture(database_url=…), or "
+                "drain() on this connection"
+            )
+        self._move(at)
+        return tick(self.database_url, config=self._config, imports=self._imports, clock=self.clock)
+
+    def assert_enqueued(self, job_type: str, payload: Any = None, /, **options: Any) -> list[Found]:
+        __tracebackhide__ = True
+        with self._looking() as connection:
+            return assertions.assert_enqueued(connection, job_type, payload, **({"schema": self._schema} | options))
+
+    def assert_not_enqueued(self, job_type: str, payload: Any = None, /, **options: Any) -> None:
+        __tracebackhide__ = True
+        with self._looking() as connection:
+            assertions.assert_not_enqueued(connection, job_type, payload, **({"schema": self._schema} | options))
+
+    def assert_fires(self, schedule: str, **options: Any) -> list[datetime]:
+        __tracebackhide__ = True
+        return assertions.assert_fires(schedule, **({"config": self._config} | options))
+
+    def _move(self, at: datetime | None) -> None:
+        if at is not None:
+            self.clock.set(at)
+
+    @contextmanager
+    def _looking(self) -> Iterator[Target]:
+        if self._connection is not None:
+            yield self._connection
+            return
+        assert self.database_url is not None
+        database = Database(parse_url(self.database_url, self._schema), connections=1)
+        try:
+            with database.read() as connection:
+                yield connection
+        finally:
+            database.close()
+
+
+def cronjobs_fixture(
+    *,
+    connection: str | None = None,
+    database_url: str | None = None,
+    config: str | Path | None = None,
+    imports: Iterable[str] = (),
+    schema: str | None = None,
+) -> Any:
+    """Make a pytest fixture: ``jobs = cronjobs_fixture(connection="session")`` in conftest.py; its value is a ``Jobs``.
+
+    ``connection``: the name of your fixture that gives the connection or session of the test, to drain and assert on.
+    ``database_url``: a URL, or the name of your fixture that gives one (or an Engine), to tick on; "sqlite" makes a
+    file for each test. Neither: SQLite in memory, ``jobs.connection``. The tables are made where they are missing.
+    ``config``, ``imports`` and ``schema``: as for ``drain``; ``schema`` with a ``database_url`` is the file's.
+    """
+    import pytest
+
+    @pytest.fixture
+    def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
+        options: dict[str, Any] = {"config": config, "imports": imports, "schema": schema}
+        if connection is not None:
+            target = request.getfixturevalue(connection)
+            create_tables(target, schema=schema)
+            yield Jobs(target, _url(request, database_url), **options)
+        elif database_url is not None:
+            yield Jobs(None, _url(request, database_url), **options)
+        else:
+            clock = TravelClock()
+            with _in_memory(clock) as own:
+                create_tables(own)
+                yield Jobs(own, None, clock=clock, **options)
+
+    return jobs
+
+
+def _url(request: pytest.FixtureRequest, given: str | None) -> str | None:
+    if given is None or "://" in given:
+        return given
+    if given == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'cronjobs.db'}"
+    value = request.getfixturevalue(given)
+    return value.url.render_as_string(hide_password=False) if isinstance(value, Engine) else str(value)
+
+
+@contextmanager
+def _in_memory(clock: TravelClock) -> Iterator[Connection]:
+    engine = create_engine(
+        "sqlite://",
+        poolclass=StaticPool,
+        connect_args={"check_same_thread": False},
+        execution_options={"cronjobs_clock": clock},
+    )
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()

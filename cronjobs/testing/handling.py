@@ -1,0 +1,178 @@
+"""A context for calling one handler in a plain unit test: no database, every field as the test wants it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import Enum
+from logging import Logger
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock
+from cronjobs.context import Context, StopSignal
+from cronjobs.effects import Begin, Done, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
+from cronjobs.enqueueing import Target
+from cronjobs.errors import EffectUnknown, UsageError
+from cronjobs.jobs import key_text
+from cronjobs.model import Job, duration
+from cronjobs.payloads import result_json
+from cronjobs.store.effects import Record
+from cronjobs.store.leases import Lease
+from cronjobs.testing.clocks import StillClock
+from cronjobs.testing.lending import LentDatabase
+from cronjobs.transaction import Ending
+
+
+class Unknown(Enum):
+    """See ``UNKNOWN``."""
+
+    UNKNOWN = "begun once, and no end of it is recorded"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN  # as an effect's or a step's value: it was begun, and nobody knows whether it was done
+
+EffectKey = str | tuple[object, ...]
+
+
+class FakeContext(Context):
+    """A Context without a database, and what the handler did with it.
+
+    ``effects``: what is recorded now, by key (a step's is "job:1:step:render"); ``UNKNOWN`` for what was begun only.
+    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result`` is what was kept.
+    """
+
+    _ledger: _MemoryLedger
+    _ending: _MemoryEnding
+
+    @property
+    def effects(self) -> dict[str, Any]:
+        return {key: UNKNOWN if found.state == "begun" else found.result for key, found in self._ledger.records.items()}
+
+    @property
+    def succeeded(self) -> bool:
+        return self._ending.committed or self._ending.given
+
+
+def context(
+    job_type: str = "test.job",
+    *,
+    job_id: int = 1,
+    attempt: int = 1,
+    tries: int = 1,
+    meta: Mapping[str, str] | None = None,
+    enqueued_at: datetime | None = None,
+    started_at: datetime | None = None,
+    scheduled_for: datetime | None = None,
+    late_by: timedelta | str = timedelta(0),
+    stands_for: int = 1,
+    idempotency_key: str | tuple[object, ...] | None = None,
+    remaining: timedelta | str | float = 30.0,
+    cancelled: bool | str = False,
+    effects: Mapping[EffectKey, Any] | None = None,
+    steps: Mapping[str, Any] | None = None,
+    connection: Target | None = None,
+    clock: Clock | None = None,
+) -> FakeContext:
+    """Make what a handler gets as ``ctx``, to call it in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
+
+    Each argument is the field of that name. ``remaining`` is what is left of the time-out; it stands still, 0 is over.
+    ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what earlier attempts
+    left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others were never begun.
+    ``connection``: what ``ctx.transaction()`` gives, in a savepoint; None: using it raises UsageError. The instants are
+    aware; ``started_at`` and ``enqueued_at`` None: now, by *clock*. Raises UsageError for a field that cannot be meant.
+    """
+    clock = clock or StillClock()
+    for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):
+        if instant is not None and instant.tzinfo is None:
+            raise UsageError(f"context({name}={instant!r}): it has no time zone: pass an aware datetime")
+    if attempt < 1 or tries < 1:
+        raise UsageError("context(attempt=…, tries=…): both count from 1")
+    began = started_at or (scheduled_for + duration(late_by) if scheduled_for else clock.now())
+    job = Job(
+        job_id,
+        job_type,
+        payload={},
+        meta=dict(meta or {}),
+        run_at=began - duration(late_by),
+        attempt=attempt,
+        failures=tries - 1,
+        locked_by="test",
+        idempotency_key=None if idempotency_key is None else key_text(idempotency_key),
+        stands_for=stands_for,
+        created_at=enqueued_at or began,
+        started_at=began,
+    )
+    stop = StopSignal()
+    if cancelled:
+        stop.set("cancelled" if cancelled is True else cancelled)
+    made = FakeContext(job, timeout=duration(remaining), stop=stop, clock=clock)
+    made.scheduled_for = scheduled_for  # in the zone that the test gave it
+    made._ledger = _MemoryLedger(Lease(job_id, attempt, "test"), made.log)
+    for key, value in (effects or {}).items():
+        made._ledger.remember(effect_key(key), value)
+    for name, value in (steps or {}).items():
+        made._ledger.remember(step_key(job_id, name), value)
+    made._ending = _MemoryEnding(
+        LentDatabase(connection, "context(connection=…)"),
+        job,
+        clock=clock,
+        check=made.check,
+        remaining_s=lambda: made.remaining_s,
+    )
+    return made
+
+
+class _MemoryLedger(Ledger):
+    """The effects of one attempt, and of those before it, in memory; it decides as the real one does."""
+
+    def __init__(self, lease: Lease, log: Logger) -> None:
+        self.log = log
+        self.records: dict[str, Record] = {}
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._open = set()
+
+    def remember(self, key: str, value: Any) -> None:
+        """What an earlier attempt left of *key*."""
+        begun = value is UNKNOWN
+        state = "begun" if begun else "recorded"
+        earlier = self._lease.attempt - 1
+        self.records[key] = Record(key, state, self._lease.job_id, earlier, False, None if begun else value)
+
+    def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
+        entry = decide_entry(self.records.get(key), self._lease, on_unknown)
+        match entry:
+            case Begin():
+                self._put(key, "begun")
+            case Done(skip=True):
+                self._put(key, "skipped")
+            case Stop():
+                raise EffectUnknown(key)
+        return entry
+
+    def record(self, key: str, result: Any) -> None:
+        _, note = result_json(result)
+        if note:
+            self.log.warning("effect %s is done, but %s", key, note)
+        self._put(key, "recorded", None if note else result)
+
+    def withdraw(self, key: str) -> None:
+        self.records.pop(key, None)
+
+    def _put(self, key: str, state: str, result: Any = None) -> None:
+        self.records[key] = Record(key, state, self._lease.job_id, self._lease.attempt, True, result)
+
+
+class _MemoryEnding(Ending):
+    """The end of a job that is in no table: what is left of it is that it was written."""
+
+    def finish(self, target: Target, result: Any) -> None:
+        self.refuse_if_over("ctx.finish()")
+        self._check()
+        self.given = True
+
+    def _write(self, connection: Connection, result: Any) -> None:
+        pass

@@ -1,0 +1,289 @@
+"""A test's own connection and its open transaction, as the ``Database`` that our code reads and writes through.
+
+Nothing here commits: what is a transaction elsewhere is a savepoint in the test's one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, cast
+
+from sqlalchemy import Connection, Executable, StaticPool, create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.database import Address, Database, tell
+from cronjobs.errors import BadValue, UsageError
+from cronjobs.store.meta import has_table
+from cronjobs.tables import meta
+
+
+class Savepoint(Protocol):
+    """A part of the test's transaction. ``flush`` sends what an ORM still holds back, and may fail as a COMMIT may."""
+
+    def flush(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+class Lender:
+    """What a test gave us: an SQLAlchemy connection for its transaction, and savepoints that its owner knows of."""
+
+    def __init__(self, connection: Callable[[], Connection], savepoint: Callable[[], Savepoint], what: str) -> None:
+        self._connection, self.savepoint, self._what = connection, savepoint, what
+
+    def connection(self) -> Connection:
+        """The connection, in an open transaction. Raises UsageError where each statement would commit itself."""
+        connection = self._connection()
+        if not _is_open(connection):
+            connection.exec_driver_sql("SELECT 1").close()  # whatever begins with the first statement begins
+        if not _is_open(connection):
+            raw: Any = connection.connection.driver_connection
+            # Python's sqlite3 begins with the first INSERT, and a savepoint outside of a transaction commits.
+            if connection.dialect.name != "sqlite" or raw.isolation_level is None:
+                raise UsageError(
+                    f"{self._what} works in the test's own transaction, and this connection commits by itself"
+                )
+            connection.exec_driver_sql("BEGIN")
+        return connection
+
+
+def ended_since(connection: Connection, transaction: object) -> bool:
+    """Whether *transaction*, which was open on *connection*, is not any more."""
+    return connection.closed or connection.get_transaction() is not transaction or not _is_open(connection)
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether the driver says that a transaction is open; True where it does not say."""
+    raw: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
+        return bool(getattr(raw, "in_transaction", True))
+    status = getattr(getattr(raw, "info", None), "transaction_status", None)
+    return status is None or int(status) != 0  # libpq's PQTRANS_IDLE
+
+
+def lend(target: Any, what: str) -> Lender:
+    """Take what ``enqueue`` takes; *what* was called is for errors. Raises TypeError for the rest."""
+    if isinstance(target, Connection):
+        return Lender(lambda: target, lambda: _OfConnection(target), what)
+    if isinstance(target, Session):
+        return Lender(target.connection, lambda: _OfSession(target), what)
+    if hasattr(target, "get_bind") and callable(target):  # a scoped session
+        return lend(target(), what)
+    if _is_django(target):
+        if not target.in_atomic_block:
+            raise UsageError(f"{what} works in the test's own transaction: open one, with transaction.atomic()")
+        target.ensure_connection()
+        dressed = _dressed(target.connection, what)
+        return Lender(lambda: dressed, lambda: _OfDjango(target.alias), what)
+    dressed = _dressed(target, what)
+    return Lender(lambda: dressed, lambda: _OfConnection(dressed), what)
+
+
+def _is_django(target: Any) -> bool:
+    return all(hasattr(target, name) for name in ("vendor", "in_atomic_block", "settings_dict", "ensure_connection"))
+
+
+class _OfConnection:
+    def __init__(self, connection: Connection) -> None:
+        self._savepoint = connection.begin_nested()
+
+    def flush(self) -> None: ...
+
+    def commit(self) -> None:
+        self._savepoint.commit()
+
+    def rollback(self) -> None:
+        self._savepoint.rollback()
+
+
+class _OfSession:
+    """A savepoint that the session knows of: what is rolled back is forgotten by its objects, too."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._savepoint = session, session.begin_nested()
+        session.connection()  # now, not with the session's next statement: the handler may have a session of its own
+
+    def flush(self) -> None:
+        self._session.flush()
+
+    def commit(self) -> None:
+        if self._is_there():
+            self._savepoint.commit()
+
+    def rollback(self) -> None:
+        if self._is_there():
+            self._savepoint.rollback()
+
+    def _is_there(self) -> bool:
+        """False: the handler has committed it, or rolled it back."""
+        return self._session.get_nested_transaction() is self._savepoint
+
+
+class _OfDjango:
+    """A savepoint that Django knows of, so that its ``on_commit`` and ``needs_rollback`` are right."""
+
+    def __init__(self, alias: str) -> None:
+        from django.db import transaction  # type: ignore[import-untyped]
+
+        self._transaction, self._alias = transaction, alias
+        self._block = transaction.atomic(using=alias)
+        self._block.__enter__()
+
+    def flush(self) -> None: ...
+
+    def commit(self) -> None:
+        self._block.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        self._transaction.set_rollback(True, using=self._alias)
+        self._block.__exit__(None, None, None)
+
+
+# --- drivers' own connections -----------------------------------------------------------------------------------------
+
+
+class _Kept:
+    """A driver's connection that SQLAlchemy uses and neither ends, closes nor sets up."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+    def create_function(self, *_: Any, **__: Any) -> None:
+        """Its owner's REGEXP stays."""
+
+
+class _KeptSqlite(_Kept):
+    def cursor(self) -> sqlite3.Cursor:
+        cursor: sqlite3.Cursor = self._raw.cursor(sqlite3.Cursor)
+        cursor.row_factory = None  # its owner's may make anything of a row
+        return cursor
+
+
+class _KeptPsycopg(_Kept):
+    def cursor(self, *_: Any, **__: Any) -> Any:
+        from psycopg import Cursor
+        from psycopg.rows import tuple_row
+        from psycopg.types.json import JsonbLoader, JsonLoader
+
+        cursor: Any = Cursor(self._raw, row_factory=tuple_row)
+        cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's gives text
+        cursor.adapters.register_loader("json", JsonLoader)
+        return cursor
+
+
+def _dressed(raw: Any, what: str) -> Connection:
+    if isinstance(raw, sqlite3.Connection):
+        url, kept = "sqlite://", cast("_Kept", _KeptSqlite(raw))
+    elif any(f"{kind.__module__}.{kind.__name__}" == "psycopg.Connection" for kind in type(raw).__mro__):
+        url, kept = "postgresql+psycopg://", _KeptPsycopg(raw)
+    else:
+        raise TypeError(
+            f"{what} takes an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or Django's on "
+            f"PostgreSQL or SQLite, not {type(raw).__module__}.{type(raw).__qualname__}"
+        )
+    options: dict[str, Any] = {} if url == "sqlite://" else {"use_native_hstore": False}
+    engine = create_engine(url, creator=lambda: kept, poolclass=StaticPool, pool_reset_on_return=None, **options)
+    return engine.connect()
+
+
+# --- as our code wants it ---------------------------------------------------------------------------------------------
+
+
+class Dressed:
+    """A connection for our statements: with our clock and schema, which are no business of its owner's statements."""
+
+    def __init__(self, connection: Connection, clock: Clock, schema: str | None) -> None:
+        self._connection = connection
+        self.written: list[tuple[Executable, Any]] | None = None  # not None: what is executed is noted here
+        more: dict[str, Any] = {"cronjobs_clock": clock}
+        if schema is not None and connection.dialect.name == "postgresql":
+            more["schema_translate_map"] = {None: schema}
+        self._options: Mapping[str, Any] = connection.get_execution_options().union(more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def get_execution_options(self) -> Mapping[str, Any]:
+        return self._options
+
+    def execute(
+        self, statement: Executable, parameters: Any = None, *, execution_options: Mapping[str, Any] | None = None
+    ) -> Any:
+        if self.written is not None:
+            self.written.append((statement, parameters))
+        return self._connection.execute(
+            statement, parameters, execution_options={**self._options, **(execution_options or {})}
+        )
+
+
+class LentDatabase(Database):
+    """The ``Database`` of code that runs in a test's transaction. *target* None: using it raises UsageError."""
+
+    def __init__(self, target: Any, what: str, *, schema: str | None = None, clock: Clock = SYSTEM) -> None:
+        self._what, self._schema, self.clock = what, schema, clock
+        self.lender = None if target is None else lend(target, what)
+        self.written: list[tuple[Executable, Any]] = []  # by transactions of their own, since it was last emptied
+
+    def _lender(self) -> Lender:
+        if self.lender is None:
+            raise UsageError(f"the handler needs a database connection, and the test gave none: {self._what}")
+        return self.lender
+
+    @property
+    def address(self) -> Address:  # type: ignore[override]
+        return Address(self._lender().connection().engine.url, self._schema)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._lender().connection().dialect.name == "sqlite"
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        yield self.with_tables(self._lender().connection())
+
+    @contextmanager
+    def write(self, *, patience: float = 0, next_in_line: bool = False) -> Iterator[Connection]:
+        connection = self._lender().connection()
+        dressed = Dressed(connection, self.clock, self._schema)
+        dressed.written = []
+        try:
+            with connection.begin_nested():
+                yield cast("Connection", dressed)
+        except DBAPIError as error:
+            told = tell(self.address, error)
+            raise told if isinstance(told, BadValue) else error from None
+        self.written += dressed.written
+
+    def write_again(self, written: Sequence[tuple[Executable, Any]]) -> None:
+        """Do once more what was committed by itself, after the savepoint around it was rolled back."""
+        with self.write() as connection:
+            for statement, parameters in written:
+                connection.execute(statement, parameters)
+
+    @contextmanager
+    def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
+        connection = self._lender().connection()
+        with connection.begin_nested():
+            yield connection, lambda: None
+
+    def with_tables(self, connection: Connection) -> Connection:
+        return cast("Connection", Dressed(connection, self.clock, self._schema))
+
+    def close(self) -> None:
+        """The connection stays its owner's."""
+
+
+def require_tables(connection: Connection, what: str) -> None:
+    """Raise UsageError where our tables are missing; the transaction is usable after it."""
+    if not has_table(connection, meta.name):
+        raise UsageError(f"{what} finds no tables of cronjobs on this connection: create_tables(connection) makes them")

@@ -1,0 +1,80 @@
+"""What a test is told about the jobs that ran: by the events of the tick's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.errors import CronjobsError
+from cronjobs.events import Event
+
+ENDS: Final = {
+    "job.succeeded": "succeeded",
+    "job.retried": "failed",
+    "job.dead": "dead",
+    "job.cancelled": "cancelled",
+    "job.snoozed": "snoozed",
+    "job.interrupted": "interrupted",
+    "job.lost": "lost",
+    "job.still_running": "still running",
+    "job.lease_lost": "lease lost",
+}
+
+
+class JobFailed(CronjobsError):
+    """A job failed in ``drain(raise_errors=True)``, and not by an exception of its handler."""
+
+    def __init__(self, ran: Ran) -> None:
+        super().__init__(f"job {ran.job_id} ({ran.job_type}) {ran.became}: {ran.error}")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One attempt. ``became``: succeeded, failed (to be tried again after ``delay``), dead, cancelled, snoozed …"""
+
+    job_id: int
+    job_type: str
+    attempt: int
+    became: str
+    error: str | None = None
+    delay: timedelta | None = None
+
+
+class Report:
+    """Attempts in the order in which they ended."""
+
+    ran: tuple[Ran, ...]
+
+    @property
+    def succeeded(self) -> list[Ran]:
+        return self.that("succeeded")
+
+    @property
+    def failed(self) -> list[Ran]:
+        """Those that will be tried again."""
+        return self.that("failed")
+
+    @property
+    def dead(self) -> list[Ran]:
+        return self.that("dead")
+
+    def that(self, became: str) -> list[Ran]:
+        return [ran for ran in self.ran if ran.became == became]
+
+
+def ran_by(events: Iterable[Event]) -> tuple[Ran, ...]:
+    return tuple(_ran(event) for event in events if event.name in ENDS)
+
+
+def _ran(event: Event) -> Ran:
+    facts, delay_ms = event.facts, event.facts.get("next_delay_ms")
+    return Ran(
+        job_id=facts["job_id"],
+        job_type=facts["job_type"],
+        attempt=facts["attempt"],
+        became=ENDS[event.name],
+        error=facts.get("error"),
+        delay=None if delay_ms is None else timedelta(milliseconds=delay_ms),
+    )

@@ -1,0 +1,94 @@
+"""``tick``: a whole tick inside the test's process, at any time, on a real database that is the test's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.database import Database, parse_url
+from cronjobs.errors import DatabaseError
+from cronjobs.events import Event
+from cronjobs.identity import Identity
+from cronjobs.leftovers import let_orphans_go
+from cronjobs.testing.clocks import FakeClock
+from cronjobs.testing.configured import handlers_of, settings_of
+from cronjobs.testing.creating import create_tables
+from cronjobs.testing.draining import Unarmed
+from cronjobs.testing.ran import Ran, Report, ran_by
+from cronjobs.tick import Tick
+
+
+@dataclass(frozen=True)
+class Ticked(Report):
+    """What a tick did.
+
+    ``ran``: in the order of their ends. ``occurrences``: how many by what became of them (enqueued, skipped, missed,
+    coalesced). ``unresolved``: due jobs by type that nobody has registered. ``ended``: why the tick ended.
+    """
+
+    ran: tuple[Ran, ...] = ()
+    occurrences: Mapping[str, int] = field(default_factory=dict)
+    unresolved: Mapping[str, int] = field(default_factory=dict)
+    ended: str = ""
+
+
+def tick(
+    database_url: str | Engine,
+    *,
+    config: str | Path | None = None,
+    imports: Iterable[str] = (),
+    at: datetime | None = None,
+    clock: Clock | None = None,
+) -> Ticked:
+    """One tick as cron would start it, *at* that time (aware; None: now), on what is committed there; and commit.
+
+    *database_url* must be named, whatever *config* says: a tick in the future runs everything that waits. The tables
+    are made if they are missing. Schedules fire and jobs run, in threads, with their time-outs and processes. A
+    schedule never fires for the time before a tick first saw it: tick once, then later. *clock*: by that clock instead
+    of *at*. *config*, *imports*: as for ``drain``. Raises what a tick would end in: ConfigError, DatabaseError; and
+    UsageError for handlers that cannot be imported.
+    """
+    clock = clock or (SYSTEM if at is None else FakeClock(at))
+    if isinstance(database_url, Engine):
+        database_url = database_url.url.render_as_string(hide_password=False)
+    settings = settings_of(config, imports, database_url)
+    handlers_of(settings)
+    database = Database(parse_url(settings.database, settings.schema), clock=clock)
+    began, events = clock.monotonic(), list[Event]()
+    here = _InHere(
+        settings=settings,
+        database=database,
+        identity=Identity.here(),
+        clock=clock,
+        watchdog=Unarmed(),
+        began=began,
+        deadline=began + settings.run.budget.total_seconds(),
+        emit=events.append,
+    )
+    try:
+        with database.write() as connection:
+            create_tables(connection, schema=database.address.schema)
+        result = here.run()
+    finally:
+        if here.loop is not None:
+            here.loop.workers.dismiss()
+        let_orphans_go()
+        database.close()
+    if result.trouble is not None:
+        raise DatabaseError(result.trouble)
+    waiting = {event.facts["job_type"]: event.facts["waiting"] for event in events if event.name == "jobs.unresolved"}
+    return Ticked(ran_by(events), result.occurrences, waiting, result.ended)
+
+
+class _InHere(Tick):
+    """A tick that leaves the process's signals to whoever runs the tests: Ctrl-C ends them."""
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        yield
