@@ -48,6 +48,15 @@ class Page:
         languages = [one.language for one in self.blocks()]
         return {language: languages.count(language) for language in languages}
 
+    def table(self, heading: str, nth: int = 0) -> list[dict[str, str]]:
+        """The rows of the *nth* table directly below *heading* (of any level), by the words of its header."""
+        [section] = [
+            part for part in re.split(r"^#+ ", self.text, flags=re.MULTILINE) if part.startswith(f"{heading}\n")
+        ]
+        table = re.findall(r"(?:^\|.*\|\n)+", section, re.MULTILINE)[nth]
+        header, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
+        return [dict(zip(header, row, strict=True)) for row in rows]
+
     def dead_links(self) -> list[str]:
         links = re.findall(r"\]\(([^)#]+)[^)]*\)", self.text)
         here = (ROOT / self.path).parent
