@@ -15,8 +15,18 @@ if TYPE_CHECKING:
     from cronjobs.connecting import connect
     from cronjobs.context import Context
     from cronjobs.effects import Effect
-    from cronjobs.enqueueing import Enqueued, enqueue, enqueue_async, enqueue_many
-    from cronjobs.errors import Cancelled, CronjobsError, EffectUnknown, GiveUp, RetryLater, Snooze
+    from cronjobs.enqueueing import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
+    from cronjobs.errors import (
+        Cancelled,
+        CronjobsError,
+        EffectUnknown,
+        GiveUp,
+        LeaseLost,
+        QueueFull,
+        RetryLater,
+        Snooze,
+        TransactionTooLong,
+    )
     from cronjobs.jobs import job
     from cronjobs.model import RetryPolicy
     from cronjobs.occurrences import fire_times
@@ -29,14 +39,18 @@ __all__ = [
     "EffectUnknown",
     "Enqueued",
     "GiveUp",
+    "LeaseLost",
+    "QueueFull",
     "RetryLater",
     "RetryPolicy",
     "Snooze",
+    "TransactionTooLong",
     "__version__",
     "connect",
     "enqueue",
     "enqueue_async",
     "enqueue_many",
+    "enqueue_many_async",
     "fire_times",
     "job",
 ]
@@ -49,13 +63,17 @@ _HOMES: Final = {
     "EffectUnknown": "errors",
     "Enqueued": "enqueueing",
     "GiveUp": "errors",
+    "LeaseLost": "errors",
+    "QueueFull": "errors",
     "RetryLater": "errors",
     "RetryPolicy": "model",
     "Snooze": "errors",
+    "TransactionTooLong": "errors",
     "connect": "connecting",
     "enqueue": "enqueueing",
     "enqueue_async": "enqueueing",
     "enqueue_many": "enqueueing",
+    "enqueue_many_async": "enqueueing",
     "fire_times": "occurrences",
     "job": "jobs",
 }

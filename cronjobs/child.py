@@ -65,7 +65,7 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, request.ends_at - now))
     job_type = jobtypes.JobType(request.job.job_type, left, RetryPolicy(), registration)
-    attempt = Attempt(request.job, job_type, left, apart=False, stop=stop, started=now)
+    attempt = Attempt(request.job, job_type, left, apart=False, stop=stop, worker=request.worker, started=now)
     if stop.reason is not None:  # it came while modules were imported; the runner knows what it means
         return Interrupted()
     try:

@@ -19,6 +19,7 @@ from cronjobs.errors import ConfigError, Problem
 from cronjobs.fields import NAME, NAME_RULE
 from cronjobs.interpolate import Variables, mask, read_env_file, secrets_in
 from cronjobs.model import LEAST_MEMORY, RetryPolicy
+from cronjobs.pressure import Cap
 from cronjobs.reading import FieldError, Reader, Reading, ReportedError, UnsetError, shown
 from cronjobs.settings import JobTypeSettings, Retention, RetryChanges, RunSettings, ScheduleSettings, Settings
 from cronjobs.yamltree import MAX_BYTES, Node, Scalar, decode, parse
@@ -28,10 +29,7 @@ __all__ = ["load", "mask"]
 
 # Features to come: key → whether an entry without it is unsafe and therefore disabled. Whoever builds one deletes its
 # line here and adds a reader to the table.
-NOT_YET: Final[dict[str, bool]] = {
-    "queues": False,
-    "limits": False,
-}
+NOT_YET: Final[dict[str, bool]] = {}
 
 
 def _later(reading: Reading, node: Node, path: str) -> Node:
@@ -116,6 +114,10 @@ JOB_TYPE: Final[dict[str, Reader]] = {
     "success_exit_codes": fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
     "retry_exit_codes": fields.list_of(_EXIT_CODE),
 }
+QUEUE: Final[dict[str, Reader]] = {
+    "max_waiting": fields.integer(1, 100_000_000),
+    "on_full": fields.choice("error", "drop", "wait"),
+}
 SCHEDULE: Final[dict[str, Reader]] = {
     "cron": fields.cron,
     "every": fields.span("1m", "366d", whole_seconds=True),
@@ -152,6 +154,8 @@ FILE: Final[dict[str, Reader]] = {
     "run": _run,
     "defaults": _defaults,
     "retention": _retention,
+    "limits": fields.limits,
+    "queues": _later,
     "job_types": _later,
     "schedules": _later,
 }
@@ -186,6 +190,8 @@ def load(
     if database_url is not None:
         override = ("--database-url", database_url)
     database = _database(reading, values.get("database"), override, need=need_database and "database" not in bad)
+    if "limits" in bad:
+        values["limits"] = fields.UNREADABLE_LIMITS
     named = _named_entries(reading, values, bad)
     shadowed = _shadowed(reading, tree, values.get("python_path", ()))
     if flaws or bad & FATAL or from_env_file is None or database is None or named is None or shadowed:
@@ -193,7 +199,7 @@ def load(
 
     overridden = {name: environ[name] for name in from_env_file if name in environ}
     env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
-    read_later = {"env_file", "database", "job_types", "schedules", "defaults", "env"}
+    read_later = {"env_file", "database", "queues", "job_types", "schedules", "defaults", "env"}
     return Settings(
         file=given.absolute(),
         folder=folder,
@@ -350,10 +356,11 @@ class _Context(NamedTuple):
 
 
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any] | None:
-    """What Settings says of ``job_types`` and ``schedules``; None: one is no mapping, so what it names is not known."""
+    """What Settings says of named entries; None: a section that names job types or schedules is no mapping."""
     timezone = None if "timezone" in bad else values.get("timezone", "UTC")
     context = _Context(timezone)
     job_types = _entries(reading, values.get("job_types"), "job_types", context, _job_type)
+    queues = _entries(reading, values.get("queues"), "queues", context, _queue)
     context = context._replace(taken=frozenset(job_types.found) | job_types.disabled)
     schedules = _entries(reading, values.get("schedules"), "schedules", context, _schedule)
     if not (job_types.good and schedules.good):
@@ -366,6 +373,8 @@ def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> d
         name for name, schedule in found.items() if schedule.environments and here not in schedule.environments
     }
     return {
+        "queues": queues.found if queues.good and "queues" not in bad else None,
+        "disabled_queues": queues.disabled,
         "job_types": job_types.found | commands,
         "schedules": {name: schedule for name, schedule in found.items() if name not in elsewhere},
         "elsewhere": frozenset(elsewhere),
@@ -408,6 +417,16 @@ def _entries(
         reading.twice(again, f"{section}.{again.text}", first)
         found.pop(again.text, None)
     return _Entries(found, frozenset(node.entries.keys() - found.keys()))
+
+
+def _queue(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> Cap:
+    values, bad = reading.fields(node, path, "queues", QUEUE)
+    if "max_waiting" not in values and "max_waiting" not in bad:
+        reading.report(key, path, "how many may wait? max_waiting: 10000")
+        raise ReportedError
+    if bad:
+        raise ReportedError
+    return Cap(key.text, values["max_waiting"], values.get("on_full", "error"))
 
 
 def _job_type(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> JobTypeSettings:

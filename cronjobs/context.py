@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from typing import Any, Final
 from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import Database
 from cronjobs.effects import Effect, Ledger, OnUnknown, effect_key, step_key
+from cronjobs.enqueueing import Target
 from cronjobs.errors import Cancelled, UsageError
-from cronjobs.model import Job
+from cronjobs.model import Job, Outcome, Succeeded
 from cronjobs.store.leases import Lease
+from cronjobs.transaction import Ending
 
 
 class StopSignal:
@@ -52,7 +58,9 @@ class Context:
         stop: StopSignal | None = None,
         clock: Clock = SYSTEM,
         database: Database | None = None,
+        worker: str = "",
     ) -> None:
+        self.result: Any = None  # JSON; what a transaction that ends the job keeps on its row
         self.job_id = job.id
         self.job_type = job.job_type
         self.attempt = job.attempt
@@ -71,7 +79,11 @@ class Context:
         self._clock = clock
         self._ends_at = clock.monotonic() + timeout.total_seconds()
         self._ledger: Ledger | None = None
+        self._ending: Ending | None = None
         if database is not None and job.locked_by is not None:
+            self._ending = Ending(
+                database, job, clock=clock, worker=worker, check=self.check, remaining_s=lambda: self.remaining_s
+            )
             self._ledger = Ledger(
                 database,
                 Lease(job.id, job.attempt, job.locked_by),
@@ -122,19 +134,66 @@ class Context:
         "skip" takes it as done, with no result; "stop" ends the job, dead until someone settles the effect.
         Entering raises EffectBusy, which comes back later, while another job is in the middle of it.
         """
-        return Effect(self._effects("ctx.effect()"), effect_key(key), on_unknown)
+        return Effect(self._effects("ctx.effect()"), effect_key(key), on_unknown, lambda: self._outside("ctx.effect()"))
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
         """One step of this job's work, as ``effect`` under a key of this job's own: a later attempt goes on after it.
 
         Entering calls ``check()`` first.
         """
-        return Effect(self._effects("ctx.step()"), step_key(self.job_id, name), on_unknown, check=self.check)
+
+        def check() -> None:
+            self._outside("ctx.step()")
+            self.check()
+
+        return Effect(self._effects("ctx.step()"), step_key(self.job_id, name), on_unknown, check)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """A block that is one transaction on the jobs database and ends the job: its work happens exactly once::
+
+            with ctx.transaction() as connection:
+                connection.execute(text("UPDATE accounts SET …"), {…})
+                enqueue(connection, "billing.send_receipt", {"account": 7})
+                ctx.result = {"booked": True}
+
+        Leaving the block commits what was done in it together with the job's success; an exception, a lost lease
+        (LeaseLost) or a kill leaves neither. What is raised after it is kept in the history and changes nothing. On
+        SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering calls
+        ``check()``; effects and steps come before it, not in it.
+        """
+        return self._end("ctx.transaction()").transaction(lambda: self.result)
+
+    def finish(self, connection: Target) -> None:
+        """End the job with success in a transaction of your own on the jobs database; call it right before its COMMIT.
+
+        *connection*: whatever ``enqueue`` takes. What you commit and the success come together or not at all; a handler
+        that returns and did not commit has failed. ``result`` is what the row keeps. Raises LeaseLost when the lease
+        is gone: let it roll your transaction back. PostgreSQL: in READ COMMITTED, its default.
+        """
+        self._end("ctx.finish()").finish(connection, self.result)
+
+    def ended(self) -> Outcome | None:
+        """What the handler's return means, if it ended the job in a transaction; None: it did not."""
+        if self._ending is None:
+            return None
+        return Succeeded(self.result) if self._ending.committed else self._ending.not_committed()
+
+    def _end(self, what: str) -> Ending:
+        if self._ending is None:
+            raise UsageError(_NO_DATABASE.format(what=f"{what} writes"))
+        return self._ending
+
+    def _outside(self, what: str) -> None:
+        if self._ending is not None:
+            self._ending.refuse_if_over(what)
 
     def _effects(self, what: str) -> Ledger:
         if self._ledger is None:
-            raise UsageError(
-                f"{what} records in the jobs database, and this context has none: run the handler through a tick or "
-                '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed'
-            )
+            raise UsageError(_NO_DATABASE.format(what=f"{what} records"))
         return self._ledger
+
+
+_NO_DATABASE: Final = (
+    "{what} in the jobs database, and this context has none: run the handler through a tick or "
+    '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed'
+)

@@ -6,12 +6,10 @@ the timeouts (``SET LOCAL``: nothing outlives the transaction, as PgBouncer's tr
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import sqlite3
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,17 +28,20 @@ from cronjobs.errors import (
     DriverMissing,
     UsageError,
 )
+from cronjobs.keeper import Keeper
 from cronjobs.refusals import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
 from cronjobs.tables import read_json
+from cronjobs.turns import POLL_S, Turns
 
 CONNECT_TIMEOUT_S: Final = 5
 BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
-POLL_S: Final = 0.002
 LEAST_PATIENCE_S: Final = 0.05  # also when time is up: for the last word
 READ_PATIENCE_S: Final = 5.0
 SETTLE_S: Final = 8.0  # for a server that restarts to come back and say what became of a COMMIT
 SETTLE_PAUSE_S: Final = 0.1
-GO_PAST_S: Final = 3.0  # longer than ctx.transaction() may hold the lock (2 s), shorter than a write's patience
+HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may hold SQLite's only write lock
+LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
+HANDLER_PATIENCE_S: Final = 30.0  # how long it waits for it: others may hold it as long
 
 # What a frozen peer, a foreign lock or a dead runner may cost. In milliseconds, set for each transaction.
 POSTGRESQL_TIMEOUTS: Final = {
@@ -115,35 +116,6 @@ def parse_url(text: str, schema: str | None = None) -> Address:
             raise UsageError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {other}://")
 
 
-class Turnstile:
-    """Lets threads through one at a time, and the loop before all others that wait."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._taken = False
-        self._loops_waiting = 0
-
-    @contextmanager
-    def turn(self, *, next_in_line: bool, patience: float) -> Iterator[bool]:
-        """Yield whether the turn came within *patience* seconds."""
-        with self._changed:
-            self._loops_waiting += next_in_line
-            got = self._changed.wait_for(
-                lambda: not self._taken and (next_in_line or not self._loops_waiting), max(0.0, patience)
-            )
-            self._loops_waiting -= next_in_line
-            self._taken = self._taken or got
-            if not got:
-                self._changed.notify_all()  # whoever let the loop go first need not do so any more
-        try:
-            yield got
-        finally:
-            if got:
-                with self._changed:
-                    self._taken = False
-                    self._changed.notify_all()
-
-
 class Database:
     """The jobs database: ``read()`` and ``write()`` hand out a connection inside a transaction.
 
@@ -155,9 +127,7 @@ class Database:
         self.address = address
         self.clock = clock
         self.give_up_at = math.inf  # on the monotonic clock: nobody waits for a turn past this
-        self._turnstile = Turnstile()
-        self._turn_file: int | None = None
-        self._next_file: int | None = None
+        self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
         self.engine = _engine(address, clock, connections)
 
     @property
@@ -203,20 +173,46 @@ class Database:
                 return
             started = self.clock.monotonic()
             patience = min(patience, max(LEAST_PATIENCE_S, self.give_up_at - started))
-            with self._turnstile.turn(next_in_line=next_in_line, patience=patience) as got:
-                if not got:
-                    raise DatabaseBusy(str(self.address), patience)
-                left = patience - (self.clock.monotonic() - started)
-                with self._turn_among_processes(left), self.engine.connect() as connection:
-                    transaction = self._begin_immediate(connection, started + patience)
-                    with transaction:
-                        yield connection
+            with self._turns.turn(patience, next_in_line=next_in_line), self.engine.connect() as connection:
+                transaction = self._begin_immediate(connection, started + patience)
+                with transaction:
+                    yield connection
 
     @contextmanager
-    def _write_postgresql(self, *, settle: bool) -> Iterator[Connection]:
+    def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
+        """A write transaction for user code that has *remaining_s* left; yield what to call before its last statements.
+
+        The connection is as the user's own would be: our schema is not put before their tables' names (``with_tables``
+        does), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
+        """
+        with self._told():
+            if not self.is_sqlite:
+                # The user's own statements may take what the job may take; the server ends what a frozen runner began.
+                begin = _begin_postgresql(dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000)))
+                engine = self.engine.execution_options(cronjobs_begin=begin, schema_translate_map={})
+                with self._write_postgresql(settle=True, engine=engine) as connection:
+                    yield connection, lambda: None
+                return
+            patience = min(HANDLER_PATIENCE_S, max(LEAST_PATIENCE_S, remaining_s))
+            give_up_at = self.clock.monotonic() + patience
+            with (
+                self.engine.connect() as connection,
+                Keeper(connection, lambda: self._turns.turn(patience), HANDLER_LIMIT_S) as keeper,
+                self._begin_immediate(connection, give_up_at),
+            ):
+                yield connection, keeper.end
+
+    def with_tables(self, connection: Connection) -> Connection:
+        """*connection* of ``handler_transaction`` for statements about our tables."""
+        from cronjobs.store.plain import in_schema
+
+        return in_schema(connection, self.address.schema)
+
+    @contextmanager
+    def _write_postgresql(self, *, settle: bool, engine: Engine | None = None) -> Iterator[Connection]:
         number = life = None
         try:
-            with self.engine.begin() as connection:
+            with (engine or self.engine).begin() as connection:
                 yield connection
                 if settle:
                     number, life = connection.exec_driver_sql(_NUMBER).one()
@@ -265,54 +261,6 @@ class Database:
             sleep(POLL_S)
 
     @contextmanager
-    def _turn_among_processes(self, patience: float) -> Iterator[None]:
-        """The turnstile again, between processes: who holds ``-next`` is the only one to try for ``-turn``.
-
-        With one lock alone, a process that writes again at once took it back before the poll of the other (5 s of 5 s).
-        """
-        started = self.clock.monotonic()
-        turn, following = self._turn_files()
-        # A program that is stopped while it is next must not keep everyone else away: after a while they go past it.
-        is_next = self._lock(following, started + min(patience, GO_PAST_S), POLL_S)
-        try:
-            # Only one process polls this often, and what it waits for takes milliseconds.
-            got = self._lock(turn, started + patience, POLL_S / 10 if is_next else POLL_S)
-        finally:
-            if is_next:
-                fcntl.flock(following, fcntl.LOCK_UN)
-        if not got:
-            raise DatabaseBusy(str(self.address), max(0.0, patience))
-        try:
-            yield
-        finally:
-            fcntl.flock(turn, fcntl.LOCK_UN)
-
-    def _turn_files(self) -> tuple[int, int]:
-        """Two empty files beside the database, open for as long as it is; the kernel drops the locks of who dies."""
-        if self._turn_file is None or self._next_file is None:
-            self._turn_file, self._next_file = self._open_lock("turn"), self._open_lock("next")
-        return self._turn_file, self._next_file
-
-    def _open_lock(self, name: str) -> int:
-        path = f"{self.address.url.database}-{name}"
-        try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise file_refusal(str(self.address), path, error) from None
-
-    def _lock(self, file: int, give_up_at: float, poll_s: float) -> bool:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if self.clock.monotonic() >= give_up_at:
-                    return False
-            except OSError as error:
-                raise file_refusal(str(self.address), "no lock beside it", error) from None
-            sleep(poll_s)
-
-    @contextmanager
     def _told(self) -> Iterator[None]:
         try:
             yield
@@ -321,10 +269,7 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
-        for file in (self._turn_file, self._next_file):
-            if file is not None:
-                os.close(file)
-        self._turn_file = self._next_file = None
+        self._turns.close()
 
 
 def _engine(address: Address, clock: Clock, connections: int) -> Engine:
@@ -410,10 +355,17 @@ def _open_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
+def _begin_postgresql(timeouts: dict[str, int], *more: str) -> str:
+    local = [f"SET LOCAL {name} = {ms}" for name, ms in (POSTGRESQL_TIMEOUTS | timeouts).items()]
+    return "; ".join(["BEGIN", *more, *local])
+
+
 # UTC: days are 24 hours in our statements whatever zone the server keeps, and instants arrive without a conversion.
-_POSTGRESQL_BEGIN: Final = "; ".join(
-    ["BEGIN", "SET LOCAL timezone = 'UTC'", *(f"SET LOCAL {name} = {ms}" for name, ms in POSTGRESQL_TIMEOUTS.items())]
+# Each statement sees what was committed when it began, whatever the role's default: counts under a lock rest on it.
+_POSTGRESQL_BEGIN: Final = _begin_postgresql(
+    {}, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET LOCAL timezone = 'UTC'"
 )
+_OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
 # A crash takes the statistics with it, also when only a backend was killed and the server started anew by itself.

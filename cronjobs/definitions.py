@@ -56,11 +56,14 @@ def schedule_from_definition(name: str, stored: dict[str, Any]) -> ScheduleSetti
 
 
 def fingerprint(settings: Settings) -> str:
-    """16 hex digits that change when what sync would apply changes: definitions, or the names of disabled entries."""
-    applied = {
+    """16 hex digits that change when what sync would apply changes: definitions, caps, names of disabled entries."""
+    applied: dict[str, Any] = {
         "schedules": {name: definition(schedule) for name, schedule in settings.schedules.items()},
         "disabled": sorted(settings.disabled_schedules),
     }
+    if settings.queues != {} or settings.disabled_queues:
+        applied["queues"] = {name: [cap.max_waiting, cap.on_full] for name, cap in (settings.queues or {}).items()}
+        applied["disabled_queues"] = None if settings.queues is None else sorted(settings.disabled_queues)
     return hashlib.sha256(canonical(applied).encode()).hexdigest()[:16]
 
 

@@ -34,7 +34,7 @@ from cronjobs.patience import TRIES, passes, pause_s
 from cronjobs.payloads import result_json
 from cronjobs.store import effects as store
 from cronjobs.store.effects import Record
-from cronjobs.store.leases import Lease
+from cronjobs.store.leases import Lease, hold, is_held
 
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Ledger:
         decided: list[Entry] = []
 
         def write(connection: Connection) -> Entry:
-            if not store.hold(connection, self._lease):
+            if not hold(connection, self._lease):
                 raise LeaseLost(f"{self._whose()} does not hold its lease any more: the effect {key} is not begun")
             while True:
                 found = store.find(connection, key)
@@ -189,7 +189,7 @@ class Ledger:
 
         def write(connection: Connection) -> tuple[bool, bool]:
             ours = store.record(connection, key, self._lease, written)
-            return ours, store.is_held(connection, self._lease)
+            return ours, is_held(connection, self._lease)
 
         try:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from cronjobs.model import (
     OUTCOME_WORDS,
@@ -25,6 +26,8 @@ from cronjobs.payloads import result_json
 from cronjobs.policy import decide
 from cronjobs.store.leases import Expired, Finish, Lease
 from cronjobs.text import OUTPUT_LIMIT, cap, clean
+
+NOT_COMMITTED: Final = "NotCommitted"  # what an attempt says that gave its success to a transaction of the user's
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,32 @@ def called_off(decided: Decided, said: str) -> Decided:
         finished=replace(decided.finished, outcome=CancelledByRequest(said)),
         transition=replace(decided.transition, status=Status.CANCELLED, run_at=None, delay=None),
     )
+
+
+def succeeded_itself(decided: Decided) -> Decided:
+    """The same end of a job whose success its own attempt had committed: what came after it changes nothing."""
+    outcome, note = decided.finished.outcome, None
+    error = getattr(outcome, "error", None)
+    if isinstance(outcome, Succeeded):
+        note = outcome.note
+    elif error is not None and not _is_moot(decided.finish):
+        note = f"its transaction was committed; then: {error}"
+    return replace(
+        decided,
+        finished=replace(decided.finished, outcome=Succeeded(None, note)),
+        transition=replace(decided.transition, status=Status.SUCCEEDED, run_at=None, delay=None, permanent=False),
+    )
+
+
+def afterword(finish: Finish) -> Finish | None:
+    """What *finish* adds to the history of an attempt that had succeeded by its own transaction; None: nothing."""
+    if _is_moot(finish) or finish.outcome == "succeeded":
+        finish = replace(finish, error=None, error_type=None, traceback=None)
+    return finish if finish.error or finish.output else None
+
+
+def _is_moot(finish: Finish) -> bool:
+    return finish.error_type == NOT_COMMITTED
 
 
 def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
+from cronjobs import events
 from cronjobs.clock import sleep
-from cronjobs.errors import JobHeld, SchemaMissing, UsageError
+from cronjobs.errors import QueueFull, UsageError
 from cronjobs.model import Status, duration, duration_text
 from cronjobs.payloads import check_meta, check_payload, text_fault
-from cronjobs.store.enqueue import NewJob, Put, has_jobs, json_text, put_jobs, row_of
+from cronjobs.store.enqueue import NewJob, json_text, row_of
 from cronjobs.tables import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT, from_microseconds
+from cronjobs.writing import OnConflict, Patience, Put, Writing
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
     from sqlalchemy.orm import Session, scoped_session
+
+__all__ = ["OnConflict"]
 
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
@@ -28,11 +32,13 @@ LONGEST_TIMEOUT: Final = timedelta(days=30)
 LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
 LAST_RUN_AT: Final = from_microseconds(SQLITE_LAST_INSTANT)
-BATCH: Final = 1000  # rows of one statement
-PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner holds what it claims for milliseconds
+WAIT: Final = timedelta(seconds=30)  # for room in a full queue
+LONGEST_WAIT: Final = timedelta(hours=1)
 
-OnConflict = Literal["keep", "replace"]
 Key = str | tuple[object, ...]
+
+
+_LOGGER: Final = logging.getLogger("cronjobs")
 
 
 class DBAPIConnection(Protocol):
@@ -43,6 +49,9 @@ class DBAPIConnection(Protocol):
 
 Target: TypeAlias = "Connection | Session | scoped_session[Any] | DBAPIConnection"
 AsyncTarget: TypeAlias = "AsyncConnection | AsyncSession"
+TargetOrEngine: TypeAlias = "Target | Engine"
+AsyncTargetOrEngine: TypeAlias = "AsyncTarget | AsyncEngine"
+Span: TypeAlias = timedelta | str | float
 
 
 class Options(TypedDict, total=False):
@@ -57,6 +66,7 @@ class Options(TypedDict, total=False):
     max_attempts: int | None
     timeout: timedelta | str | float | None
     meta: Mapping[str, str] | None
+    enqueued_by: str | None
 
 
 Row: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], Options]"
@@ -64,15 +74,22 @@ Row: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], Options]"
 
 @dataclass(frozen=True)
 class Enqueued:
-    """What became of an enqueue: the job's id, whether this call made it, and its status."""
+    """What became of an enqueue: the job's id, whether this call made it, and its status.
 
-    id: int
+    ``dropped``: its queue was full, and drops; then there is no id and no status.
+    """
+
+    id: int | None
     new: bool
-    status: Status
+    status: Status | None
+
+    @property
+    def dropped(self) -> bool:
+        return self.id is None
 
 
 def enqueue(
-    target: Target,
+    target: TargetOrEngine,
     job_type: str,
     payload: Mapping[str, Any] | None = None,
     *,
@@ -85,78 +102,78 @@ def enqueue(
     max_attempts: int | None = None,
     timeout: timedelta | str | float | None = None,
     meta: Mapping[str, str] | None = None,
+    enqueued_by: str | None = None,
     on_conflict: OnConflict = "keep",
     schema: str | None = None,
+    wait: Span | None = None,
 ) -> Enqueued:
-    """Write a job in *target*'s transaction; never commits.
+    """Write a job in *target*'s transaction, which is the caller's to commit.
 
-    *target*: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``.
+    *target*: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``;
+    an SQLAlchemy Engine: a transaction of its own, committed when this returns.
     Due now, or at ``run_at`` (aware), or ``delay`` from the database's now. ``priority`` 0 (first) to 9. With an
     ``idempotency_key`` (text, or a tuple such as ("invoice", order.id)) a second call makes no second job and returns
     the first one's id, also after it ran. ``on_conflict="replace"``: as long as no runner has had that job, and it is
-    not cancelled, it becomes what this call says. ``max_attempts`` and ``timeout`` None: the job type's. ``schema``,
-    on PostgreSQL: where the tables are; None: the search_path.
+    not cancelled, it becomes what this call says. ``max_attempts`` and ``timeout`` None: the job type's.
+    ``enqueued_by``, for the audit trail, None: the database's user and application; on SQLite the user and the program.
+    ``schema``, on PostgreSQL: where the tables are; None: the search_path.
+    A queue that the file caps may be full. By its on_full that is QueueFull; or the job is dropped, which is told and
+    counted; or, with an Engine, the call waits for room, for ``wait`` (None: 30 s), and then raises QueueFull.
     Raises PayloadError or UsageError for what cannot be stored, SchemaMissing before ``cronjobs db upgrade``, JobHeld
-    when the job to replace is locked by somebody else; the transaction is usable after each of them.
+    when the job to replace is locked by somebody else, QueueHeld when another open transaction holds a capped queue;
+    the transaction is usable after each of them.
     """
-    new = new_job(
-        job_type,
-        payload,
-        run_at=run_at,
-        delay=delay,
-        queue=queue,
-        priority=priority,
-        idempotency_key=idempotency_key,
-        concurrency_key=concurrency_key,
-        max_attempts=max_attempts,
-        timeout=timeout,
-        meta=meta,
+    row = row_of(
+        new_job(
+            job_type,
+            payload,
+            run_at=run_at,
+            delay=delay,
+            queue=queue,
+            priority=priority,
+            idempotency_key=idempotency_key,
+            concurrency_key=concurrency_key,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            meta=meta,
+            enqueued_by=enqueued_by,
+        )
     )
-    put = put_job(connection_of(target, schema), new, on_conflict)
-    return Enqueued(put.id, put.new, put.status)
+    [told] = _enqueue(target, [row], on_conflict, schema, wait)
+    return told
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Put:
     """Write one job that is checked already; raises as ``enqueue`` does."""
-    writing = _Writing([row_of(new)], on_conflict)
+    writing = Writing([row_of(new)], on_conflict)
     _write(writing, connection)
     return writing.puts()[0]
 
 
 async def enqueue_async(
-    target: AsyncTarget,
+    target: AsyncTargetOrEngine,
     job_type: str,
     payload: Mapping[str, Any] | None = None,
     *,
     on_conflict: OnConflict = "keep",
     schema: str | None = None,
+    wait: Span | None = None,
     **options: Unpack[Options],
 ) -> Enqueued:
-    """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession."""
-    import asyncio
-
-    run_sync = getattr(target, "run_sync", None)
-    if run_sync is None:
-        raise TypeError(
-            "enqueue_async() takes an SQLAlchemy AsyncConnection or AsyncSession, "
-            f"not {type(target).__name__}: use enqueue() for what is not async"
-        )
-    writing = _Writing([row_of(new_job(job_type, payload, **options))], on_conflict)
-    for pause in (*PAUSES_S, None):
-        if await run_sync(lambda sync: writing.write(connection_of(sync, schema))) or pause is None:
-            break
-        await asyncio.sleep(pause)
-    put = writing.puts()[0]
-    return Enqueued(put.id, put.new, put.status)
+    """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
+    row = row_of(new_job(job_type, payload, **options))
+    [told] = await _enqueue_async(target, [row], on_conflict, schema, wait)
+    return told
 
 
 def enqueue_many(
-    target: Target,
+    target: TargetOrEngine,
     job_type: str,
     rows: Iterable[Row],
     *,
     on_conflict: OnConflict = "keep",
     schema: str | None = None,
+    wait: Span | None = None,
     **options: Unpack[Options],
 ) -> list[Enqueued]:
     """Write many jobs of one type in *target*'s transaction, a thousand in a statement; what became of each, in order.
@@ -164,18 +181,30 @@ def enqueue_many(
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
     Other *options* are for all rows. Of rows with one key the first counts, or with ``on_conflict="replace"`` the last.
     Rows with a key are written in the order of their keys, so that two such calls cannot deadlock.
+    A full queue that drops takes the first that fit; one that does not refuses the call, of which nothing is written.
     """
+    return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
+
+
+async def enqueue_many_async(
+    target: AsyncTargetOrEngine,
+    job_type: str,
+    rows: Iterable[Row],
+    *,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+    **options: Unpack[Options],
+) -> list[Enqueued]:
+    """As ``enqueue_many``, on what ``enqueue_async`` takes."""
+    return await _enqueue_async(target, _rows(job_type, rows, options), on_conflict, schema, wait)
+
+
+def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:
     if "idempotency_key" in options:
         raise UsageError("one idempotency_key cannot be for all rows: give each its own, (payload, {…})")
     template = row_of(new_job(job_type, {}, **options))
-    writing = _Writing([_row(template, row, options) for row in rows], on_conflict)
-    _write(writing, connection_of(target, schema))
-    told: set[int] = set()
-    results = []
-    for put in writing.puts():
-        results.append(Enqueued(put.id, put.new and put.id not in told, put.status))
-        told.add(put.id)
-    return results
+    return [_row(template, row, options) for row in rows]
 
 
 def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
@@ -192,96 +221,111 @@ def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-class _Writing:
-    """Jobs on their way into the table; what somebody else holds just now is written at the next try."""
-
-    def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
-        if on_conflict not in get_args(OnConflict):
-            raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(get_args(OnConflict))}")
-        self._replace = on_conflict == "replace"
-        # One row for each key, as a statement cannot meet one row twice.
-        self._places: list[str | int] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
-        self._left: dict[str | int, dict[str, Any]] = {}
-        for place, row in zip(self._places, rows, strict=True):
-            if self._replace or place not in self._left:
-                self._left[place] = row
-        self._found: dict[str | int, Put] = {}
-        self._held: JobHeld | None = None
-
-    def write(self, connection: Connection) -> bool:
-        """Write what is not written yet; say whether that is all."""
-        self._held = None
-        with _SchemaTold(connection):
-            for batch in _batches(sorted(self._left, key=_in_order_of_keys)):
-                puts = put_jobs(connection, [self._left[place] for place in batch], replace=self._replace)
-                for place, put in zip(batch, puts, strict=True):
-                    if put is None or put.held:
-                        self._held = JobHeld(str(place), None if put is None else put.id)
-                    else:
-                        self._found[place] = put
-                        del self._left[place]
-        return not self._left
-
-    def puts(self) -> list[Put]:
-        """What is in the table for each job, in the order in which they were given."""
-        if self._held is not None:
-            raise self._held
-        return [self._found[place] for place in self._places]
+def _enqueue(
+    target: TargetOrEngine,
+    rows: Sequence[dict[str, Any]],
+    on_conflict: OnConflict,
+    schema: str | None,
+    wait: Span | None,
+) -> list[Enqueued]:
+    if isinstance(target, Engine):
+        patience = Patience(_limit(wait))
+        while True:
+            writing = Writing(rows, on_conflict)
+            try:
+                with target.begin() as connection:
+                    _write(writing, connection_of(connection, schema))
+                    puts = writing.puts()
+                break
+            except QueueFull as full:
+                sleep(patience.pause_s(full))
+    else:
+        _require_no(wait)
+        writing = Writing(rows, on_conflict)
+        _write(writing, connection_of(target, schema))
+        puts = writing.puts()
+    return _told(rows, puts, writing)
 
 
-def _write(writing: _Writing, connection: Connection) -> None:
-    for pause in (*PAUSES_S, None):
-        if writing.write(connection) or pause is None:
+async def _enqueue_async(
+    target: AsyncTargetOrEngine,
+    rows: Sequence[dict[str, Any]],
+    on_conflict: OnConflict,
+    schema: str | None,
+    wait: Span | None,
+) -> list[Enqueued]:
+    import asyncio
+
+    if _is_async(target) and hasattr(target, "begin") and not hasattr(target, "run_sync"):  # an AsyncEngine
+        patience = Patience(_limit(wait))
+        while True:
+            writing = Writing(rows, on_conflict)
+            try:
+                async with target.begin() as connection:
+                    await _write_async(writing, connection, schema)
+                    puts = writing.puts()
+                break
+            except QueueFull as full:
+                await asyncio.sleep(patience.pause_s(full))
+    else:
+        _require_no(wait)
+        writing = Writing(rows, on_conflict)
+        await _write_async(writing, cast("AsyncTarget", target), schema)
+        puts = writing.puts()
+    return _told(rows, puts, writing)
+
+
+async def _write_async(writing: Writing, target: AsyncTarget, schema: str | None) -> None:
+    import asyncio
+
+    run_sync: Any = getattr(target, "run_sync", None)
+    if run_sync is None:
+        raise TypeError(
+            "enqueue_async() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, "
+            f"not {type(target).__name__}: use enqueue() for what is not async"
+        )
+    while not await run_sync(lambda sync: writing.write(connection_of(sync, schema))):
+        pause = writing.pause_s()
+        if pause is None:
+            return
+        await asyncio.sleep(pause)
+
+
+def _told(rows: Sequence[dict[str, Any]], puts: Sequence[Put], writing: Writing) -> list[Enqueued]:
+    """What the caller is told; what was dropped is logged, too."""
+    for queue, count in sorted(writing.dropped.items()):
+        _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
+    seen: set[int | None] = set()
+    results = []
+    for put in puts:
+        results.append(Enqueued(put.id, put.new and put.id not in seen, put.status))
+        seen.add(put.id)
+    return results
+
+
+def _limit(wait: Span | None) -> timedelta:
+    try:
+        limit = WAIT if wait is None else duration(wait)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not timedelta(0) <= limit <= LONGEST_WAIT:
+        raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
+    return limit
+
+
+def _require_no(wait: Span | None) -> None:
+    if wait is not None:
+        raise UsageError(
+            "wait= is for an Engine: a transaction of yours would stay open, and keep its locks, meanwhile"
+        )
+
+
+def _write(writing: Writing, connection: Connection) -> None:
+    while not writing.write(connection):
+        pause = writing.pause_s()
+        if pause is None:
             return
         sleep(pause)
-
-
-def _in_order_of_keys(place: str | int) -> tuple[int, str]:
-    return (place, "") if isinstance(place, int) else (-1, place)
-
-
-def _batches(places: Iterable[str | int]) -> Iterator[list[str | int]]:
-    rest = iter(places)
-    while batch := list(islice(rest, BATCH)):
-        yield batch
-
-
-# PostgreSQL databases, and the schemas in them, where the table was seen: it is asked for once.
-_seen: set[tuple[str, str | None]] = set()
-
-
-class _SchemaTold:
-    """Tells of a missing table by name; PostgreSQL is asked first, since the error would end the user's transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        connection = self._connection
-        if connection.dialect.name != "postgresql":
-            return
-        place = (_where(connection), (connection.get_execution_options().get("schema_translate_map") or {}).get(None))
-        if place not in _seen:
-            if not has_jobs(connection):
-                raise SchemaMissing(place[0])
-            _seen.add(place)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        origin = getattr(error, "orig", None) or error
-        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's has a cause
-        if "no such table: cronjobs_" in str(origin) or state == "42P01":
-            raise SchemaMissing(_where(self._connection)) from error
-
-
-def _where(connection: Connection) -> str:
-    """The database's name, without what may hold a password."""
-    where = getattr(connection, "where", None)
-    if where is not None:
-        return str(where())
-    url = connection.engine.url
-    return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)
 
 
 def connection_of(target: Any, schema: str | None = None) -> Connection:
@@ -299,8 +343,8 @@ def connection_of(target: Any, schema: str | None = None) -> Connection:
     plain = plain_connection(target, schema)
     if plain is None:
         raise TypeError(
-            "enqueue() takes an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or Django's "
-            f"on PostgreSQL or SQLite, not {type(target).__module__}.{type(target).__qualname__}"
+            "enqueue() takes an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, "
+            f"or Django's on PostgreSQL or SQLite, not {type(target).__module__}.{type(target).__qualname__}"
         )
     return plain
 
@@ -325,6 +369,7 @@ def new_job(
     max_attempts: int | None = None,
     timeout: timedelta | str | float | None = None,
     meta: Mapping[str, str] | None = None,
+    enqueued_by: str | None = None,
 ) -> NewJob:
     """Check what a caller wants enqueued; raises PayloadError or UsageError."""
     for what, name in (("job_type", job_type), ("queue", queue)):
@@ -360,7 +405,15 @@ def new_job(
         timeout_s=None if limit is None else limit.total_seconds(),
         idempotency_key=None if idempotency_key is None else key_text(idempotency_key),
         concurrency_key=None if concurrency_key is None else _key_part(concurrency_key, "concurrency_key"),
+        enqueued_by=None if enqueued_by is None else _who(enqueued_by),
     )
+
+
+def _who(enqueued_by: str) -> str:
+    fault = name_fault(enqueued_by)
+    if fault:
+        raise UsageError(f"enqueued_by {enqueued_by!r} {fault}")
+    return enqueued_by
 
 
 def _instant(run_at: datetime) -> datetime:

@@ -58,6 +58,22 @@ class ForeignDatabase(CronjobsError):
         )
 
 
+class MovedDatabase(ForeignDatabase):
+    """ "db copy" took the database elsewhere, or is about to: nothing of it is claimed here any more."""
+
+    def __init__(self, where: str) -> None:
+        CronjobsError.__init__(
+            self,
+            f'this database was taken to {where} by "cronjobs db copy": nothing was claimed here. Name that one in '
+            "the configuration; if the copy did not end, begin it again; to go on here instead, "
+            'run "cronjobs db adopt"',
+        )
+
+
+class CopyRefused(CronjobsError):
+    """ "db copy" cannot be meant with these two databases as they are; nothing was changed."""
+
+
 class DatabaseError(CronjobsError):
     """The database cannot be used now; the message never holds a password."""
 
@@ -102,6 +118,43 @@ class JobHeld(TransientTrouble):
     def __init__(self, key: str, job_id: int | None) -> None:
         who = "its job comes and goes" if job_id is None else f"another transaction holds job {job_id}"
         super().__init__(f'idempotency key "{key[:200]}": nothing was written, {who}: try again')
+
+
+class QueueHeld(TransientTrouble):
+    """An enqueue waited too long for another transaction that holds a capped queue. Nothing was written there."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f'queue "{queue[:200]}": nothing was written, another transaction has enqueued there and is still open: '
+            "try again"
+        )
+
+
+class QueueFull(CronjobsError):
+    """The queue holds its ``max_waiting``: nothing of the call was written, and the caller's transaction is usable.
+
+    ``on_full`` is the queue's policy; of the ``wanted`` jobs of the call, ``room`` would have fitted.
+    """
+
+    def __init__(
+        self, queue: str, max_waiting: int, on_full: str, *, wanted: int = 1, room: int = 0, waited: str | None = None
+    ) -> None:
+        self.queue, self.max_waiting, self.on_full, self.wanted, self.room = queue, max_waiting, on_full, wanted, room
+        if wanted > max_waiting:
+            remedy = "enqueue them in parts, or raise max_waiting in the file"
+        elif on_full == "wait" and waited is None:
+            remedy = "it waits for room only where it owns the transaction: hand in an Engine, or enqueue again later"
+        else:
+            remedy = 'enqueue again later ("cronjobs status" says how many wait), or raise max_waiting in the file'
+        jobs = f"has room for {room:,} of these {wanted:,} jobs" if wanted > 1 else "is full"
+        after = f" after {waited}" if waited else ""
+        super().__init__(
+            f'queue "{queue[:200]}" {jobs} (max_waiting {max_waiting:,}){after}: nothing was written; {remedy}'
+        )
+
+    def after(self, waited: str) -> QueueFull:
+        """The same, after waiting for so long in vain."""
+        return QueueFull(self.queue, self.max_waiting, self.on_full, wanted=self.wanted, room=self.room, waited=waited)
 
 
 class DatabaseFull(DatabaseError):
@@ -165,6 +218,16 @@ class PayloadError(CronjobsError, ValueError):
 
 class LeaseLost(CronjobsError):
     """The lease of this attempt was taken over or ran out; nothing that it writes counts any more."""
+
+
+class TransactionTooLong(CronjobsError):
+    """A handler's ``ctx.transaction()`` on SQLite reached its limit and was rolled back; nothing of it is written."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"ctx.transaction() was rolled back after {limit_s:g} s, as it holds the only write lock of SQLite: "
+            "do the slow part before the block, or use PostgreSQL"
+        )
 
 
 class EffectUnknown(CronjobsError):

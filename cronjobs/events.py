@@ -114,6 +114,12 @@ def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datet
     return Event(f"schedule.{outcome}", facts, INFO if quiet else WARNING)
 
 
+def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
+    """Told by the program that enqueues, through Python's logging."""
+    facts = {"job_type": job_type, "queue": queue, "count": count}
+    return Event("queue.dropped", facts | {"error": "its queue is full, and on_full is drop"}, WARNING)
+
+
 def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
     return Event(
         "schedules.applied", {"fingerprint": fingerprint} | {what: names for what, names in changes.items() if names}

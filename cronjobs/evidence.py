@@ -43,10 +43,12 @@ from cronjobs.facts import (
     TickFacts,
 )
 from cronjobs.jobtypes import JobType, JobTypes
+from cronjobs.limits import reached
 from cronjobs.materialise import FUTURE_WATERMARK
 from cronjobs.occurrences import Timing, clock_changes, count_between, newest_between, next_after, remarks
 from cronjobs.settings import Settings
 from cronjobs.store import explaining
+from cronjobs.store.limits import running_by_key
 from cronjobs.store.sql import database_now
 
 LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, and once in eight
@@ -374,10 +376,12 @@ def job_facts(
         )
         attempts.setdefault(run.job_id, []).append(told)
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
+    running = running_by_key(connection) if settings.limits else {}
     found = {}
     for row in rows:
         waits = row.status in ("queued", "failed")
         job_type = types().types.get(row.job_type) if waits else None
+        stopped_by = reached(settings.limits, running, row.concurrency_key) if waits else None
         paused = [
             brake for brake in brakes if brake.scope == "all" or (brake.scope, brake.name) == ("queue", row.queue)
         ]
@@ -388,6 +392,7 @@ def job_facts(
             host=_host(row.locked_by) if row.locked_by else None,
             attempts=tuple(attempts.get(row.id, ())),
             paused=min(paused, key=lambda brake: brake.scope) if waits and paused else None,
+            limit=stopped_by.reached if stopped_by else None,
             known=not waits or job_type is not None,
             long_places=settings.run.long_jobs if waits and _is_long(settings, row.timeout_s, job_type) else None,
         )

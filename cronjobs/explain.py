@@ -19,7 +19,7 @@ from cronjobs.wording import Clock, capital, late, name, pause, span, who
 
 OCCURRENCE_VERDICTS: Final = {
     "enqueued": "it made a job",
-    "skipped": "overlap: it gave way to a job of the schedule that was still unfinished",
+    "skipped": "it gave way to a job of the schedule that was still unfinished (overlap), or its queue was full",
     "missed": "no tick came in time, and catch_up did not make up for it",
     "coalesced": "another run stands for it",
     "paused": "the schedule, or everything, was paused",

@@ -224,6 +224,8 @@ def _reasons(job: JobFacts, clock: Clock, around: Surroundings) -> list[str]:
         reasons.append(pause(job.paused, clock))
     if not job.known:
         reasons.append(f'no handler or command "{name(job.job_type)}" is registered in this configuration')
+    if job.limit is not None:
+        reasons.append(one_line(job.limit, 300))
     if job.long_places is not None:
         reasons.append(
             f"its timeout is longer than a tick, so it needs a process of its own, and of these a host runs at most "

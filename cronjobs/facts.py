@@ -112,6 +112,7 @@ class JobFacts:
     paused: PauseFacts | None = None  # what keeps it waiting, if it waits
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
+    limit: str | None = None  # that is reached, in words
     long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
 
 

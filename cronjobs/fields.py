@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from cronjobs import crongrammar
 from cronjobs.errors import CronError
+from cronjobs.limits import Limit
 from cronjobs.model import KIND, KIND_RULE, duration, size
 from cronjobs.reading import FieldError, Reader, Reading, ReportedError, as_written, nearest, shown
 from cronjobs.text import one_line
@@ -280,6 +281,54 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
         reading.twice(again, f"{path}.{again.text}", first)
         found.pop(again.text, None)
     return tuple(found.items())
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # of every job with a concurrency_key none begins
+_PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+
+
+def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
+    """Limits by the beginning of a concurrency_key. A bad one lets none of its jobs begin, else too many would."""
+    if isinstance(node, Scalar) and node.is_null:
+        return ()
+    if not isinstance(node, Mapping):
+        raise FieldError('write it as a mapping: {"smtp:": 4}, the beginning of a concurrency_key and how many at once')
+    found = {}
+    for prefix, (key, value) in node.entries.items():
+        here = f"{path}.{prefix}"
+        found[prefix] = Limit(prefix, most=0)
+        if not _PREFIX.fullmatch(prefix):
+            reading.report(key, here, f"{shown(key)} is not the beginning of a concurrency_key: write 1–200 characters")
+            continue
+        try:
+            found[prefix] = Limit(prefix, **reading.read(_limit, value, here))
+        except ReportedError:
+            continue
+    for again, first in node.duplicates:
+        reading.twice(again, f"{path}.{again.text}", first)
+        found[again.text] = Limit(again.text, most=0)
+    return tuple(found.values())
+
+
+def _limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
+    """``4``, all together, or ``{most: 4, each: 1}``."""
+    if not isinstance(node, Mapping):
+        return {"most": _at_once(reading, node, path)}
+    values, bad = reading.fields(node, path, "limits", {"most": _at_once, "each": _at_once})
+    if bad:
+        raise ReportedError
+    if not values:
+        raise FieldError("a limit says most: (of all together), each: (of one key), or both")
+    return values
+
+
+def _at_once(reading: Reading, node: Node, path: str) -> int:
+    if reading.text(node) == "0":
+        raise FieldError('0 would let none begin: to stop jobs for a while, "cronjobs pause --queue NAME"')
+    count: int = integer(1, 10_000)(reading, node, path)
+    return count
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------

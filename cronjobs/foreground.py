@@ -14,7 +14,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -27,10 +27,11 @@ from cronjobs import events
 from cronjobs.clock import Clock, sleep
 from cronjobs.context import StopSignal
 from cronjobs.database import Database
-from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row, without_texts
+from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row, succeeded_itself, without_texts
 from cronjobs.errors import BadValue, CronjobsError, DatabaseError
 from cronjobs.interpolate import mask
 from cronjobs.jobtypes import JobType, JobTypes
+from cronjobs.limits import Limit
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -50,6 +51,7 @@ from cronjobs.store.looking import one_job
 from cronjobs.store.schedules import unfinished_jobs
 from cronjobs.store.sql import database_now
 from cronjobs.text import CappedText, clean, one_line
+from cronjobs.turn import settle
 from cronjobs.worker import Attempt, Surroundings, run_attempt
 
 NO_LIMIT: Final = timedelta(days=7)  # poll() and select() take no more than 24 days
@@ -85,19 +87,32 @@ def begin_new(database: Database, new: NewJob, *, locked_by: str, lease: timedel
         scheduled_for = None if new.schedule is None else database_now(connection)
         job_id, _, _ = insert_job(connection, replace(new, scheduled_for=scheduled_for, max_attempts=1))
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
-        assert job is not None
+        assert isinstance(job, Job)  # it is ours alone, and has no concurrency_key
         # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
         leases.record_overdue(connection, [row])
     return job
 
 
-def begin_existing(database: Database, job_id: int, known: JobTypes, *, locked_by: str, lease: timedelta) -> Job:
-    """Claim a waiting job, due or not. Raises CannotRun for one that is not waiting, or of no known type."""
+def begin_existing(
+    database: Database,
+    job_id: int,
+    known: JobTypes,
+    *,
+    locked_by: str,
+    lease: timedelta,
+    limits: Sequence[Limit] = (),
+) -> Job:
+    """Claim a waiting job, due or not.
+
+    Raises CannotRun for one that is not waiting, or of no known type, or that has to wait for one of *limits*.
+    """
     with database.read() as connection:
         _require_runnable(connection, job_id, known)
     with database.write() as connection:
-        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, limits=limits)
+        if isinstance(job, Limit):
+            raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of those that run has ended")
         if job is None:
             _require_runnable(connection, job_id, known)
             raise CannotRun(f"job {job_id} is locked by another transaction: try again")
@@ -262,6 +277,9 @@ class Heartbeat:
         if self._lease.job_id in renewal.lost:
             self._lose("the lease was taken over, or somebody else ended this attempt")
             return False
+        if self._lease.job_id in renewal.succeeded:  # by a transaction of its own: nothing is left to renew
+            self._over.set()
+            return True
         if self._lease.job_id in renewal.cancel_requested and self._stop.reason is None:
             self._streams.say("cancel was requested: the job is being told")
             self._stop.set("cancelled")
@@ -419,11 +437,12 @@ class Foreground:
             if isinstance(finished.outcome, Interrupted):
                 decided = self._put_back(decided)
             finish = without_texts(decided.finish) if plain else decided.finish
-            written = leases.finish(connection, [finish])
-            ours = leases.settled(connection, [finish]) if written.lost else set()
+            written = settle(connection, [finish], leases.finish(connection, [finish]))
         if self._job.id in written.called_off:
             decided = called_off(decided, written.called_off[self._job.id])
-        return decided, replace(written, written=written.written | ours, lost=written.lost - ours)
+        elif self._job.id in written.succeeded:
+            decided = succeeded_itself(decided)
+        return decided, written
 
     def _put_back(self, decided: Decided) -> Decided:
         """A person's Ctrl-C proves nothing against the job: it is due when it was, and nothing is charged."""

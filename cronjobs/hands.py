@@ -54,6 +54,14 @@ class Hands:
             self.adrift.append(attempt)
         return attempt
 
+    def end_itself(self, job_id: int) -> None:
+        """Its attempt ended it in a transaction of its own: no lease is left, its code may still run, in its slot."""
+        attempt = self.held[job_id]
+        attempt.succeeded, attempt.leased_at = True, attempt.overdue_at
+        self.forget(job_id)
+        if not any(end.attempt is attempt for end in self.unwritten):
+            self.adrift.append(attempt)
+
     def settle(self, job_ids: Collection[int]) -> None:
         """These ends are in the database, or nobody's business any more."""
         self.unwritten = [end for end in self.unwritten if end.attempt.job.id not in job_ids]

@@ -14,10 +14,12 @@ from cronjobs.definitions import schedule_from_definition
 from cronjobs.errors import CronError
 from cronjobs.interpolate import mask
 from cronjobs.jobtypes import Fault, JobTypes
+from cronjobs.limits import Limit, full, waiting_by_limit
 from cronjobs.model import Status, duration_text
 from cronjobs.settings import Settings
-from cronjobs.store import looking, meta, schedules
+from cronjobs.store import limits, looking, meta, schedules
 from cronjobs.store.enqueue import job_status
+from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
 
@@ -26,6 +28,11 @@ STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
 FORGOTTEN: Final = timedelta(days=1)  # and after a day is taken for one that was switched off
 LONGEST_GRACE: Final = timedelta(days=366)
 RUNS_ASKED: Final = 1000
+_WHEN_FULL: Final = {
+    "error": "whoever enqueues there is refused",
+    "drop": "what is enqueued there is dropped",
+    "wait": "whoever enqueues there waits, or is refused",
+}
 RUNS_IN_A_LEASE: Final = 5  # of a typical length; a long job's process is there for one run, and renews for as long
 
 
@@ -38,6 +45,17 @@ class Queue:
     failed: int = 0
     late: int = 0
     paused: bool = False
+    max_waiting: int | None = None  # None: it has no cap
+    on_full: str | None = None
+    dropped: int = 0  # since it first had a cap
+
+    @property
+    def waiting(self) -> int:
+        return self.due + self.future
+
+    @property
+    def full(self) -> bool:
+        return self.max_waiting is not None and self.waiting >= self.max_waiting
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,7 @@ class Health:
     faults: tuple[Fault, ...] = field(default=())
     silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is long for the lease
+    limited: dict[Limit, int] = field(default_factory=dict)  # limits that are reached: how many due jobs wait for each
     without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, as far as is known
 
     def total(self, what: str) -> int:
@@ -86,6 +105,10 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
             queue.late += 0 if queue.paused else row.late
         elif row.due:
             unresolved[row.job_type] = unresolved.get(row.job_type, 0) + row.due
+    for capped in pressures(connection):
+        queue = queues.setdefault(capped.name, Queue(paused=_queue_paused(pauses, capped.name)))
+        queue.max_waiting, queue.dropped = capped.max_waiting, capped.dropped
+        queue.on_full = None if capped.max_waiting is None else capped.on_full
     running_total, overdue = looking.running_count(connection)
     last_ticks = [dict(row._mapping) for row in looking.last_ticks(connection)]
     definitions = schedules.all_schedules(connection)
@@ -111,12 +134,22 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
             for job_type, took in looking.typical_runs(connection, RUNS_ASKED).items()
             if settings.run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * settings.run.budget
         },
+        limited=_limited(connection, settings.limits),
         without_run={
             schedule.name: why
             for schedule in definitions
             if schedule.status == "active" and (why := _without_run(connection, schedule, now))
         },
     )
+
+
+def _limited(connection: Connection, all_limits: Sequence[Limit]) -> dict[Limit, int]:
+    """Due jobs that wait, by the limit they wait for."""
+    running = limits.running_by_key(connection) if all_limits else {}
+    found = full(all_limits, running)
+    if not (found.prefixes or found.keys):
+        return {}
+    return waiting_by_limit(all_limits, running, limits.due_and_full(connection, found))
 
 
 def _silent_hosts(
@@ -211,9 +244,10 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
     if late := health.total("late"):
         jobs = "1 job has" if late == 1 else f"{late:,} jobs have"
         minutes = round(late_after(settings).total_seconds() / 60)
-        found.append(
-            Trouble("late", f"{jobs} been due for more than {minutes} minutes: the ticks do not keep up, or do not run")
-        )
+        why = "the ticks do not keep up, or do not run"
+        if limited := sum(health.limited.values()):
+            why += f"; {limited:,} of those due wait for a limit"
+        found.append(Trouble("late", f"{jobs} been due for more than {minutes} minutes: {why}"))
     for job_type, count in health.unresolved.items():
         jobs = "1 due job waits" if count == 1 else f"{count:,} due jobs wait"
         found.append(Trouble("unresolved", f'{jobs}: no handler or command "{job_type}" is registered here'))
@@ -229,6 +263,11 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
             f"{fingerprint[:8]} on {', '.join(sorted(hosts))}" for fingerprint, hosts in sorted(files.items())
         )
         found.append(Trouble("files", f"hosts carry different files: {said}", alarm=False))
+    for name, queue in health.queues.items():
+        if queue.full:
+            then = _WHEN_FULL[queue.on_full or "error"]
+            text = f'queue "{name}" is full ({queue.waiting:,} of {queue.max_waiting:,}): {then}'
+            found.append(Trouble("full", text, alarm=False))
     for job_type, took in health.slow.items():
         lease = duration_text(settings.run.lease)
         text = (

@@ -9,7 +9,7 @@ from typing import Final
 from cronjobs.hands import Hands
 from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.policy import fits
-from cronjobs.settings import RunSettings
+from cronjobs.settings import Settings
 from cronjobs.store.claims import Admission
 from cronjobs.worker import PROCESS_GRACE
 
@@ -31,7 +31,7 @@ class Limits:
 class Intake:
     """``typical_s``: how long a job lately took; None: not known. ``claimed``: how many jobs were, so far."""
 
-    run: RunSettings
+    settings: Settings
     job_types: JobTypes
     limits: Limits
     workers: int
@@ -81,25 +81,28 @@ class Intake:
             fitting=[
                 name
                 for name, job_type in known.items()
-                if fits(_whole_time(job_type), remaining) and not job_type.is_long(self.run.budget)
+                if fits(_whole_time(job_type), remaining) and not job_type.is_long(self.settings.run.budget)
             ],
             remaining_s=remaining.total_seconds(),
             queue=self.limits.queue,
             careful=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
             free=max(0, self.free(hands)),
+            limits=self.settings.limits,
         )
 
     def long_admission(self) -> Admission | None:
         """Those that no tick is long enough for; None: none may be begun."""
-        if not self.run.long_jobs or self.left() <= 0:
+        budget = self.settings.run.budget
+        if not self.settings.run.long_jobs or self.left() <= 0:
             return None
         known = self._known()
         return Admission(
             known=known.keys(),
-            fitting=[name for name, job_type in known.items() if job_type.is_long(self.run.budget)],
+            fitting=[name for name, job_type in known.items() if job_type.is_long(budget)],
             remaining_s=-1,
-            longest_s=self.run.budget.total_seconds(),
+            longest_s=budget.total_seconds(),
             queue=self.limits.queue,
+            limits=self.settings.limits,
         )
 
     def _known(self) -> dict[str, JobType]:

@@ -25,11 +25,12 @@ from typing import (
 from cronjobs.enqueueing import (
     KEY_LIMIT,
     LONGEST_TIMEOUT,
-    AsyncTarget,
+    AsyncTargetOrEngine,
     Enqueued,
     OnConflict,
     Options,
-    Target,
+    Span,
+    TargetOrEngine,
     enqueue,
     enqueue_async,
     enqueue_many,
@@ -129,14 +130,20 @@ class Enqueueing(Generic[P]):
     """Enqueues jobs of one type under its handler's own signature; ``ctx`` is left out."""
 
     def __init__(
-        self, registration: Registration, options: Options, on_conflict: OnConflict = "keep", schema: str | None = None
+        self,
+        registration: Registration,
+        options: Options,
+        on_conflict: OnConflict = "keep",
+        schema: str | None = None,
+        wait: Span | None = None,
     ) -> None:
         self._registration = registration
         self._options = options
         self._on_conflict = on_conflict
         self._schema = schema
+        self._wait = wait
 
-    def enqueue(self, target: Target, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not take."""
         return enqueue(
             target,
@@ -144,10 +151,11 @@ class Enqueueing(Generic[P]):
             self._registration.payload(args, kwargs),
             on_conflict=self._on_conflict,
             schema=self._schema,
+            wait=self._wait,
             **self._options,
         )
 
-    async def enqueue_async(self, target: AsyncTarget, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """``enqueue_async`` in *target*'s transaction, likewise."""
         return await enqueue_async(
             target,
@@ -155,6 +163,7 @@ class Enqueueing(Generic[P]):
             self._registration.payload(args, kwargs),
             on_conflict=self._on_conflict,
             schema=self._schema,
+            wait=self._wait,
             **self._options,
         )
 
@@ -171,12 +180,17 @@ class JobFunction(Protocol[C, P, R_co]):
 
     def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co: ...
 
-    def enqueue(self, target: Target, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+    def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
 
-    async def enqueue_async(self, target: AsyncTarget, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+    async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
 
     def options(
-        self, *, on_conflict: OnConflict = "keep", schema: str | None = None, **options: Unpack[Options]
+        self,
+        *,
+        on_conflict: OnConflict = "keep",
+        schema: str | None = None,
+        wait: Span | None = None,
+        **options: Unpack[Options],
     ) -> Enqueueing[P]: ...
 
 
@@ -257,9 +271,13 @@ def job(
 
 def _give_enqueue(registration: Registration) -> None:
     def options(
-        *, on_conflict: OnConflict = "keep", schema: str | None = None, **options: Unpack[Options]
+        *,
+        on_conflict: OnConflict = "keep",
+        schema: str | None = None,
+        wait: Span | None = None,
+        **options: Unpack[Options],
     ) -> Enqueueing[...]:
-        return Enqueueing(registration, options, on_conflict, schema)
+        return Enqueueing(registration, options, on_conflict, schema, wait)
 
     handler: Any = registration.handler
     plain: Enqueueing[...] = options()

@@ -27,11 +27,20 @@ class Leftover:
 
 def keep_orphans() -> None:
     """Become the parent of what a handler daemonises (PR_SET_CHILD_SUBREAPER), so that it can be named at the end."""
+    _set_subreaper(1)
+
+
+def let_orphans_go() -> None:
+    """The opposite, for a process that lives on after a tick."""
+    _set_subreaper(0)
+
+
+def _set_subreaper(on: int) -> None:
     if sys.platform.startswith("linux"):
         import ctypes
 
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, on, 0, 0, 0)
 
 
 def left_behind(but: Collection[int] = ()) -> list[Leftover]:

@@ -19,7 +19,7 @@ from cronjobs import events
 from cronjobs.clock import Clock, sleep
 from cronjobs.counts import Counts
 from cronjobs.database import Database
-from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row
+from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row, succeeded_itself
 from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.handover import ADOPTED, FULL, Handovers
 from cronjobs.hands import Hands
@@ -33,6 +33,7 @@ from cronjobs.model import (
     Job,
     Outcome,
     Released,
+    Succeeded,
     TimedOut,
     duration_text,
 )
@@ -41,6 +42,7 @@ from cronjobs.settings import Settings
 from cronjobs.store import leases
 from cronjobs.store.claims import Admission
 from cronjobs.store.leases import Finish, Renewal
+from cronjobs.telling import Teller
 from cronjobs.trouble import Trouble
 from cronjobs.turn import Order, Turn, Writer
 from cronjobs.watchdog import Watchdog
@@ -53,6 +55,7 @@ LAST_BREATH_S: Final = 1.5  # once leases are cut to 2 s, this process must be g
 PAST_DEADLINE_S: Final = 1.0  # where the watchdog stands
 LINGER_S: Final = 0.25  # what stops when it is told to, at its time-out, still ends in this tick
 LOCKED_PAUSE_S: Final = 0.1  # until the next try for a row that somebody's transaction holds
+UNSEEN_S: Final = 0.02  # until the next claim, where another runner was judging what limits let begin
 HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
 LONGEST_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
 
@@ -85,9 +88,10 @@ class Loop:
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
         )
+        self.teller = Teller(self.counts, self.job_types, self.settings, self.emit)
         self.hands = Hands()
         self.trouble = Trouble(self.clock, self.emit)
-        self.intake = Intake(self.settings.run, self.job_types, self.limits, self.workers.count)
+        self.intake = Intake(self.settings, self.job_types, self.limits, self.workers.count)
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
         self.stop_by = math.inf
@@ -124,7 +128,7 @@ class Loop:
             self.stopping = reason
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.stop_by = min(self.clock.monotonic() + grace_s, self.deadline)
-            for attempt in list(self.hands.held.values()):
+            for attempt in [*self.hands.held.values(), *self.hands.adrift]:
                 attempt.stop.set("shutdown")
         self.workers.wake()
 
@@ -157,6 +161,7 @@ class Loop:
             until = min(self.deadline, self.gone_by - LAST_BREATH_S / 2)
             if done or self.hurry or (self.trouble.stays and not self.hands.held) or self.clock.monotonic() >= until:
                 self._tell_unwritten()
+                self._tell_succeeded()
                 return bool(stuck or self.hands.adrift)
             sleep(max(0.0, min(self.trouble.pause_s, until - self.clock.monotonic())))
 
@@ -172,11 +177,17 @@ class Loop:
                 self.emit(events.job_still_running(attempt.job, attempt.worker, self.stopping or "end of the tick"))
         return stuck
 
+    def _tell_succeeded(self) -> None:
+        """Jobs that ended themselves, and whose code runs on: nothing more will be known of them."""
+        for attempt in [attempt for attempt in self.hands.adrift if attempt.succeeded]:
+            ran = timedelta(seconds=self.clock.monotonic() - (attempt.started or self.clock.monotonic()))
+            decided = self._decide(Ended(attempt, Finished(attempt.job, Succeeded(None), ran, attempt.worker), 0.0))
+            self.teller.ended(attempt, decided)
+
     def _tell_unwritten(self) -> None:
         self.trouble.tell()
-        for ended in self.hands.unwritten:
-            why = "the database was not there" if self.trouble.error else "its row stayed locked by another session"
-            self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
+        why = "the database was not there" if self.trouble.error else "its row stayed locked by another session"
+        self.teller.unwritten(self.hands.unwritten, why)
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
@@ -215,10 +226,10 @@ class Loop:
         self.trouble.over()
         self._after(turn)
         if long is not None:
-            self.next_long_claim = turn.sent + POLL_S
+            self.next_long_claim = turn.sent + (UNSEEN_S if turn.unseen else POLL_S)
         if room:
-            self.nothing_due = len(turn.claimed) < room
-            self.next_claim = turn.sent + POLL_S if self.nothing_due else 0.0
+            self.nothing_due = len(turn.claimed) < room and not turn.unseen
+            self.next_claim = turn.sent + (POLL_S if self.nothing_due else UNSEEN_S if turn.unseen else 0.0)
         if last is None:
             self._move_watchdog()
         return True
@@ -251,17 +262,14 @@ class Loop:
                 self._forget(ended.attempt)
                 if job_id in turn.written.called_off:
                     decided = called_off(decided, turn.written.called_off[job_id])
-                self.counts.count(decided, ended.attempt.recorded)
-                if isinstance(decided.finished.outcome, Released):
-                    self.emit(events.job_released(ended.attempt.job))
-                else:
-                    policy = self.job_types.policy(ended.attempt.job.job_type, self.settings)
-                    self.emit(events.job_ended(decided.finished, decided.transition, policy))
+                elif job_id in turn.written.succeeded:
+                    decided = succeeded_itself(decided)
+                self.teller.ended(ended.attempt, decided)
             elif job_id in turn.written.lost:
                 self._forget(ended.attempt)
                 # Given back by a COMMIT without an answer, and taken by another: of this attempt nothing is missing.
                 if not isinstance(decided.finished.outcome, Released):
-                    self._tell_lost(ended.attempt)
+                    self.teller.lost(ended.attempt)
         if turn.renewal is not None:
             self._after_renewal(turn.renewal, turn.sent)
         if turn.database_now is not None:
@@ -308,6 +316,8 @@ class Loop:
         self.hands.renewed(renewal.renewed, sent)
         for job_id in renewal.cancel_requested & self.hands.held.keys():
             self.hands.held[job_id].stop.set("cancelled")
+        for job_id in renewal.succeeded & self.hands.held.keys():
+            self.hands.end_itself(job_id)
         for job_id in renewal.lost & self.hands.held.keys():
             self._lose(job_id)
         locked = self.hands.held.keys() - renewal.renewed  # by someone's open transaction: come back soon
@@ -323,11 +333,7 @@ class Loop:
         attempt = self.hands.lose(job_id)
         attempt.stop.set("lease lost")
         if not attempt.handed_over:  # else by its own process, which is as it should be
-            self._tell_lost(attempt)
-
-    def _tell_lost(self, attempt: Attempt) -> None:
-        self.counts.lease_lost += 1
-        self.emit(events.lease_lost(attempt.job, attempt.worker))
+            self.teller.lost(attempt)
 
     def _move_watchdog(self) -> None:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
@@ -367,7 +373,7 @@ class Loop:
             self._answered(attempt, ended.answer)
             return
         self.hands.came_back(attempt)
-        if not self.hands.holds(attempt):
+        if not self.hands.holds(attempt) and not attempt.succeeded:
             return  # its lease is lost: whatever it did, nothing of it is recorded
         if isinstance(ended.finished.outcome, Released):
             self._release([attempt])

@@ -11,24 +11,29 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import events
+from cronjobs.clock import sleep
 from cronjobs.database import Database
 from cronjobs.definitions import schedule_from_definition
 from cronjobs.errors import CronjobsError
-from cronjobs.policy import ON_TIME_WITHIN, CatchUpPlan, Range, ledger_reason, overlap
+from cronjobs.policy import ON_TIME_WITHIN, CatchUpPlan, Placed, Range, ledger_reason, overlap
+from cronjobs.pressure import admit
 from cronjobs.settings import ScheduleSettings
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import NewJob, insert_jobs
+from cronjobs.store.queues import locked_room
 from cronjobs.store.schedules import LedgerRow, StoredSchedule
 from cronjobs.store.sql import database_now
 
 FUTURE_WATERMARK: Final = timedelta(minutes=5)
 MICROSECOND: Final = timedelta(microseconds=1)
 LAST_INSTANT: Final = datetime(9999, 12, 31, tzinfo=UTC)
+CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as may (max_waiting)")
+PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # for an enqueuer who has the lock of a capped queue
 
 
 @dataclass
 class Materialised:
-    """What one pass did: occurrences by outcome; ``busy`` names schedules that another tick was at."""
+    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was at."""
 
     counts: dict[str, int] = field(default_factory=dict)
     busy: list[str] = field(default_factory=list)
@@ -83,10 +88,11 @@ def materialise(
             before_writing(connection)
             locked = store.lock_schedules(connection, [(found.stored.id, found.stored.seen_until) for found in due])
             for found in due:
-                if found.stored.id in locked:
-                    told += _write(connection, found, now, done)
-                else:
+                written = _write(connection, found, now, done) if found.stored.id in locked else None
+                if written is None:
                     busy.append(found.stored.name)
+                else:
+                    told += written
         for event in told:
             emit(event)
         done.busy += busy
@@ -144,7 +150,8 @@ def _range(span: tuple[int, datetime | None, datetime | None]) -> Range | None:
     return None if first is None or last is None else Range(first, last, count)
 
 
-def _write(connection: Connection, due: Due, now: datetime, done: Materialised) -> list[events.Event]:
+def _write(connection: Connection, due: Due, now: datetime, done: Materialised) -> list[events.Event] | None:
+    """Settle what is due; None, and nothing is written: an enqueuer's transaction holds the schedule's queue."""
     stored, schedule, plan = due.stored, due.schedule, due.plan
     if schedule is None:
         return []
@@ -167,19 +174,19 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
     else:
         if plan.missed:
             settle("missed", plan.missed, ledger_reason(schedule.catch_up))
-        unfinished = store.unfinished_jobs(connection, stored.name) if run else []
-        placed = overlap(schedule.overlap, unfinished)
-        made = [job_for(schedule, instant) for instant in run] if placed.made else []
-        ids = insert_jobs(connection, made, created_at=now)
+        puts = _place(connection, schedule, run) if run else ()
+        if puts is None:
+            return None
+        made = [job_for(schedule, instant) for instant, put in zip(run, puts, strict=True) if put.made]
+        ids = iter(insert_jobs(connection, made, created_at=now))
+        puts = [replace(put, job_id=next(ids)) if put.made else put for put in puts]
         if plan.coalesced and run:
-            reason = placed.reason or f"the occurrence of {run[0].isoformat()} stands for it"
-            outcome = "coalesced" if placed.made else placed.outcome
-            settle(outcome, plan.coalesced, reason, ids[0] if ids else placed.job_id)
+            reason = puts[0].reason or f"the occurrence of {run[0].isoformat()} stands for it"
+            settle("coalesced" if puts[0].made else puts[0].outcome, plan.coalesced, reason, puts[0].job_id)
         elif plan.coalesced:
             settle("missed", plan.coalesced, ledger_reason(schedule.catch_up))
-        for index, instant in enumerate(run):
-            span = Range(instant, instant, 1)
-            settle(placed.outcome, span, placed.reason, ids[index] if ids else placed.job_id)
+        for instant, put in zip(run, puts, strict=True):
+            settle(put.outcome, Range(instant, instant, 1), put.reason, put.job_id)
     store.record_occurrences(connection, rows, now)
     store.move_watermark(connection, stored.id, due.seen_until, due.next_at)
     told = []
@@ -188,6 +195,23 @@ def _write(connection: Connection, due: Due, now: datetime, done: Materialised) 
         more = {"reason": row.reason, "job_id": row.job_id}
         told.append(events.occurrence_recorded(stored.name, row.outcome, row.count, row.last_for, **more))
     return told
+
+
+def _place(connection: Connection, schedule: ScheduleSettings, run: Sequence[datetime]) -> Sequence[Placed] | None:
+    """Where each occurrence of *run* goes, the oldest first; None: an enqueuer's transaction holds the queue."""
+    placed = overlap(schedule.overlap, store.unfinished_jobs(connection, schedule.name))
+    if not placed.made:
+        return [placed] * len(run)
+    for pause in (*PAUSES_S, None):
+        with locked_room(connection, [schedule.queue]) as room:
+            if not room.held:
+                asking = [(instant, schedule.queue) for instant in run]
+                caps = {name: replace(cap, on_full="drop") for name, cap in room.caps.items()}
+                let_in = admit(asking, caps, room.waiting).let_in
+                return [placed if instant in let_in else CROWDED_OUT for instant in run]
+        if pause is not None:
+            sleep(pause)
+    return None
 
 
 def _forget_the_future(connection: Connection, schedule_id: int, schedule: ScheduleSettings, now: datetime) -> None:

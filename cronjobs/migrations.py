@@ -31,10 +31,6 @@ ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# Whoever holds this migrates; the other waits and then finds nothing to do. PgBouncer's transaction mode allows it.
-_ADVISORY_LOCK: Final = 5_219_634_706_274_013_817
-_UPGRADE_LOCK: Final = f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"
-
 # READ COMMITTED: the one who waited must see what the other did. No lock timeout yet: it would end that wait.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
@@ -46,6 +42,8 @@ _SHORT_LOCKS: Final = "SET LOCAL lock_timeout = '1s'"
 _LOCK_TRIES: Final = 60
 _PAUSE_S: Final = 0.5
 _LOCKED: Final = frozenset({"55P03", "40P01"})  # lock_not_available, deadlock_detected
+
+_NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
@@ -92,6 +90,15 @@ def current(database: Database) -> str | None:
     """The revision that the database is at; None: it has no tables of ours."""
     with database.read() as connection:
         return _revision(connection)
+
+
+def home(database: Database) -> str:
+    """The PostgreSQL schema that the tables are in, or would be made in. Raises DatabaseError when there is none."""
+    with database.read() as connection:
+        found = connection.exec_driver_sql(f"SELECT {_home(database.address.schema)}").scalar()
+    if found is None:
+        raise _nowhere(database.address)
+    return str(found)
 
 
 def check(database: Database) -> list[str]:
@@ -144,19 +151,19 @@ def transaction(database: Database) -> Iterator[Connection]:
         with database.engine.connect() as connection:
             connection = connection.execution_options(cronjobs_begin=_BEGIN_DDL)
             with connection.begin():
-                connection.exec_driver_sql(_UPGRADE_LOCK)
+                connection.exec_driver_sql(_upgrade_lock(schema))
                 connection.exec_driver_sql(_SHORT_LOCKS)
                 if schema is not None and not _schema_exists(connection, schema):
                     connection.exec_driver_sql(f"CREATE SCHEMA {_quoted(schema)}")
                 connection.exec_driver_sql(_pin(schema))
                 if connection.exec_driver_sql("SELECT current_schema()").scalar() is None:
-                    raise DatabaseError(
-                        f"database {database.address} has no schema to make tables in: its search_path names none that "
-                        'exists. Name one in the configuration, "schema: jobs"'
-                    )
+                    raise _nowhere(database.address)
                 yield connection
     except DBAPIError as error:
-        raise tell(database.address, error) from error
+        told = tell(database.address, error)
+        if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
+            told = DatabaseError(f'{told}: migrate as the role that "cronjobs db grants" calls migrate')
+        raise told from error
 
 
 def run_online(connection: Connection) -> None:
@@ -176,7 +183,7 @@ def run_offline(address: Address) -> None:
     )
     with context.begin_transaction():
         if not address.is_sqlite:
-            context.execute(_UPGRADE_LOCK)
+            context.execute(_upgrade_lock(address.schema))
             context.execute(_SHORT_LOCKS)
             if address.schema is not None:
                 context.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(address.schema)}")
@@ -241,20 +248,41 @@ def _revision(connection: Connection) -> str | None:
     return found
 
 
+def _upgrade_lock(schema: str | None) -> str:
+    """SQL that lets one migration at a time go on; whoever waited finds nothing to do. PgBouncer's transaction mode
+    allows it.
+
+    Its own for each schema: two projects in one database do not wait for each other.
+    """
+    return f"SELECT pg_advisory_xact_lock(hashtext('cronjobs migrations'), hashtext({_home(schema)}))"
+
+
 def _pin(schema: str | None) -> str:
     """SQL that makes bare names mean one schema until the end of the transaction.
 
-    Without a configured schema it is the one that holds our tables already, else the first of the search_path.
     pg_temp comes last: unnamed, it would come first, and anyone's temporary table would stand in for ours.
     """
+    return f"SELECT set_config('search_path', quote_ident({_home(schema)}) || ', pg_temp', true)"
+
+
+def _home(schema: str | None) -> str:
+    """An SQL expression for the name of the one schema that is meant; NULL: none.
+
+    Without a configured schema it is the one that holds our tables already, else the first of the search_path.
+    """
     if schema is not None:
-        chosen = "quote_ident('" + schema.replace("'", "''") + "')"
-    else:
-        chosen = (
-            "quote_ident(coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE c.oid = to_regclass('cronjobs_meta')), current_schema()))"
-        )
-    return f"SELECT set_config('search_path', {chosen} || ', pg_temp', true)"
+        return "'" + schema.replace("'", "''") + "'"
+    return (
+        "coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.oid = to_regclass('cronjobs_meta')), current_schema())"
+    )
+
+
+def _nowhere(address: Address) -> DatabaseError:
+    return DatabaseError(
+        f"database {address} has no schema to make tables in: its search_path names none that exists. Name one in the "
+        'configuration, "schema: jobs"'
+    )
 
 
 def _schema_exists(connection: Connection, schema: str) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from cronjobs.errors import ForeignDatabase
+from typing import Final
+
+from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.settings import Settings
+
+MOVED: Final = "moved to "  # what the environment of a database that was copied elsewhere begins with
 
 
 def is_ours(settings: Settings, project: str, environment: str) -> bool:
@@ -16,5 +20,7 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
         return True
     if theirs == ("", ""):
         return False
+    if environment.startswith(MOVED):
+        raise MovedDatabase(environment.removeprefix(MOVED))
     index = 0 if ours[0] != theirs[0] else 1
     raise ForeignDatabase(what=("project", "environment")[index], theirs=theirs[index], ours=ours[index])

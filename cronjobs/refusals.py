@@ -40,6 +40,7 @@ _READ_ONLY: Final = "25006"
 _DISK_FULL: Final = "53100"
 _DAMAGED: Final = {"XX001", "XX002"}  # data_corrupted, index_corrupted
 _IO_ERROR: Final = "58030"
+_NO_RIGHT: Final = "42501"  # insufficient_privilege
 _PASSING: Final = {
     "25P03",  # idle_in_transaction_session_timeout
     "40001",  # serialization_failure
@@ -129,6 +130,8 @@ def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout
         return DatabaseReadOnly(url, "the server takes none", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
+    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is something of the user's own
+        return DatabaseError(f'database {url}: {reason}: "cronjobs db grants" prints the rights that each role needs')
     if sqlstate == _IO_ERROR:
         return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")
     if sqlstate.startswith(("22", "23")):  # data exception, constraint

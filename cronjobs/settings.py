@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cronjobs.errors import Problem
+from cronjobs.limits import Limit
 from cronjobs.model import Isolation, OnLost, OnShutdown, RetryPolicy
+from cronjobs.pressure import Cap
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
@@ -125,11 +127,19 @@ class Settings:
     run: RunSettings = RunSettings()
     retry: RetryChanges = RetryChanges()  # defaults.retry
     retention: Retention = Retention()
+    limits: tuple[Limit, ...] = ()
+    queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad, and what is in force stays
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
     elsewhere: frozenset[str] = frozenset()  # schedules of other environments, left out of ``schedules``
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
+    disabled_queues: frozenset[str] = frozenset()  # they keep the cap that is in force, or none
     problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
     secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
+
+    @property
+    def defines_something(self) -> bool:
+        """Whether a sync may have something to write: schedules, caps of queues, or entries of these that are bad."""
+        return bool(self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues)

@@ -1,9 +1,9 @@
-"""Bring the file's schedules into the database: plan it as data, then apply it in one transaction."""
+"""Bring the file's schedules and caps of queues into the database: plan it as data, apply it in one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,7 +13,9 @@ from cronjobs import events
 from cronjobs.database import Database
 from cronjobs.definitions import definition, fingerprint
 from cronjobs.materialise import materialise
+from cronjobs.pressure import Cap
 from cronjobs.settings import ScheduleSettings, Settings
+from cronjobs.store import queues
 from cronjobs.store import schedules as store
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
@@ -24,7 +26,10 @@ TIMING: Final = ("cron", "every_s", "timezone")  # what moves occurrences; other
 
 @dataclass(frozen=True)
 class Plan:
-    """What applying a file would change, by name. ``refused`` says why it must not happen unasked, or None."""
+    """What applying a file would change, by name. ``refused`` says why it must not happen unasked, or None.
+
+    ``cap`` are new or changed caps of queues, ``uncap`` the queues that lose theirs.
+    """
 
     add: tuple[str, ...] = ()
     change: tuple[str, ...] = ()
@@ -32,10 +37,12 @@ class Plan:
     rename: tuple[tuple[str, str], ...] = ()  # from, to
     refused: str | None = None
     retimed: frozenset[str] = field(default_factory=frozenset)
+    cap: tuple[Cap, ...] = ()
+    uncap: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
-        return not (self.add or self.change or self.remove or self.rename)
+        return not (self.add or self.change or self.remove or self.rename or self.cap or self.uncap)
 
 
 def plan(stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings], disabled: Collection[str]) -> Plan:
@@ -73,9 +80,18 @@ def plan(stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings
     return Plan(tuple(add), tuple(change), remove, rename, refused, frozenset(retimed))
 
 
+def with_caps(todo: Plan, in_force: Mapping[str, Cap], settings: Settings) -> Plan:
+    """*todo*, and what the file changes about queues; of entries that are bad what is in force stays."""
+    if settings.queues is None:
+        return todo
+    cap = tuple(cap for name, cap in settings.queues.items() if in_force.get(name) != cap)
+    kept = settings.queues.keys() | settings.disabled_queues
+    return replace(todo, cap=cap, uncap=tuple(name for name in in_force if name not in kept))
+
+
 @dataclass(frozen=True)
 class Synced:
-    """``applied`` False: someone else was at it, or the plan was refused; definitions are as they were."""
+    """``applied`` False: someone else was at it, or the plan was refused; all is as it was."""
 
     applied: bool
     plan: Plan
@@ -91,7 +107,7 @@ def sync(
     allow_removals: bool = False,
     before_writing: Callable[[Connection], None] = lambda _: None,
 ) -> Synced:
-    """Apply the file's schedules; first the old definitions are materialised up to now, so nothing due is lost."""
+    """Apply the file's schedules and caps; first the old definitions are materialised up to now, so nothing is lost."""
     from cronjobs.occurrences import next_after, timing
 
     materialise(database, emit, everything=True, before_writing=before_writing)
@@ -103,11 +119,19 @@ def sync(
         now = database_now(connection)
         stored = {schedule.name: schedule for schedule in store.all_schedules(connection)}
         todo = plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
+        todo = with_caps(todo, queues.caps_in_force(connection), settings)
         if todo.refused and not allow_removals:
             return Synced(False, todo)
         was = {new: old for old, new in todo.rename}
         if any(_behind(stored[was.get(name, name)], now) for name in (*todo.retimed, *todo.remove)):
             return Synced(False, todo)  # another tick is settling its occurrences: next time
+        if not queues.put_caps(connection, todo.cap, todo.uncap):
+            return Synced(False, todo)  # somebody enqueues there: next time
+        for cap in todo.cap:
+            limits = {"max_waiting": cap.max_waiting, "on_full": cap.on_full}
+            record(connection, action="cap", subject=cap.queue, actor=actor, host=host, detail=limits, at=now)
+        for name in todo.uncap:
+            record(connection, action="uncap", subject=name, actor=actor, host=host, at=now)
         for old, new in todo.rename:
             store.rename(connection, old, new)
             stored[new] = stored.pop(old)
@@ -129,6 +153,8 @@ def sync(
             "remove": list(todo.remove),
             "rename": [f"{old} → {new}" for old, new in todo.rename],
         }
+        if changed := [*map(str, todo.cap), *(f"{name}: no cap" for name in todo.uncap)]:
+            detail["queues"] = changed
         record(connection, action="sync", subject=mark, actor=actor, host=host, detail=detail, at=now)
     if not todo.empty:
         emit(events.schedules_applied(mark, detail))

@@ -259,7 +259,8 @@ jobs = Table(
         "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
         "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
         "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
-        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null')",
+        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
+        "AND typeof(concurrency_key) IN ('text', 'null')",
         name="types",
     ).ddl_if(dialect="sqlite"),
     sqlite_autoincrement=True,  # or the id of a pruned job comes back for another

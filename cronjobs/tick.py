@@ -33,6 +33,7 @@ from cronjobs.patience import first_look, patiently
 from cronjobs.settings import Settings
 from cronjobs.store import claims, leases, meta, ticks
 from cronjobs.store.leases import Written
+from cronjobs.store.queues import any_cap
 from cronjobs.store.ticks import Overview, PruneBefore
 from cronjobs.sync import sync
 from cronjobs.version import __version__
@@ -249,9 +250,9 @@ class Tick:
             return
         if not self._go_on():
             return
-        if not seen.fingerprint_known and not self.settings.schedules and not self.settings.disabled_schedules:
+        if not seen.fingerprint_known and not self.settings.defines_something:
             with self.database.read() as connection:
-                if not ticks.any_schedule(connection):
+                if not ticks.any_schedule(connection) and not any_cap(connection):
                     self.fingerprint = mark
                     return  # nothing to apply, nothing to retire
         done = sync(

@@ -34,7 +34,9 @@ class Trouble:
         self.error = error
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
             self.tell()
-        self.pause_s = min(LONGEST_PAUSE_S, self.pause_s * 2) * random.uniform(0.8, 1.2)
+        # Who waits for a turn is to be there when it comes.
+        longest_s = SHORTEST_PAUSE_S if isinstance(error, DatabaseBusy) else LONGEST_PAUSE_S
+        self.pause_s = min(longest_s, self.pause_s * 2) * random.uniform(0.8, 1.2)
 
     def tell(self) -> None:
         """Tell it, unless there is none, or it was told before."""

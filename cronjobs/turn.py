@@ -16,11 +16,11 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
 from cronjobs.database import Database
-from cronjobs.ends import Decided, lease_of, without_texts
+from cronjobs.ends import Decided, afterword, lease_of, without_texts
 from cronjobs.errors import BadValue
 from cronjobs.model import Job
 from cronjobs.store import claims, leases
-from cronjobs.store.claims import Admission
+from cronjobs.store.claims import Admission, Claim
 from cronjobs.store.leases import Finish, Lease, Renewal, Written
 from cronjobs.worker import Ended
 
@@ -51,7 +51,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one committed transaction did. ``sent``: when its first statement was, on the monotonic clock."""
+    """What one committed transaction did. ``sent``: when its first statement was, on the monotonic clock.
+
+    ``unseen``: there may be more to claim that it did not look at.
+    """
 
     sent: float
     ends: Sequence[End] = ()
@@ -62,6 +65,7 @@ class Turn:
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
+    unseen: bool = False
 
 
 class Writer:
@@ -91,10 +95,10 @@ class Writer:
 
     def write(self, order: Order) -> Turn:
         """Do all of it or nothing. Raises BadValue or another DatabaseError."""
-        renewal, now = None, None
+        renewal: Renewal | None = None
         settled: list[Job] = []
-        claimed: list[Job] = []
-        long: list[Job] = []
+        claim: Claim | None = None
+        long: Claim | None = None
         with self._writing() as connection:
             sent = self._clock.monotonic()
             written = self._finish(connection, [decided.finish for _, decided in order.ends])
@@ -105,29 +109,35 @@ class Writer:
                 settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
             if order.room:
                 self.claim_unsettled = True
-                now, claimed = claims.claim(
-                    connection,
-                    limit=order.room,
-                    locked_by=self._locked_by,
-                    lease=self._lease,
-                    admission=order.admission,
-                )
+                claim = self._claim(connection, order.room, order.admission)
             if order.long is not None:
-                long = self._claim_long(connection, order, order.long, order.long_room - len(claimed))
+                room = order.long_room - (len(claim.jobs) if claim else 0)
+                long = self._claim_long(connection, order, order.long, room)
             if order.last is not None:
                 order.last(connection)
         self.claim_unsettled = False
-        return Turn(sent, order.ends, written, recorded, renewal, settled, claimed, long, now)
+        return Turn(
+            sent=sent,
+            ends=order.ends,
+            written=written,
+            recorded=recorded,
+            renewal=renewal,
+            settled=settled,
+            claimed=claim.jobs if claim else (),
+            long=long.jobs if long else (),
+            database_now=claim.now if claim else None,
+            unseen=any(each.unseen for each in (claim, long) if each),
+        )
 
-    def _claim_long(self, connection: Connection, order: Order, admission: Admission, room: int) -> list[Job]:
+    def _claim(self, connection: Connection, room: int, admission: Admission) -> Claim:
+        return claims.claim(connection, limit=room, locked_by=self._locked_by, lease=self._lease, admission=admission)
+
+    def _claim_long(self, connection: Connection, order: Order, admission: Admission, room: int) -> Claim | None:
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
         if room <= 0:
-            return []
+            return None
         self.claim_unsettled = True
-        _, jobs = claims.claim(
-            connection, limit=room, locked_by=self._locked_by, lease=self._lease, admission=admission
-        )
-        return jobs
+        return self._claim(connection, room, admission)
 
     def write_one(self, end: End) -> Turn:
         """Write one end for itself, without its texts if they are what the database refuses. Raises BadValue if not."""
@@ -149,9 +159,7 @@ class Writer:
         """Finish, and settle by reading what a COMMIT without an answer may have written already."""
         if not finishes:
             return Written(frozenset(), frozenset())
-        written = leases.finish(connection, finishes)
-        ours = leases.settled(connection, [end for end in finishes if end.lease.job_id in written.lost and end.outcome])
-        return replace(written, written=written.written | ours, lost=written.lost - ours)
+        return settle(connection, finishes, leases.finish(connection, finishes))
 
     def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
         """What the rows say is ours, is ours; renewed, since that lease began when the answer was lost."""
@@ -160,3 +168,17 @@ class Writer:
             return []
         renewal = leases.renew(connection, [lease_of(job) for job in found], self._lease)
         return [job for job in found if job.id in renewal.renewed]
+
+
+def settle(connection: Connection, finishes: Sequence[Finish], written: Written) -> Written:
+    """*written* by what the history says: an end may have got there by a COMMIT without an answer, or by the attempt.
+
+    An attempt that ended its job in a transaction of its own gets what is still to be said added to its history.
+    """
+    lost = [end for end in finishes if end.lease.job_id in written.lost]
+    ours = leases.settled(connection, [end for end in lost if end.outcome])
+    ended = leases.succeeded(connection, [end.lease for end in lost])
+    more = [added for end in lost if end.lease.job_id in ended and (added := afterword(end)) is not None]
+    if more:
+        leases.add_afterword(connection, more)
+    return replace(written, written=written.written | ours | ended, lost=written.lost - ours - ended, succeeded=ended)

@@ -50,6 +50,7 @@ class Request:
     grace_s: float
     folder: Path
     database: str
+    worker: str = ""
     schema: str | None = None
     imports: tuple[str, ...] = ()
     python_path: tuple[Path, ...] = ()
@@ -57,9 +58,9 @@ class Request:
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, settings: Settings, job: Job, *, ends_at: float, grace: timedelta) -> Request:
+    def of(cls, settings: Settings, job: Job, *, ends_at: float, grace: timedelta, worker: str = "") -> Request:
         told: dict[str, Any] = {name: getattr(settings, name) for name in _TOLD}
-        return cls(job=job, ends_at=ends_at, grace_s=grace.total_seconds(), **told)
+        return cls(job=job, ends_at=ends_at, grace_s=grace.total_seconds(), worker=worker, **told)
 
     def settings(self) -> Settings:
         """As much of the file as the child has use for; it does not read it anew, which may be in mid-deploy."""

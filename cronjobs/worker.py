@@ -86,6 +86,7 @@ class Attempt:
     lease_s: float = 0.0  # how long a lease lasts from ``leased_at`` on; 0: whoever holds it sees to that
     leased_at: float = 0.0
     handed_over: bool = False  # a process of its own is to adopt it, and to outlive the tick
+    succeeded: bool = False  # by a transaction of its own: no lease is held any more, its code may still run
     recorded: str | None = None  # the outcome already in its history row, while its thread still runs
     recorded_at: float = 0.0
 
@@ -168,13 +169,20 @@ def call_handler(attempt: Attempt, around: Surroundings, clock: Clock) -> Outcom
     """Call the user's function in this thread, and classify whatever comes of it."""
     registration = attempt.job_type.registration
     assert registration is not None
-    ctx = Context(attempt.job, timeout=attempt.timeout, stop=attempt.stop, clock=clock, database=around.database)
+    ctx = Context(
+        attempt.job,
+        timeout=attempt.timeout,
+        stop=attempt.stop,
+        clock=clock,
+        database=around.database,
+        worker=attempt.worker,
+    )
     arguments = (ctx,) if registration.takes_ctx else ()
     try:
         result = registration.handler(*arguments, **attempt.job.payload)
         if inspect.isawaitable(result):
             result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
-        return _succeeded(result)
+        return ctx.ended() or _succeeded(result)
     except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
         return outcome_of(error, attempt, clock)
 
@@ -189,6 +197,7 @@ def _run_apart(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Ou
         attempt.job,
         ends_at=started + attempt.timeout.total_seconds(),
         grace=_shutdown_grace(around),
+        worker=attempt.worker,
     )
     return run_handler(
         request,
@@ -380,7 +389,7 @@ class Workers:
     def __init__(self, count: int, around: Surroundings, clock: Clock) -> None:
         self.count = count
         self.ended: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
-        self._inbox: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._around = around
         self._clock = clock
         self._threads: list[threading.Thread] = []
@@ -398,9 +407,16 @@ class Workers:
         unbegun: list[Attempt] = []
         while True:
             try:
-                unbegun.append(self._inbox.get_nowait())
+                attempt = self._inbox.get_nowait()
             except queue.Empty:
                 return unbegun
+            if attempt is not None:
+                unbegun.append(attempt)
+
+    def dismiss(self) -> None:
+        """Let the threads end, each after what it runs: for a process that lives on."""
+        for _ in self._threads:
+            self._inbox.put(None)
 
     def wake(self) -> None:
         """Let the loop's wait end now; safe to call from a signal handler."""
@@ -409,6 +425,8 @@ class Workers:
     def _work(self, name: str) -> None:
         while True:
             attempt = self._inbox.get()
+            if attempt is None:
+                return
             stopped = unbegun(attempt)
             if stopped is not None:
                 self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self._clock.monotonic()))

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from postgres import ENQUEUE, OWNER, RUN, as_role
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -74,16 +75,35 @@ def _sqlite(**options: Any) -> Kind:
             column[0]: value for column, value in zip(cursor.description, row, strict=True)
         }
         connection.text_factory = bytes
-        yield Opened(connection, connection.commit, connection.rollback)
+        yield Opened(connection, lambda: _again(connection, "commit"), lambda: _again(connection, "rollback"))
         connection.close()
 
     return opened
+
+
+def _again(connection: sqlite3.Connection, end: str) -> None:
+    getattr(connection, end)()
+    if connection.isolation_level is None:
+        connection.execute("BEGIN")
 
 
 def _end(connection: psycopg.Connection[Any], word: str) -> None:
     connection.execute(word.encode())
     if connection.autocommit:
         connection.execute("BEGIN")
+
+
+def users_table(url: str, columns: str, name: str = "work") -> None:
+    """A table of the user's own beside ours, which every role may work with."""
+    statement = f"CREATE TABLE {name} ({columns})"
+    if url.startswith("sqlite"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+        connection.execute(statement)
+        connection.close()
+        return
+    with psycopg.connect(as_role(url, OWNER), autocommit=True) as owner:
+        owner.execute(statement.encode())
+        owner.execute(f"GRANT ALL ON {name} TO PUBLIC".encode())
 
 
 EVERYWHERE: dict[str, Kind] = {
@@ -106,6 +126,12 @@ ALL = [("sqlite", kind) for kind in EVERYWHERE | SQLITE] + [("postgresql", kind)
 each_target = pytest.mark.parametrize(("database_url", "kind"), ALL, indirect=["database_url"])
 
 
+def app_url(url: str) -> str:
+    """*url* as an app has it: what the tests' own role is for the runners, it is for those who enqueue."""
+    return as_role(url, ENQUEUE) if f"//{RUN}:" in url else url
+
+
 @contextmanager
 def opened(kind: str, url: str) -> Iterator[Opened]:
+    url = app_url(url)
     yield from (EVERYWHERE | POSTGRESQL | SQLITE)[kind](url)

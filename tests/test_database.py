@@ -8,18 +8,17 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from databases import opened, until
+from databases import opened
 from postgres import PostgresServer
 from sqlalchemy import text
 
 from cronjobs import migrations
-from cronjobs.database import Database, Turnstile, parse_url
+from cronjobs.database import Database, parse_url
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, UsageError
 from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
@@ -364,37 +363,3 @@ def test_a_writer_under_a_fake_clock_gives_up_too(sqlite_migrated: str) -> None:
                 pass
     finally:
         database.close()
-
-
-def test_at_the_turnstile_the_loop_goes_before_threads_that_came_earlier() -> None:
-    turnstile, order = Turnstile(), []
-    waiting = threading.Semaphore(0)
-
-    def pass_through(name: str, next_in_line: bool) -> None:
-        waiting.release()
-        with turnstile.turn(next_in_line=next_in_line, patience=10) as got:
-            assert got
-            order.append(name)
-
-    with turnstile.turn(next_in_line=True, patience=1) as got:
-        assert got
-        threads = [threading.Thread(target=pass_through, args=(f"worker {n}", False)) for n in range(3)]
-        for thread in threads:
-            thread.start()
-            waiting.acquire()
-        loop = threading.Thread(target=pass_through, args=("loop", True))
-        loop.start()
-        until(lambda: turnstile._loops_waiting == 1)
-    for thread in [*threads, loop]:
-        thread.join(10)
-    assert order[0] == "loop"
-    assert sorted(order) == ["loop", "worker 0", "worker 1", "worker 2"]
-
-
-def test_at_the_turnstile_patience_ends() -> None:
-    turnstile = Turnstile()
-    with turnstile.turn(next_in_line=False, patience=1) as first:
-        for next_in_line in (True, False):
-            for patience in (0.0, -0.5, 0.01):
-                with turnstile.turn(next_in_line=next_in_line, patience=patience) as second:
-                    assert (first, second) == (True, False)

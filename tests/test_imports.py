@@ -11,27 +11,18 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 
 # Lowest first: a module imports only what stands before it. A folder stands where its modules do.
 ORDER = [
-    *("version", "errors", "clock", "patience", "model", "settings", "text", "errorgroups", "crongrammar", "policy"),
-    *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "database", "drift", "migrations"),
-    *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter", "enqueueing"),
-    *("jobs", "connecting", "jobtypes", "effects", "context", "output", "events", "log", "wire", "process"),
+    *("version", "errors", "clock", "patience", "model", "limits", "pressure", "settings", "text"),
+    *("caller", "events", "errorgroups", "crongrammar", "policy"),
+    *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "turns", "database"),
+    *("drift", "grants", "autogenerate", "migrations"),
+    *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter"),
+    *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
+    *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "worker", "child"),
-    *("identity", "ends", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "fill"),
-    *(
-        "counts",
-        "trouble",
-        "turn",
-        "handover",
-        "loop",
-        "leftovers",
-        "long",
-        "tick",
-        "foreground",
-        "health",
-        "facts",
-        "eras",
-    ),
-    *("evidence", "wording", "explain_job", "explain", "checks", "testing", "drill", "cli", "__main__"),
+    *("identity", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "fill"),
+    *("counts", "telling", "trouble", "turn", "handover", "loop", "leftovers", "long", "tick", "foreground"),
+    *("health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),
+    *("testing", "drill", "cli", "__main__"),
 ]
 
 ONLY = {

@@ -141,7 +141,8 @@ def create_jobs() -> None:
         "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
         "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
         "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
-        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null')",
+        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
+        "AND typeof(concurrency_key) IN ('text', 'null')",
     )
     op.create_table(
         table,
@@ -491,7 +492,8 @@ CREATE FUNCTION cronjobs_enqueue(
     concurrency_key text DEFAULT NULL,
     max_attempts int DEFAULT NULL,
     timeout_s float8 DEFAULT NULL,
-    meta jsonb DEFAULT '{}'
+    meta jsonb DEFAULT '{}',
+    enqueued_by text DEFAULT NULL
 ) RETURNS TABLE (id bigint, new boolean, status text)
 LANGUAGE plpgsql VOLATILE SECURITY INVOKER
 SET search_path FROM CURRENT
@@ -499,6 +501,10 @@ AS $cronjobs$
 #variable_conflict use_column
 DECLARE
     given ALIAS FOR $7;
+    wanted_queue text := coalesce($5, 'default');
+    most int;
+    then_do text;
+    patience text := current_setting('lock_timeout');
 BEGIN
     IF coalesce(btrim($1), '') = '' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'cronjobs_enqueue: job_type is empty';
@@ -523,11 +529,36 @@ BEGIN
         IF FOUND THEN
             RETURN;
         END IF;
+        -- Others who enqueue into a capped queue wait for its row, and none of them for ever.
+        IF most IS NULL AND EXISTS (SELECT FROM cronjobs_queues q
+                                   WHERE q.name = wanted_queue AND q.max_waiting IS NOT NULL) THEN
+            IF patience = '0' THEN
+                PERFORM set_config('lock_timeout', '10s', true);
+            END IF;
+            SELECT q.max_waiting, q.on_full INTO most, then_do FROM cronjobs_queues q
+            WHERE q.name = wanted_queue FOR NO KEY UPDATE;
+            PERFORM set_config('lock_timeout', patience, true);
+            CONTINUE;  -- whoever had the row may have spent the key
+        END IF;
+        IF most <= (SELECT count(*) FROM (
+               SELECT FROM cronjobs_jobs j WHERE j.queue = wanted_queue AND j.status IN ('queued', 'failed')
+               LIMIT most) waiting) THEN
+            IF then_do = 'drop' THEN
+                UPDATE cronjobs_queues q SET dropped = q.dropped + 1 WHERE q.name = wanted_queue;
+                RETURN QUERY SELECT NULL::bigint, false, NULL::text;
+                RETURN;
+            END IF;
+            RAISE EXCEPTION USING ERRCODE = 'CJ001',
+                MESSAGE = 'cronjobs_enqueue: queue "' || wanted_queue || '" is full (max_waiting '
+                    || most || '): nothing was written',
+                HINT = 'Enqueue again later, or raise max_waiting in the file.';
+        END IF;
         RETURN QUERY
             INSERT INTO cronjobs_jobs (job_type, payload, meta, queue, priority, run_at, idempotency_key,
-                                       concurrency_key, max_attempts, timeout_s)
-            VALUES ($1, coalesce($2, '{}'), coalesce($11, '{}'), coalesce($5, 'default'), coalesce($6, 5),
-                    coalesce($3, statement_timestamp() + coalesce($4, interval '0')), given, $8, $9, $10)
+                                       concurrency_key, max_attempts, timeout_s, enqueued_by)
+            VALUES ($1, coalesce($2, '{}'), coalesce($11, '{}'), wanted_queue, coalesce($6, 5),
+                    coalesce($3, statement_timestamp() + coalesce($4, interval '0')), given, $8, $9, $10,
+                    coalesce($12, concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))))
             ON CONFLICT (idempotency_key) DO NOTHING
             RETURNING cronjobs_jobs.id, true, cronjobs_jobs.status;
         IF FOUND THEN

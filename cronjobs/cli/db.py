@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
+from dataclasses import replace as replaced
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from cronjobs.cli.ours import operator
 from cronjobs.cli.setting import (
     ConfigOption,
     JsonOption,
@@ -17,8 +22,17 @@ from cronjobs.cli.setting import (
     echo_json,
     load_settings,
     open_database,
+    require_tables,
 )
+from cronjobs.cli.show import counted
 from cronjobs.database import Address, parse_url
+from cronjobs.errors import UsageError
+
+if TYPE_CHECKING:
+    from cronjobs.copying import Report
+    from cronjobs.grants import Role
+
+ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
 
 app = typer.Typer(no_args_is_help=True, help="The tables in the jobs database: make, compare, hand over.")
 
@@ -117,20 +131,113 @@ def sql(
 
 
 @app.command()
+def grants(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--role",
+            metavar="KIND=NAME",
+            help="Only these, e.g. run=app_jobs; kinds: migrate, run, enqueue, read. Else all, as cronjobs_KIND.",
+        ),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="Where the tables are; no database is asked then.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help='Enqueuers may also use on_conflict="replace": change jobs not begun.')
+    ] = False,
+) -> None:
+    """Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.
+
+    cronjobs db grants | psql …: harmless to repeat, and due again after an upgrade. Roles that are missing are made
+    without a login: grant them to your users, GRANT cronjobs_run TO app.
+    """
+    from cronjobs.grants import Wanted, statements
+
+    names = _names(role or [])
+    echo(statements(Wanted(schema or _home(ctx, config, database_url), names, replace)))
+
+
+@app.command()
+def copy(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="The new database, PostgreSQL; else the configured one.")
+    ] = None,
+    old: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
+    ] = None,
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="SPAN", help="Wait, at most so long, for what runs: 60s.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
+
+    The old side is closed first: its ticks end with a sentence that names the new one. Then all goes over in one
+    transaction, or nothing. Run it again for what was enqueued on the old side meanwhile: nothing is doubled. The way
+    back, as long as the new side has not been used: cronjobs db adopt on the old one.
+    """
+    from cronjobs import copying
+    from cronjobs.cli.batches import Progress
+    from cronjobs.cli.given import span
+
+    if (to is None) == (old is None):
+        raise UsageError(
+            "say where to, --to postgresql://…, or, once that is the configured database, --from sqlite:///…"
+        )
+    patience = None if wait is None else span(wait, "--wait")
+    settings = load_settings(ctx, config, database_url)
+    here, there = (replaced(settings, database=url) if url else settings for url in (old, to))
+    file = parse_url(here.database)
+    if file.is_sqlite and not Path(str(file.url.database)).exists():
+        raise UsageError(f"there is no database {file} to copy from")
+    source, target = open_database(here), open_database(there)
+    try:
+        if source.is_sqlite:
+            require_tables(source)
+        with Progress() as line:
+            report = copying.copy(
+                source,
+                target,
+                settings,
+                actor=operator(),
+                wait=patience,
+                progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
+            )
+    finally:
+        source.close()
+        target.close()
+    for sentence in report.odd[:ODD_SHOWN]:
+        complain(sentence)
+    if len(report.odd) > ODD_SHOWN:
+        complain(f"… and {len(report.odd) - ODD_SHOWN} more")
+    if as_json:
+        echo_json({"from": str(source.address), "to": str(target.address)} | asdict(report))
+        return
+    for sentence in _copied(report, str(target.address)):
+        echo(sentence)
+
+
+@app.command()
 def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None) -> None:
     """Give the database to the configuration's project and environment.
 
-    For a copy that was restored elsewhere, or a project that changed its name: until then nothing of it is claimed.
+    For a copy that was restored elsewhere, a project that changed its name, or a database that "db copy" closed: until
+    then nothing of it is claimed.
     Think before you adopt a copy of production: its waiting jobs will run here. It is written to the audit trail.
     """
-    from cronjobs.store import meta
+    from cronjobs.copying import reopen
 
     settings = load_settings(ctx, config, database_url)
     database = open_database(settings)
     try:
-        with database.write() as connection:
-            meta.require_schema(connection)
-            before = meta.adopt(connection, settings.project, settings.environment, actor())
+        before = reopen(database, settings.project, settings.environment, actor())
     finally:
         database.close()
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
@@ -148,6 +255,49 @@ def _address(
         case None:
             settings = load_settings(ctx, config, database_url)
             return parse_url(settings.database, schema or settings.schema)
+
+
+def _copied(report: Report, where: str) -> Iterator[str]:
+    if report.late:
+        came = report.copied["cronjobs_jobs"]
+        yield f"late from the old side: {counted(came, 'job')}" + (
+            f", {report.known:,} known here" * bool(report.known)
+        )
+    else:
+        yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)
+        yield f"the old side is closed; name {where} in the configuration, wherever one ticks or enqueues"
+    if report.left:
+        yield f"enqueued on the old side meanwhile: {counted(report.left, 'job')}: run this again"
+
+
+def _names(given: list[str]) -> dict[Role, str]:
+    """Kinds of roles and the names to give rights to; nothing given: each under its own."""
+    from cronjobs.grants import DEFAULT_NAMES, Role
+
+    names: dict[Role, str] = {}
+    for pair in given:
+        kind, _, name = pair.partition("=")
+        if kind not in list(Role) or not name:
+            raise UsageError(f'--role "{pair}" is not KIND=NAME: kinds are {", ".join(Role)}, e.g. --role run=app_jobs')
+        names[Role(kind)] = name
+    return names or dict(DEFAULT_NAMES)
+
+
+def _home(ctx: typer.Context, config: ConfigOption, database_url: UrlOption) -> str:
+    """The schema that the tables are in, or would be made in."""
+    from cronjobs import migrations
+
+    settings = load_settings(ctx, config, database_url)
+    address = parse_url(settings.database, settings.schema)
+    if address.is_sqlite:
+        raise UsageError("SQLite knows no roles: who may read and write its file may do everything")
+    if address.schema is not None:
+        return address.schema
+    database = open_database(settings)
+    try:
+        return migrations.home(database)
+    finally:
+        database.close()
 
 
 def _name(project: str, environment: str) -> str:

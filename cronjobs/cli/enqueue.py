@@ -46,6 +46,10 @@ def enqueue(
     meta: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="A string to hand along, as trace=abc; repeatable.")
     ] = None,
+    wait: Annotated[
+        str,
+        typer.Option(metavar="SPAN", help="How long to wait for room, if its queue is full and says on_full: wait."),
+    ] = "30s",
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Do not import handlers to see whether TYPE is known.")
     ] = False,
@@ -54,16 +58,20 @@ def enqueue(
     """Enqueue one job; a tick runs it when it is due.
 
     The job is written first. Then handlers are imported, and a TYPE or payload that no handler here fits is warned
-    about: another host may know it, so that is no error.
+    about: another host may know it, so that is no error. A full queue (max_waiting in the file) refuses the job, drops
+    it, which is said and counted, or lets the command wait.
 
-    Exit codes: 0 enqueued, or there already; 2 refused, nothing was written; 3 configuration; 4 database.
+    Exit codes: 0 enqueued, there already, or dropped as its queue says; 1 its queue is full; 2 refused; in both nothing
+    was written; 3 configuration; 4 database.
     """
     from cronjobs.cli import given
     from cronjobs.cli.ours import operator, our_database
     from cronjobs.cli.run_due import leave
+    from cronjobs.clock import sleep
     from cronjobs.enqueueing import new_job, put_job
-    from cronjobs.errors import UsageError
+    from cronjobs.errors import QueueFull, UsageError
     from cronjobs.store.schedules import pauses_in_force
+    from cronjobs.writing import Patience
 
     arguments = given.payload(payload)
     if at is not None and delay is not None:
@@ -73,13 +81,13 @@ def enqueue(
             raise UsageError(f"{option} is empty: is its variable set?")
     with our_database(ctx, config, database_url) as (settings, database):
         run_at = None if at is None else given.instant(at, settings.timezone, "--at")
-        wait = None if delay is None else given.span(delay, "--in")
+        later = None if delay is None else given.span(delay, "--in")
         limit = None if timeout is None else given.span(timeout, "--timeout", above_zero=True)
         new = new_job(
             job_type,
             arguments,
             run_at=run_at,
-            delay=wait,
+            delay=later,
             queue=queue,
             priority=priority,
             idempotency_key=idempotency_key,
@@ -88,18 +96,26 @@ def enqueue(
             timeout=limit,
             meta=given.pairs(meta or [], "--meta"),
         )
-        with database.write() as connection:
-            new = replace(new, enqueued_by=f"cli:{operator()}")
-            put = put_job(connection, new, cast("OnConflict", on_conflict))
-            paused = [
-                pause
-                for pause in pauses_in_force(connection)
-                if (pause.scope, pause.name) in (("all", ""), ("queue", queue))
-            ]
+        new = replace(new, enqueued_by=f"cli:{operator()}")
+        patience = Patience(given.span(wait, "--wait"))
+        while True:
+            try:
+                with database.write() as connection:
+                    put = put_job(connection, new, cast("OnConflict", on_conflict))
+                    paused = [
+                        pause
+                        for pause in pauses_in_force(connection)
+                        if (pause.scope, pause.name) in (("all", ""), ("queue", queue))
+                    ]
+                break
+            except QueueFull as full:
+                sleep(patience.pause_s(full))
     if as_json:
-        echo_json({"id": put.id, "new": put.new, "status": str(put.status)})
+        echo_json({"id": put.id, "new": put.new, "status": put.status})
+    elif put.id is None:
+        echo(f'dropped: queue "{queue}" is full, and on_full is drop')
     elif put.new or put.replaced:
-        echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, wait, settings)}")
+        echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings)}")
     else:
         echo(f"job {put.id} was there already ({put.status})")
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
@@ -108,19 +124,19 @@ def enqueue(
         complain(f'its key is spent; to have it run again: "cronjobs jobs retry {put.id}"')
     if (put.new or put.replaced) and paused:
         complain(f"it waits: {'everything' if paused[0].scope == 'all' else 'its queue'} is paused")
-    if (put.new or put.replaced) and not no_import:
+    if put.id is not None and (put.new or put.replaced) and not no_import:
         _warn(settings, job_type, arguments, put.id)
     leave(0, stuck=False)
 
 
-def _due(run_at: datetime | None, wait: timedelta | None, settings: Settings) -> str:
+def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -> str:
     from zoneinfo import ZoneInfo
 
     from cronjobs.model import duration_text
 
     if run_at is not None:
         return run_at.astimezone(ZoneInfo(settings.timezone)).isoformat()
-    return f"in {duration_text(wait)}" if wait else "now"
+    return f"in {duration_text(later)}" if later else "now"
 
 
 def _warn(settings: Settings, job_type: str, arguments: dict[str, Any], job_id: int) -> None:

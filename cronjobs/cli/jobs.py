@@ -273,7 +273,7 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
         ("queue", f"{safe(job['queue'])}, priority {job['priority']}"),
         ("timeout", f"{job['timeout_s']:g} s" if job["timeout_s"] else ""),
         ("key", safe(job["idempotency_key"])),
-        ("alone by", safe(job["concurrency_key"])),
+        ("counts as", safe(job["concurrency_key"])),
         ("payload", _json_text(job["payload"], room)),
         ("meta", _json_text(job["meta"], room) if job["meta"] != {} else ""),
         ("result", _json_text(job["result"], room) if job["result"] is not None else ""),

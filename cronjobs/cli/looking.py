@@ -118,6 +118,10 @@ def _status_object(health: Health, found: Sequence[Trouble], settings: Settings,
             "late": health.total("late"),
             "failed": health.total("failed"),
             "oldest_due_at": health.oldest_due_at,
+            "limited": [
+                {"prefix": limit.prefix, "most": limit.most, "each": limit.each, "waiting": count}
+                for limit, count in health.limited.items()
+            ],
             "queues": [{"queue": name} | vars(queue) for name, queue in health.queues.items()],
         },
         "unresolved": [{"job_type": name, "waiting": count} for name, count in health.unresolved.items()],
@@ -224,7 +228,7 @@ def _running_lines(health: Health, settings: Settings, types: JobTypes, times: T
 def _waiting_lines(health: Health, times: Times) -> list[str]:
     due, future, late, failed = (health.total(what) for what in ("due", "future", "late", "failed"))
     if not due + future:
-        return ["nothing"]
+        return ["nothing", *_cap_lines(health)]
     parts = [f"{due:,} due", f"{future:,} in the future"]
     if failed:
         parts.append(f"{failed:,} of these failed before")
@@ -236,7 +240,23 @@ def _waiting_lines(health: Health, times: Times) -> list[str]:
     if paused:
         count = sum(health.queues[name].due for name in paused)
         lines.append(f"{count:,} due in paused queues: {safe(', '.join(paused), 60)}")
+    lines += _cap_lines(health)
+    lines += first([f"{count:,} due: {safe(limit.reached, 120)}" for limit, count in health.limited.items()], 4)
     return lines
+
+
+def _cap_lines(health: Health) -> list[str]:
+    lines = []
+    for name, queue in health.queues.items():
+        parts = []
+        if queue.max_waiting is not None:
+            held = f"{queue.waiting:,} of at most {queue.max_waiting:,}, then {queue.on_full}"
+            parts.append(coloured(held, "yellow") if queue.full else held)
+        if queue.dropped:
+            parts.append(f"{queue.dropped:,} dropped so far")
+        if parts:
+            lines.append(f"queue {safe(name, 40)}: {'; '.join(parts)}")
+    return first(lines, 6)
 
 
 def _pause_text(pause: Mapping[str, Any], times: Times) -> str:

@@ -36,7 +36,8 @@ def run(
     It is recorded like any attempt. Of a TYPE or SCHEDULE a new job is made (a schedule's with its payload, due now),
     with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed. A
     waiting job named by its ID is run whether it is due or not; if it fails it retries as usual, and after Ctrl-C it
-    waits as before. Python handlers have no time limit here, commands have theirs. A pause does not stop it.
+    waits as before. Python handlers have no time limit here, commands have theirs. A pause does not stop it, a
+    limit in the file (limits:) does.
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
@@ -57,7 +58,9 @@ def run(
         if _is_id(target) and not schedule:
             _refuse_payload(arguments)
             try:
-                job = begin_existing(database, _number(target), known, locked_by=locked_by, lease=lease)
+                job = begin_existing(
+                    database, _number(target), known, locked_by=locked_by, lease=lease, limits=settings.limits
+                )
             except UnknownType:
                 _tell_faults(known, streams)
                 raise

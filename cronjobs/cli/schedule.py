@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from cronjobs.database import Database
+    from cronjobs.pressure import Cap
     from cronjobs.settings import Settings
     from cronjobs.store.schedules import StoredSchedule
     from cronjobs.sync import Plan
@@ -49,7 +50,7 @@ def sync(
 
     A tick does the same by itself when a host's file is new. First everything that is due under the old definitions
     is settled; jobs that are made already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
-    ">" for one with a new name, "-" for one that no longer fires.
+    ">" for one with a new name, "-" for one that no longer fires, and "~" for a queue whose cap changes.
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
     """
@@ -59,8 +60,9 @@ def sync(
     from cronjobs.log import Log
 
     if plan:
-        settings, stored = _look(ctx, config, database_url)
+        settings, stored, caps = _look(ctx, config, database_url)
         todo = core.plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
+        todo = core.with_caps(todo, caps, settings)
         applied = False
     else:
         with our_database(ctx, config, database_url, adopt=True) as (settings, database):
@@ -79,6 +81,7 @@ def sync(
     changes = {name: _changes(settings, stored[was.get(name, name)].definition, name) for name in todo.change}
     if as_json:
         facts = {"add": todo.add, "change": changes, "remove": todo.remove, "rename": renamed(todo), "refused": refused}
+        facts |= {"cap": [vars(cap) for cap in todo.cap], "uncap": todo.uncap}
         echo_json({"applied": applied} | facts | {"problems": [str(problem) for problem in settings.problems]})
     else:
         _print_plan(settings, todo, changes)
@@ -87,7 +90,10 @@ def sync(
     if refused:
         complain(refused)
     elif not plan and not applied:
-        complain("another tick is settling what was due under the old definitions: nothing was changed, try again")
+        complain(
+            "a tick is settling what was due under the old definitions, or an open transaction holds a capped queue: "
+            "nothing was changed, try again"
+        )
     if refused or not (plan or applied):
         raise typer.Exit(1)
     if todo.empty and not as_json:
@@ -96,15 +102,18 @@ def sync(
         raise typer.Exit(3)
 
 
-def _look(ctx: typer.Context, config: Path | None, url: str | None) -> tuple[Settings, dict[str, StoredSchedule]]:
+def _look(
+    ctx: typer.Context, config: Path | None, url: str | None
+) -> tuple[Settings, dict[str, StoredSchedule], dict[str, Cap]]:
     """The settings and what is in force, without making so much as a file."""
     from cronjobs.errors import SchemaMissing
     from cronjobs.ownership import is_ours
+    from cronjobs.store import queues
     from cronjobs.store.meta import require_schema
 
     settings = load_settings(ctx, config, url)
     if settings.database.startswith("sqlite") and not _sqlite_file(settings).exists():
-        return settings, {}
+        return settings, {}, {}
     database = open_database(settings)
     try:
         with database.read() as connection:
@@ -113,9 +122,10 @@ def _look(ctx: typer.Context, config: Path | None, url: str | None) -> tuple[Set
             except SchemaMissing:
                 if not database.is_sqlite:
                     raise
-                return settings, {}
+                return settings, {}, {}
+            caps = queues.caps_in_force(connection)
         is_ours(settings, found.project, found.environment)
-        return settings, _stored(database)
+        return settings, _stored(database), caps
     finally:
         database.close()
 
@@ -155,6 +165,10 @@ def _print_plan(settings: Settings, todo: Plan, changes: Mapping[str, dict[str, 
         echo(coloured(f"~ {name}: {'; '.join(said)}", "yellow"))
     for name in todo.remove:
         echo(coloured(f"- {name}", "red"))
+    for cap in todo.cap:
+        echo(coloured(f"~ queue {cap}", "yellow"))
+    for name in todo.uncap:
+        echo(coloured(f"~ queue {name}: no cap", "yellow"))
 
 
 def _change(key: str, value: Any) -> str:
@@ -193,6 +207,8 @@ QueueOption = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
 ]
 
+WhyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever finds it.", show_default=False)]
+
 
 def pause(
     ctx: typer.Context,
@@ -207,7 +223,7 @@ def pause(
     span: Annotated[
         str | None, typer.Option("--for", metavar="SPAN", help="Ends by itself: 1h.", show_default=False)
     ] = None,
-    why: Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever finds it.", show_default=False)] = None,
+    why: WhyOption = None,
     wait: Annotated[
         str | None,
         typer.Option(
@@ -231,10 +247,9 @@ def pause(
     from cronjobs.errors import UsageError
     from cronjobs.store import schedules as store
     from cronjobs.store.sql import database_now
-    from cronjobs.text import clean, one_line
 
     scope, name = _scope(everything, queue, schedule)
-    reason = one_line(clean(why), 500) if why and why.strip() else None
+    reason = _reason(why)
     patience = None if wait is None else given.span(wait, "--wait")
     if patience is not None and scope == "schedule":
         raise UsageError("--wait is for --all and --queue: jobs that a schedule made already run, paused or not")
@@ -261,6 +276,7 @@ def resume(
     database_url: UrlOption = None,
     everything: AllOption = False,
     queue: QueueOption = None,
+    why: WhyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take a pause off again: the one of --all, of a queue, or of a schedule; others stay.
@@ -282,9 +298,15 @@ def resume(
             was_on = any((found.scope, found.name) == (scope, name) for found in store.pauses_in_force(connection))
             store.resume(connection, scope=scope, name=name)  # also one whose time is over
             if was_on:
-                _record(connection, "resume", scope, name, why=None, until=None, now=now)
+                _record(connection, "resume", scope, name, why=_reason(why), until=None, now=now)
         complain(f"resumed: {_what(scope, name)}" if was_on else f"{_what(scope, name)}: was not paused, nothing to do")
         _print_in_force(database, settings, as_json)
+
+
+def _reason(why: str | None) -> str | None:
+    from cronjobs.text import clean, one_line
+
+    return one_line(clean(why), 500) if why and why.strip() else None
 
 
 def _scope(everything: bool, queue: str | None, schedule: str | None) -> tuple[str, str]:

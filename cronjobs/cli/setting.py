@@ -86,12 +86,9 @@ def require_tables(database: Database) -> None:
 
 def actor() -> str:
     """Who is at the keyboard, for the audit trail."""
-    import getpass
+    from cronjobs.caller import os_user
 
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return f"uid {os.getuid()}"
+    return os_user()
 
 
 def echo(text: str) -> None:

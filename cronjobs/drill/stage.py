@@ -161,7 +161,9 @@ class Stage:
     def enqueue(self, job_type: str, *, timeout_s: float | None = None) -> int:
         """Enqueue a job that goes before all others; *timeout_s* None: its type's."""
         with self.database.write() as connection:
-            return enqueue(connection, job_type, priority=0, timeout=timeout_s).id
+            job_id = enqueue(connection, job_type, priority=0, timeout=timeout_s).id
+        assert job_id is not None  # its queue has no cap
+        return job_id
 
     def held_by(self, tick: Tick) -> set[int]:
         holders = self.look(store.leases)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.limits import Candidate, Limit, choose, closed, full, reached
 from cronjobs.model import Job
+from cronjobs.store.limits import full_parameters, judge_alone, running_by_key
 from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group_value, is_postgresql, run
 
 
@@ -34,11 +36,17 @@ define(
     open_branch="""
       b.queue IS NOT NULL AND (CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}""",
     eligible="""
-      j.queue = b.queue AND j.priority = b.priority AND j.{waiting} AND j.run_at <= {now}
+      {in_branch} AND j.{waiting} AND j.run_at <= {now}
       AND ((j.timeout_s IS NULL AND j.job_type {among_fitting})
         OR (j.timeout_s IS NOT NULL AND (j.timeout_s <= :remaining OR j.timeout_s > :longest)
             AND j.job_type {among_known}))
       AND (j.schedule IS NULL OR {in_turn})""",
+    # By values: of a joined row SQLite does not know that there is one only, and would sort all that is due.
+    in_branch=lambda postgresql: (
+        "j.queue = b.queue AND j.priority = b.priority"
+        if postgresql
+        else "j.queue = :branch_queue AND j.priority = :branch_priority"
+    ),
     # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one. Only
     # the oldest unfinished one can be claimed, so two runners can never disagree about which; jobs of a schedule are
     # made under the lock of its row, so a smaller id cannot turn up later.
@@ -75,6 +83,7 @@ class Admission:
     ``known``: the job types it can run; ``fitting``: those whose own time-out suits it; a row's timeout_s is to be at
     most ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``careful`` types, and of those that a
     runner died with, only what begins at once is taken, ``free`` jobs: nothing of them is to be lost unbegun.
+    ``limits`` hold over all runners together.
     """
 
     known: Collection[str]
@@ -84,12 +93,19 @@ class Admission:
     queue: str | None = None
     careful: Collection[str] = ()
     free: int = 1_000_000
+    limits: Sequence[Limit] = ()
 
 
-def claim(
-    connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: Admission
-) -> tuple[datetime, list[Job]]:
-    """Lease up to *limit* due jobs for *locked_by*; return the database's now and the jobs in the order to run them.
+class Claim(NamedTuple):
+    """The database's now, and the jobs in the order to run them. ``unseen``: more may be due that was not looked at."""
+
+    now: datetime
+    jobs: list[Job]
+    unseen: bool = False
+
+
+def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: Admission) -> Claim:
+    """Lease up to *limit* due jobs for *locked_by*.
 
     Order is (priority, run_at, id). Rows that others hold locked are passed over, so nobody waits for anybody.
     """
@@ -103,31 +119,39 @@ def claim(
         "careful": group_value(connection, sorted(admission.careful)),
     }
     lease_parameters = {"locked_by": locked_by, "lease_s": lease.total_seconds()}
-    if is_postgresql(connection):
+    unseen = False
+    if admission.limits:
+        ids, unseen = _choose(connection, parameters, admission)
+        rows = _take(connection, ids, lease_parameters)
+    elif is_postgresql(connection):
         rows = run(connection, CLAIM_POSTGRESQL, free=admission.free, **parameters, **lease_parameters).all()
     else:
         rows = _claim_sqlite(connection, parameters, admission.free, lease_parameters)
     if not rows:
-        return database_now(connection), []
+        return Claim(database_now(connection), [], unseen)
     jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
-    return rows[0].now, jobs
+    return Claim(rows[0].now, jobs, unseen)
 
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and pass the limit
 # (bug 15715). The lateral subquery with the lock is drawn from row by row, best branch first, so that no more is locked
 # than taken, and a row that somebody holds costs one step to the next instead of an empty hand. A job to be careful
 # with ends the row of those taken ahead: it waits until it is among the first, and those behind it wait with it.
-CLAIM_POSTGRESQL: Final = """
+PICKED_POSTGRESQL: Final = """
   WITH RECURSIVE {branches},
   head AS MATERIALIZED (
     SELECT b.queue, b.priority FROM branch b
     CROSS JOIN LATERAL (SELECT j.run_at, j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT 1) h
     WHERE {open_branch} ORDER BY b.priority, h.run_at, h.id),
   picked AS MATERIALIZED (
-    SELECT c.id, c.careful FROM head b
+    SELECT c.id, c.careful, c.concurrency_key FROM head b
     CROSS JOIN LATERAL (
-      SELECT j.id, {with_care} AS careful FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c
-    LIMIT :limit),
+      SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
+      WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c
+    LIMIT :limit)"""
+CLAIM_POSTGRESQL: Final = (
+    PICKED_POSTGRESQL
+    + """,
   placed AS (SELECT id, careful, row_number() OVER () AS place FROM picked),
   taken AS (
     SELECT id FROM placed WHERE place <
@@ -136,49 +160,101 @@ CLAIM_POSTGRESQL: Final = """
     locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
   WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND j.{waiting}
   RETURNING {facts}, {now} AS now"""
+)
 
 
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], free: int, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
     # The writer is alone (BEGIN IMMEDIATE), so looking and taking can be several statements.
+    due = _due_sqlite(connection, parameters)
+    end = next((place for place, row in enumerate(due) if row.careful and place >= free), len(due))
+    return _take(connection, [row.id for row in due[:end]], lease_parameters)
+
+
+def _due_sqlite(connection: Connection, parameters: dict[str, Any], also: str = "") -> list[Row[Any]]:
+    """The first due rows in order, branch by branch, of those that the condition *also* admits."""
     branches = run(
         connection,
-        "WITH RECURSIVE {branches} SELECT b.queue, b.priority FROM branch b WHERE {open_branch}",
-        queue=parameters.pop("queue"),
+        """WITH RECURSIVE {branches} SELECT b.queue, b.priority FROM branch b WHERE {open_branch}
+           AND EXISTS (SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
+             AND j.run_at <= {now})""",
+        queue=parameters["queue"],
     ).all()
-    due: list[tuple[int, int, int, bool]] = []
+    others = {name: value for name, value in parameters.items() if name != "queue"}
+    due: list[Row[Any]] = []
     for branch in sorted(branches, key=lambda branch: branch.priority):
-        if len(due) == parameters["limit"] and branch.priority > due[-1][0]:
+        if len(due) == parameters["limit"] and branch.priority > due[-1].priority:
             break
         rows = run(
             connection,
-            """SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful FROM {jobs} j,
-               (SELECT :branch_queue AS queue, :branch_priority AS priority) b
-               WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit""",
+            "SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j "
+            "WHERE {eligible}" + also + " ORDER BY j.run_at, j.id LIMIT :limit",
             branch_queue=branch.queue,
             branch_priority=branch.priority,
-            **parameters,
+            **others,
         )
-        due = sorted([*due, *((row.priority, row.due_us, row.id, row.careful) for row in rows)])[: parameters["limit"]]
-    if not due:
+        due = sorted([*due, *rows], key=lambda row: (row.priority, row.due_us, row.id))[: parameters["limit"]]
+    return due
+
+
+def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
+    """Lease the waiting rows of these *ids*, which nobody else can take meanwhile."""
+    if not ids:
         return []
-    end = next((place for place, row in enumerate(due) if row[3] and place >= free), len(due))
-    ids = group_value(connection, [row[2] for row in due[:end]])
-    run(
-        connection,
-        """UPDATE {jobs} SET status = 'running', attempts = attempts + 1, locked_by = :locked_by,
-           locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
-           WHERE id IN (SELECT value FROM json_each(:ids)) AND {waiting}""",
-        ids=ids,
-        **lease_parameters,
-    )
-    return run(
-        connection,
-        """SELECT {facts}, {now} AS now FROM {jobs} j
-           WHERE j.id IN (SELECT value FROM json_each(:ids))""",
-        ids=ids,
-    ).all()
+    group = group_value(connection, list(ids))
+    if is_postgresql(connection):
+        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=group, **lease_parameters).all()
+    # SQLite's RETURNING knows no alias, and the facts are read by one.
+    run(connection, TAKE, ids=group, **lease_parameters)
+    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=group).all()
+
+
+TAKE: Final = """
+  UPDATE {jobs} AS j SET status = 'running', attempts = attempts + 1, locked_by = :locked_by,
+    locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
+  WHERE j.id {among_ids} AND j.{waiting}"""
+
+
+# --- claim under limits -----------------------------------------------------------------------------------------------
+
+ROUNDS: Final = 8  # of looking behind what is full, in one claim; the next one goes on
+BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
+LOOK_POSTGRESQL: Final = (
+    PICKED_POSTGRESQL.replace("{eligible}", "{eligible}" + BUT) + " SELECT id, careful, concurrency_key FROM picked"
+)
+
+
+def _choose(connection: Connection, parameters: dict[str, Any], admission: Admission) -> tuple[list[int], bool]:
+    """Ids to take under limits, their rows locked, in order; and whether more may be due that was not looked at."""
+    alone = judge_alone(connection)
+    limits = admission.limits if alone else closed(admission.limits)
+    running: Mapping[str, int] = running_by_key(connection) if alone else {}
+    taken: list[int] = []
+    for _ in range(ROUNDS):
+        # A key that is full hides nobody: those behind it are looked at again without it.
+        asked = parameters["limit"] - len(taken)
+        seen = _look(
+            connection, parameters | {"limit": asked}, full_parameters(connection, full(limits, running)), taken
+        )
+        choice = choose(seen, limits, running, before=len(taken), free=admission.free)
+        taken += choice.taken
+        running = choice.running
+        if choice.cut or len(seen) < asked or len(choice.taken) == asked:
+            return taken, not alone
+    return taken, True
+
+
+def _look(
+    connection: Connection, parameters: dict[str, Any], full: dict[str, str], taken: Sequence[int]
+) -> list[Candidate]:
+    """The first due jobs in order that are not *full* and not *taken*, their rows locked."""
+    parameters = parameters | full | {"ids": group_value(connection, list(taken))}
+    if is_postgresql(connection):
+        rows = run(connection, LOOK_POSTGRESQL, **parameters).all()
+    else:
+        rows = _due_sqlite(connection, parameters, BUT)
+    return [Candidate(row.id, row.concurrency_key, bool(row.careful)) for row in rows]
 
 
 def job_from(row: Row[Any]) -> Job:
@@ -193,24 +269,27 @@ def _strings(meta: Any) -> dict[str, str]:
     return {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
 
 
-def claim_one(connection: Connection, job_id: int, *, locked_by: str, lease: timedelta) -> Job | None:
-    """Lease one waiting job whatever its run_at says, for someone who named it; None when it is not free."""
+def claim_one(
+    connection: Connection, job_id: int, *, locked_by: str, lease: timedelta, limits: Sequence[Limit] = ()
+) -> Job | Limit | None:
+    """Lease one waiting job whatever its run_at says, for someone who named it.
+
+    Not leased: the limit that is reached, or None when somebody else has it. Waits for a moment for other claims under
+    limits. Raises DatabaseError.
+    """
+    if limits:
+        judge_alone(connection, wait=True)
     found = run(
         connection,
-        "SELECT j.id FROM {jobs} j WHERE j.id = :id AND j.{waiting} {lock}",
+        "SELECT j.id, j.concurrency_key FROM {jobs} j WHERE j.id = :id AND j.{waiting} {lock}",
         id=job_id,
     ).first()
     if found is None:
         return None
-    run(
-        connection,
-        """UPDATE {jobs} SET status = 'running', attempts = attempts + 1, locked_by = :locked_by,
-           locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL WHERE id = :id""",
-        id=job_id,
-        locked_by=locked_by,
-        lease_s=lease.total_seconds(),
-    )
-    return next(job for job in held_by(connection, locked_by) if job.id == job_id)
+    if limits and (limit := reached(limits, running_by_key(connection), found.concurrency_key)) is not None:
+        return limit
+    [row] = _take(connection, [job_id], {"locked_by": locked_by, "lease_s": lease.total_seconds()})
+    return job_from(row)
 
 
 def held_by(connection: Connection, locked_by: str) -> list[Job]:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from cronjobs.store.leases import Lease
-from cronjobs.store.sql import define, group_value, run
+from cronjobs.store.sql import define, run
 from cronjobs.tables import BadJson
 
 define(
-    # Waits, as SKIP LOCKED does not: whoever holds the row may be taking the job over just now. For as long as this
-    # transaction takes nobody can, and a renewal passes over the row and comes back.
-    wait_for_lock=lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
     wait_for_effect=lambda postgresql: "FOR NO KEY UPDATE OF e" if postgresql else "",
     # The attempt that began it has not ended: one attempt number is one claim.
     its_attempt="j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'",
     standing="""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
       WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END""",
 )
-
-_MINE: Final = "SELECT j.id FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id}"
 
 
 @dataclass(frozen=True)
@@ -39,19 +34,6 @@ class Record:
 
     def is_by(self, lease: Lease) -> bool:
         return (self.job_id, self.attempt) == (lease.job_id, lease.attempt)
-
-
-def hold(connection: Connection, lease: Lease) -> bool:
-    """Is the lease ours, and will be until this transaction ends?"""
-    return run(connection, _MINE + " {wait_for_lock}", rows=_rows(connection, lease)).first() is not None
-
-
-def is_held(connection: Connection, lease: Lease) -> bool:
-    return run(connection, _MINE, rows=_rows(connection, lease)).first() is not None
-
-
-def _rows(connection: Connection, lease: Lease) -> str:
-    return group_value(connection, [lease.row()])
 
 
 # --- the beginning ----------------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from cronjobs.caller import caller
 from cronjobs.model import Status
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import after_now, among, define, group, group_value, run
+from cronjobs.store.sql import after_now, among, define, group, group_value, is_postgresql, run
 from cronjobs.tables import jobs
 
 _COLUMNS: Final = {
@@ -37,13 +38,17 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 define(
     new_rows=group("rows", _COLUMNS),
     among_keys=among("keys"),
-    # What the column's default says, for those who name nobody.
+    # What the column's default says, for those who name nobody. SQLite knows nobody, and is told.
     caller=lambda postgresql: (
-        "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))" if postgresql else "NULL"
+        "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
+        if postgresql
+        else ":caller_"
     ),
     # PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does.
+    # A subquery for its value, not NOT EXISTS: that is planned as a join, and where statistics say that the table is
+    # empty, as a loop over all of it for each row.
     not_there=lambda postgresql: (
-        "NOT EXISTS (SELECT FROM {jobs} j WHERE j.idempotency_key = r.idempotency_key)" if postgresql else "true"
+        "(SELECT j.id FROM {jobs} j WHERE j.idempotency_key = r.idempotency_key) IS NULL" if postgresql else "true"
     ),
     due_at="coalesce(r.run_at, {due_after})",
     due_after=after_now("coalesce(r.delay_s, 0)"),
@@ -54,15 +59,19 @@ define(
 # INSERT and UPDATE are the first words wherever that can be: by them Python's sqlite3 knows, in its old way of
 # handling transactions, that it has to open one. PostgreSQL counts ids in the order of such a SELECT.
 # https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
-INSERT: Final = """
+_INSERT: Final = """
   INSERT INTO {jobs} (job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
                       idempotency_key, concurrency_key, schedule, scheduled_for, enqueued_by)
   SELECT r.job_type, CAST(r.payload AS {json_type}), CAST(r.meta AS {json_type}), r.queue, r.priority, {due_at}, {now},
          r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, r.schedule, r.scheduled_for,
          coalesce(r.enqueued_by, {caller})
-  FROM {new_rows} r WHERE {not_there} ORDER BY r.n
+  FROM {new_rows} r WHERE {not_there}"""
+_RETURNING: Final = """ ORDER BY r.n
   ON CONFLICT (idempotency_key) DO NOTHING
   RETURNING id, idempotency_key"""
+INSERT: Final = _INSERT + _RETURNING
+# Of rows for one queue: it is asked once, not for each of them.
+INSERT_WITHOUT_CAP: Final = _INSERT + " AND NOT {is_capped}" + _RETURNING
 
 _REPLACED: Final = """
   job_type = r.job_type, payload = CAST(r.payload AS {json_type}), meta = CAST(r.meta AS {json_type}),
@@ -85,7 +94,7 @@ REPLACE_POSTGRESQL: Final = f"""
   RETURNING j.idempotency_key"""
 
 LOOK: Final = """
-  SELECT j.id, j.status, j.idempotency_key, CASE WHEN {not_started} THEN 1 ELSE 0 END AS not_started
+  SELECT j.id, j.status, j.queue, j.idempotency_key, CASE WHEN {not_started} THEN 1 ELSE 0 END AS not_started
   FROM {jobs} j WHERE j.idempotency_key {among_keys}"""
 
 
@@ -109,67 +118,67 @@ class NewJob:
     enqueued_by: str | None = None
 
 
-class Put(NamedTuple):
-    """A row that is in the table now. ``held``: it should be replaced, and somebody else holds it locked."""
+class There(NamedTuple):
+    """A row that has a key already. ``not_started``: no runner has had it, so it may be replaced."""
 
     id: int
-    new: bool
     status: Status
-    replaced: bool = False
-    held: bool = False
+    queue: str
+    not_started: bool
 
 
 def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
-    """Insert *job*; return its id, whether it is new, and its status. A key that is spent writes nothing."""
-    [put] = put_jobs(connection, [row_of(job)])
-    assert put is not None, "a key that comes and goes"
-    return put.id, put.new, put.status
+    """Insert *job* whatever its queue holds; return its id, whether it is new, and its status."""
+    row = row_of(job)
+    [job_id] = insert_rows(connection, [row], into_capped=True)
+    if job_id is not None:
+        return job_id, True, Status.QUEUED
+    [there] = look(connection, [row]).values()
+    return there.id, False, there.status
 
 
-def put_jobs(connection: Connection, rows: Sequence[dict[str, Any]], *, replace: bool = False) -> list[Put | None]:
-    """Insert jobs (of ``row_of``) of distinct keys in one statement; say what is in the table for each, in order.
+def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_capped: bool) -> list[int | None]:
+    """Insert jobs (of ``row_of``) of distinct keys in one statement; the new ids in order.
 
-    Where a key is spent nothing is written, and the existing row is told: never an error that would spoil the caller's
-    transaction. *replace*: one that no runner has had becomes the new job. It waits only for an open transaction that
-    inserts or deletes the same key, as a unique key must. None: that row was deleted in between; try again.
+    None: nothing is written, as the key is spent (never an error that would spoil the caller's transaction), or, unless
+    *into_capped*, as the queue is capped; then the rows are all for one queue. It waits only for an open transaction
+    that inserts or deletes the same key, as a unique key must.
     """
-    if not rows:
-        return []
     for n, row in enumerate(rows):
         row["n"] = n
-    made = run(connection, INSERT, rows=group_value(connection, rows)).all()
-    found = {row.idempotency_key: Put(row.id, True, Status.QUEUED) for row in made if row.idempotency_key is not None}
-    unkeyed = iter(sorted(row.id for row in made if row.idempotency_key is None))  # ids rise in the order of the rows
-    spent = [row for row in rows if "idempotency_key" in row and row["idempotency_key"] not in found]
-    if spent:
-        replaced = _replace(connection, spent) if replace else set()
-        found |= {
-            row.idempotency_key: Put(
-                row.id,
-                False,
-                Status(row.status),
-                replaced=row.idempotency_key in replaced,
-                held=replace and bool(row.not_started) and row.idempotency_key not in replaced,
-            )
-            for row in run(connection, LOOK, keys=_keys(spent)).all()
-        }
-    return [
-        found.get(row["idempotency_key"]) if "idempotency_key" in row else Put(next(unkeyed), True, Status.QUEUED)
-        for row in rows
-    ]
+    parameters = {"rows": group_value(connection, rows)} | _caller(connection)
+    if not into_capped:
+        parameters["queue"] = rows[0]["queue"]
+    made = run(connection, INSERT if into_capped else INSERT_WITHOUT_CAP, **parameters).all()
+    by_key = {row.idempotency_key: row.id for row in made if row.idempotency_key is not None}
+    unkeyed = sorted(row.id for row in made if row.idempotency_key is None)  # ids rise in the order of the rows
+    places = iter(unkeyed)
+    return [by_key.get(row["idempotency_key"]) if "idempotency_key" in row else next(places, None) for row in rows]
 
 
-def _replace(connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
-    """Make the waiting rows of these keys the new ones; return the keys where that was done."""
-    parameters = {"rows": group_value(connection, rows)}
+def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, There]:
+    """What is in the table for the keys of *rows*."""
+    return {
+        row.idempotency_key: There(row.id, Status(row.status), row.queue, bool(row.not_started))
+        for row in run(connection, LOOK, keys=_keys(rows)).all()
+    }
+
+
+def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Make the rows of these keys that no runner has had the new ones; return the keys where that was done."""
+    parameters = {"rows": group_value(connection, rows)} | _caller(connection)
     statement = REPLACE_SQLITE
-    if connection.dialect.name == "postgresql":
+    if is_postgresql(connection):
         statement = REPLACE_POSTGRESQL
         parameters["keys"] = _keys(rows)
     return {row.idempotency_key for row in run(connection, statement, **parameters).all()}
 
 
-def _keys(rows: list[dict[str, Any]]) -> str:
+def _caller(connection: Connection) -> dict[str, str]:
+    return {} if is_postgresql(connection) else {"caller_": caller()}
+
+
+def _keys(rows: Sequence[dict[str, Any]]) -> str:
     return json.dumps([row["idempotency_key"] for row in rows])
 
 

@@ -135,7 +135,8 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
         connection,
         """
         SELECT j.id, j.job_type, j.queue, j.status, j.run_at, j.attempts, j.failures, j.losses, j.max_attempts,
-          j.timeout_s, j.locked_by, j.locked_until, j.idempotency_key, j.schedule, j.scheduled_for, j.last_error,
+          j.timeout_s, j.locked_by, j.locked_until, j.idempotency_key, j.concurrency_key, j.schedule, j.scheduled_for,
+          j.last_error,
           j.enqueued_by, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at
         FROM {jobs} j WHERE j.id {among_ids}""",
         ids=group_value(connection, list(job_ids)),

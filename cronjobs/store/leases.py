@@ -52,6 +52,9 @@ define(
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END""",
     status_after="CASE WHEN {called_off} THEN 'cancelled' ELSE o.status END",
+    # Waits, as SKIP LOCKED does not: whoever holds the row may be taking the job over just now. For as long as this
+    # transaction takes nobody can, and a renewal passes over the row and comes back.
+    wait_for_lock=lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
     ended_at=after_now("-o.ended_ago"),
     began_at=after_now("-o.ended_ago - o.duration"),
 )
@@ -74,22 +77,42 @@ class Lease:
 
 @dataclass(frozen=True)
 class Renewal:
-    """``lost`` are gone for good; what is in none of the sets was locked by someone else: try again next turn."""
+    """``lost`` are gone for good; what is in none of the sets was locked by someone else: try again next turn.
+
+    ``succeeded``: their attempts ended them in a transaction of their own (``finish_here``).
+    """
 
     renewed: frozenset[int]
     cancel_requested: frozenset[int]
     lost: frozenset[int]
+    succeeded: frozenset[int] = frozenset()
 
 
 def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> Renewal:
     """Renew by *lease* from the database's now; say which were renewed, asked to cancel, or lost."""
     renewed = _extend(connection, leases, lease)
     mine = {row.id: row.cancel_requested_at for row in _still_mine(connection, leases)}
+    gone = [held for held in leases if held.job_id not in mine]
+    ended = succeeded(connection, gone)
     return Renewal(
         renewed=frozenset(renewed),
         cancel_requested=frozenset(id_ for id_, requested_at in mine.items() if requested_at is not None),
-        lost=frozenset(held.job_id for held in leases if held.job_id not in mine),
+        lost=frozenset(held.job_id for held in gone) - ended,
+        succeeded=ended,
     )
+
+
+def hold(connection: Connection, lease: Lease) -> bool:
+    """Is the lease ours, and will be until this transaction ends?"""
+    rows = group_value(connection, [lease.row()])
+    return bool(run(connection, _MINE + " {wait_for_lock}", rows=rows).all())
+
+
+def is_held(connection: Connection, lease: Lease) -> bool:
+    return bool(run(connection, _MINE, rows=group_value(connection, [lease.row()])).all())
+
+
+_MINE: Final = "SELECT j.id FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id}"
 
 
 def _extend(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
@@ -181,11 +204,13 @@ class Written:
     """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by someone: try again.
 
     ``called_off``: those of ``written`` that are cancelled now, whatever was to become of them, and who asked and why.
+    ``succeeded``: those of ``written`` that their attempts had ended in a transaction of their own.
     """
 
     written: frozenset[int]
     lost: frozenset[int]
     called_off: Mapping[int, str] = field(default_factory=dict)
+    succeeded: frozenset[int] = frozenset()
 
 
 # A row may be in the history already: a time-out is recorded while its thread still runs. A result that came after all
@@ -252,6 +277,15 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     )
 
 
+def finish_here(connection: Connection, end: Finish) -> bool:
+    """Write an attempt's end as the last statement of a transaction that is the user's; False: its lease is gone.
+
+    It waits for the row, as a renewal may hold it just now, and then nobody can take the job over before this
+    transaction ends. *connection* may be a plain one (``store.plain``).
+    """
+    return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
+
+
 def _group(connection: Connection, finishes: Sequence[Finish]) -> str:
     return group_value(connection, [end.row() for end in finishes])
 
@@ -311,7 +345,9 @@ def adopt(
     """
     if is_postgresql(connection):
         # A statement of its own: within the next one the count would be of the snapshot from before the lock.
-        run(connection, "SELECT pg_advisory_xact_lock(hashtext('cronjobs long jobs'), hashtext(:host))", host=host)
+        # The table's own number: another project's schema in this database has long jobs of its own.
+        lock = "pg_advisory_xact_lock(hashtext('cronjobs long jobs ' || :host), hashint8(CAST(m.tableoid AS bigint)))"
+        run(connection, f"SELECT {lock} FROM {{meta}} m", host=host).all()
     run(
         connection,
         """
@@ -395,3 +431,32 @@ def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
         rows=_group(connection, finishes),
     )
     return set(rows.scalars())
+
+
+# --- what ended itself ------------------------------------------------------------------------------------------------
+
+
+def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]:
+    """Which of *leases* are gone because their own attempt recorded success: see ``finish_here``."""
+    if not leases:
+        return frozenset()
+    rows = run(
+        connection,
+        """
+        SELECT r.job_id FROM {lease_rows} AS o JOIN {job_runs} r
+        ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = 'succeeded'""",
+        rows=group_value(connection, [held.row() for held in leases]),
+    )
+    return frozenset(rows.scalars())
+
+
+def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
+    """Add what was printed and raised to the history of attempts that succeeded before they came to their end."""
+    run(
+        connection,
+        """UPDATE {job_runs} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
+             error_type = coalesce(o.error_type, r.error_type), traceback = coalesce(o.traceback, r.traceback)
+           FROM {finish_rows} AS o
+           WHERE r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = 'succeeded'""",
+        rows=_group(connection, ends),
+    )

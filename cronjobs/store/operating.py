@@ -206,6 +206,8 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
         JOIN pg_locks w ON w.virtualtransaction = r.virtualtransaction
         WHERE r.granted AND r.relation = CAST('{pauses}' AS regclass) AND r.mode = 'AccessShareLock'
           AND w.granted AND w.relation = CAST('{jobs}' AS regclass) AND w.mode = 'RowExclusiveLock'
-          AND r.pid <> pg_backend_pid()""",
+          AND r.pid <> pg_backend_pid()
+          -- a relation's number is its database's own: a copy of this one has the same
+          AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())""",
     )
     return frozenset(rows.scalars())

@@ -36,10 +36,16 @@ class PlainConnection:
     """Renders a statement for *dialect* and executes it on a new cursor of the caller's; never commits."""
 
     def __init__(
-        self, dialect: Dialect, new_cursor: Callable[[], Any], where: Callable[[], str], schema: str | None
+        self,
+        dialect: Dialect,
+        new_cursor: Callable[[], Any],
+        where: Callable[[], str],
+        schema: str | None,
+        in_transaction_now: Callable[[], bool] | None = None,
     ) -> None:
         self.dialect = dialect
         self.where = where
+        self.in_transaction_now = in_transaction_now  # of SQLite; PostgreSQL is asked by its own means
         self._new_cursor = new_cursor
         self._options = {} if schema is None else {"schema_translate_map": {None: schema}}
 
@@ -51,7 +57,9 @@ class PlainConnection:
         cursor = self._new_cursor()
         try:
             cursor.execute(text, tuple(parameters[name] for name in names))
-            row_of = _row_of(tuple(column[0] for column in cursor.description or ()))
+            if cursor.description is None:
+                return Answer([])
+            row_of = _row_of(tuple(column[0] for column in cursor.description))
             return Answer([row_of(_text(row)) for row in cursor.fetchall()])
         finally:
             cursor.close()
@@ -105,13 +113,25 @@ def plain_connection(target: Any, schema: str | None) -> Connection | None:
     """
     plain: PlainConnection | None = None
     if isinstance(target, sqlite3.Connection):
-        plain = PlainConnection(_SQLITE3, lambda: _sqlite_cursor(target), lambda: _sqlite_file(target), None)
+        plain = PlainConnection(
+            _SQLITE3,
+            lambda: _sqlite_cursor(target),
+            lambda: _sqlite_file(target),
+            None,
+            lambda: target.in_transaction,
+        )
     elif _is_psycopg(target):
         plain = PlainConnection(_PSYCOPG, lambda: _psycopg_cursor(target), lambda: _psycopg_place(target), schema)
     elif _is_django(target) and target.vendor in _DJANGO:
         dialect = _DJANGO[target.vendor]
         in_schema = schema if dialect is _PSYCOPG else None
-        plain = PlainConnection(dialect, target.cursor, lambda: _django_place(target), in_schema)
+        plain = PlainConnection(
+            dialect,
+            target.cursor,
+            lambda: _django_place(target),
+            in_schema,
+            lambda: bool(target.connection.in_transaction),
+        )
     return cast("Connection | None", plain)  # it has what run() asks of one
 
 
@@ -168,3 +188,17 @@ def _url(kind: str, user: Any, host: Any, port: Any, name: Any) -> str:
         query={"host": host} if by_socket else {},
     )
     return url.render_as_string(hide_password=True)
+
+
+def commits_by_itself(target: Any) -> bool:
+    """Whether each statement on *target* would be a transaction of its own, as it is now."""
+    if isinstance(target, sqlite3.Connection):
+        return not target.in_transaction and (
+            target.isolation_level is None or getattr(target, "autocommit", -1) is True
+        )
+    if _is_psycopg(target):
+        return bool(target.autocommit) and target.info.transaction_status.name == "IDLE"
+    if _is_django(target):
+        return not target.in_atomic_block and bool(target.get_autocommit())
+    connection = target.connection() if hasattr(target, "get_bind") else target
+    return str(connection.get_isolation_level()).upper() == "AUTOCOMMIT"

@@ -35,12 +35,26 @@ _fragments: dict[str, Fragment] = {
       branch(queue, priority) AS (
         SELECT * FROM (SELECT queue, priority FROM {jobs} WHERE {waiting} ORDER BY queue, priority LIMIT 1) AS best
         UNION ALL
-        SELECT (SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
+        SELECT {next_branch} FROM branch b WHERE b.queue IS NOT NULL
+      )""",
+    "next_branch": lambda postgresql: (
+        """
+               (SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
                 ORDER BY j.queue, j.priority LIMIT 1),
                (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
-                ORDER BY j.queue, j.priority LIMIT 1)
-        FROM branch b WHERE b.queue IS NOT NULL
-      )""",
+                ORDER BY j.queue, j.priority LIMIT 1)"""
+        if postgresql
+        # Of a comparison of rows SQLite takes only the first column to its index, and reads the whole queue.
+        else """
+               coalesce((SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND j.queue = b.queue
+                         AND j.priority > b.priority LIMIT 1),
+                        (SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND j.queue > b.queue
+                         ORDER BY j.queue LIMIT 1)),
+               coalesce((SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND j.queue = b.queue
+                         AND j.priority > b.priority ORDER BY j.priority LIMIT 1),
+                        (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND j.queue > b.queue
+                         ORDER BY j.queue, j.priority LIMIT 1))"""
+    ),
     "paused": """
       EXISTS (SELECT 1 FROM {pauses} p WHERE (p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue))
         AND (p.until IS NULL OR p.until > {now}))""",

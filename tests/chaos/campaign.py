@@ -499,6 +499,8 @@ def _on(plan: Plan, url: str, folder: Path, server: PostgresServer | None, limit
     database = Database(parse_url(url))
     try:
         migrations.upgrade(database)
+        with database.write() as connection:
+            connection.exec_driver_sql("CREATE TABLE booked (job_id bigint)")
     finally:
         database.close()
     return Campaign(plan, Ground(str(folder), url), server, limit_s).run()

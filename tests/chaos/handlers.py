@@ -75,6 +75,17 @@ def hopeless(ctx: Context, before_ms: int, after_ms: int) -> None:
     raise GiveUp("there is no such customer")
 
 
+@job("chaos.booked", timeout=TIMEOUT, retry=SOON)
+def booked(ctx: Context, before_ms: int, after_ms: int) -> None:
+    """Work in the jobs database, committed with the job's success: exactly once."""
+    say(ctx, "start")
+    spend(before_ms)
+    with ctx.transaction() as connection:
+        connection.exec_driver_sql(f"INSERT INTO booked (job_id) VALUES ({ctx.job_id})")
+        spend(after_ms)
+        say(ctx, "end")  # a kill from here on may come before the COMMIT, or after it
+
+
 # --- effects that are recorded ----------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,7 @@ class Evidence:
     jobs: Sequence[JobRow]
     runs: Sequence[RunRow]
     effects: Sequence[EffectRow] = ()
+    booked: Sequence[int] = ()  # jobs whose work in their transaction is committed, as often as it is
     events: Sequence[dict[str, Any]] = ()
 
 
@@ -76,15 +77,16 @@ def gather(database: Database, log: Path, plan: Plan, lines: Sequence[Line]) -> 
             EffectRow(key, state, attempt, None if at is None else at - ahead_s)
             for key, state, attempt, at in rows(f"key, state, attempt, {epoch}", "cronjobs_effects")
         ]
+        booked = [row.job_id for row in rows("job_id", "booked")]
     with log.open() as told:
         events = [json.loads(line) for line in told]
-    return Evidence(plan.jobs, lines, jobs, runs, effects, events)
+    return Evidence(plan.jobs, lines, jobs, runs, effects, booked, events)
 
 
 def judge(evidence: Evidence) -> tuple[dict[str, Any], list[str]]:
     """Return figures for the report, and what must not be; an empty list is the proof."""
     case = _Case(evidence)
-    for check in (_lost, _finished_twice, _left_running, _history, _beside, _keyed, _unkeyed, _freezes):
+    for check in (_lost, _finished_twice, _left_running, _history, _beside, _keyed, _unkeyed, _booked, _freezes):
         check(case)
     return case.figures, case.violations
 
@@ -170,6 +172,16 @@ class Freeze:
 
 
 # --- what must not be -------------------------------------------------------------------------------------------------
+
+
+def _booked(case: _Case) -> None:
+    """Work that is committed with its job's success is there exactly once."""
+    keys = {job.key for job in case.evidence.planned if job.job_type == "chaos.booked"}
+    times = Counter(case.evidence.booked)
+    jobs = [row for row in case.evidence.jobs if row.key in keys]
+    wrong = [f"the work of job {row.id} is there {times[row.id]} times" for row in jobs if times[row.id] != 1]
+    case.figures["booked"] = len(case.evidence.booked)
+    case.count("not booked exactly once", wrong)
 
 
 def _lost(case: _Case) -> None:

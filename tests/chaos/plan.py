@@ -134,7 +134,8 @@ def _stop(dice: random.Random, number: int, name: str) -> PlannedJob:
 
 # How many of all jobs are of a kind, and how one is made.
 KINDS: dict[str, tuple[float, Callable[[random.Random, int, str], PlannedJob]]] = {
-    "chaos.unkeyed": (30, _plain),
+    "chaos.unkeyed": (20, _plain),
+    "chaos.booked": (10, _plain),
     "chaos.failing": (5, _failing),
     "chaos.hopeless": (5, _hopeless),
     "chaos.again": (25, _plain),

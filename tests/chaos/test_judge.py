@@ -82,6 +82,10 @@ def with_lines(*more: Line, without: Callable[[Line], bool] = lambda line: False
     return replace(GOOD, lines=[line for line in STORY if not without(line)] + list(more))
 
 
+def with_booked(*booked: int) -> Evidence:
+    return replace(GOOD, planned=[*GOOD.planned[:2], PlannedJob(3, "chaos.booked", {})], booked=booked)
+
+
 def doing_it_again(job: int, attempt: int, pid: int) -> list[Line]:
     key = f"chaos-{job}"
     return [line("enter", job, attempt, pid, key), line("body", job, attempt, pid, key)]
@@ -108,6 +112,8 @@ def test_a_campaign_in_which_all_is_well_is_acquitted() -> None:
             "lost: job 3 is succeeded, but attempt 1 did not come to its end",
         ),
         (with_job(UNKEYED, status="running"), "left running: job 1"),
+        (with_booked(), "not booked exactly once: the work of job 3 is there 0 times"),
+        (with_booked(3, 3), "not booked exactly once: the work of job 3 is there 2 times"),
         (
             replace(GOOD, runs=[RunRow(UNKEYED, 1, "succeeded"), *GOOD.runs[1:]]),
             "finished twice: job 1: 2 attempts succeeded",

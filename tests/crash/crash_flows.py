@@ -6,8 +6,9 @@ import crash_flows_data
 import crash_flows_jobs
 import crash_flows_operators
 import crash_flows_schedules
+import crash_flows_transactions
 from crash_registry import FLOWS
 
-FILES = (crash_flows_data, crash_flows_schedules, crash_flows_jobs, crash_flows_operators)
+FILES = (crash_flows_data, crash_flows_schedules, crash_flows_transactions, crash_flows_jobs, crash_flows_operators)
 
 __all__ = ["FILES", "FLOWS"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import crash_points
+import psycopg
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
 
-from cronjobs import Context, GiveUp, Snooze, job
+from cronjobs import Context, GiveUp, Snooze, enqueue, job
 from cronjobs.clock import sleep
 from cronjobs.testing import FakeClock
 
@@ -135,3 +139,50 @@ def in_steps(ctx: Context) -> None:
                 if not step.done:
                     say(name, ctx)
                     crash_points.passed(f"the end of the {name} step")
+
+
+WORK: Final = "INSERT INTO work (job_id, attempt) VALUES ({}, {})"
+
+
+@job("crash.transaction", timeout=TIMEOUT)
+def in_transaction(ctx: Context) -> None:
+    """Its work, and a job that follows, are committed with its success."""
+    say("begun", ctx)
+    crash_points.passed("the beginning of the transaction")
+    with ctx.transaction() as connection:
+        connection.exec_driver_sql(WORK.format(ctx.job_id, ctx.attempt))
+        enqueue(connection, "crash.ok", {"of": ctx.job_id})
+        say("done", ctx)
+        ctx.result = {"attempt": ctx.attempt}
+        crash_points.passed("the end of the work")
+    crash_points.passed("the handler's return")
+
+
+@job("crash.finish", timeout=TIMEOUT)
+def with_finish(ctx: Context, url: str, how: str) -> None:
+    """The same, in a transaction of the user's own: an ORM session, or a plain connection of the driver."""
+    say("begun", ctx)
+    if how == "session":
+        engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+        with Session(engine) as session, session.begin():
+            session.execute(text(WORK.format(ctx.job_id, ctx.attempt)))
+            _finish(ctx, session)
+        engine.dispose()
+    else:
+        sqlite = url.startswith("sqlite")
+        connection: Any = sqlite3.connect(url.removeprefix("sqlite:///")) if sqlite else psycopg.connect(url)
+        connection.execute(WORK.format(ctx.job_id, ctx.attempt))
+        _finish(ctx, connection)
+        crash_points.passed("COMMIT of the driver's")
+        connection.commit()
+        crash_points.passed("what follows the driver's COMMIT")
+        connection.close()
+    crash_points.passed("the handler's return")
+
+
+def _finish(ctx: Context, target: Any) -> None:
+    enqueue(target, "crash.ok", {"of": ctx.job_id})
+    say("done", ctx)
+    crash_points.passed("the end of the work")
+    ctx.finish(target)
+    crash_points.passed("what follows ctx.finish()")

@@ -25,6 +25,7 @@ LOOP = "cronjobs/loop.py"
 FENCE = "tests/test_fence.py"
 CRASHES = "tests/test_crashes.py"
 HANGING = "tests/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
+TRANSACTIONS = "tests/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
 # The status in the fence has no mutant: a CHECK of the table keeps locked_by NULL unless the job is running, so a row
@@ -57,6 +58,13 @@ MUTANTS = (
       SELECT j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c LIMIT :limit)
     AND :free = :free AND j.{waiting}""",
         ("tests/test_many_ticks.py::test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once",),
+    ),
+    Mutant(
+        "limits judged by several runners at once",
+        "cronjobs/store/limits.py",
+        "    if not is_postgresql(connection):\n",
+        "    if True:\n",
+        ("tests/test_limits_claim.py",),
     ),
     Mutant(
         "no SKIP LOCKED",
@@ -96,8 +104,8 @@ MUTANTS = (
     Mutant(
         "a finish's lost COMMIT tried again blindly",
         "cronjobs/turn.py",
-        "leases.settled(connection, [end for end in finishes if end.lease.job_id in written.lost and end.outcome])",
-        "frozenset()",
+        "written=written.written | ours | ended, lost=written.lost - ours - ended, ",
+        "",
         (LOST_ANSWERS,),
     ),
     Mutant(
@@ -118,5 +126,33 @@ MUTANTS = (
                 self.hands.unwritten.append(Ended(attempt, Finished(attempt.job, self._timed_out(attempt)), now))
 """,
         (HANGING,),
+    ),
+    Mutant(
+        "a stale attempt's transaction committed all the same",
+        "cronjobs/transaction.py",
+        "if not finish_here(connection, self._success(result)):",
+        "if not finish_here(connection, self._success(result)) and result is connection:",
+        (f"{TRANSACTIONS}::test_an_attempt_that_lost_its_lease_rolls_its_work_back",),
+    ),
+    Mutant(
+        "writes taken behind the limit of a transaction",
+        "cronjobs/keeper.py",
+        '            self._raw.execute("PRAGMA query_only = ON")\n',
+        "",
+        (f"{TRANSACTIONS}::test_what_comes_after_the_limit_is_refused_and_not_written",),
+    ),
+    Mutant(
+        "a job that ended itself taken for a lost one",
+        LEASES,
+        "ended = succeeded(connection, gone)",
+        "ended = frozenset()",
+        ("tests/test_transaction.py::test_code_behind_the_commit_runs_on_without_a_lease",),
+    ),
+    Mutant(
+        "a loop that waits behind its own workers",
+        "cronjobs/turns.py",
+        "not self._in_use and (is_loop or not (self._loops or self._spent))",
+        "not self._in_use",
+        ("tests/test_write_turns.py",),
     ),
 )

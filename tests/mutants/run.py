@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("cronjobs", "alembic", "tests", "examples", "pyproject.toml", "README.md", "crontab.example", "benchmarks")
+FOLDERS = ("cronjobs", "alembic", "tests", "docs", "examples", "benchmarks")
+PARTS = (*FOLDERS, "pyproject.toml", "README.md", "crontab.example")
 
 
 def main() -> int:

@@ -1,0 +1,42 @@
+"""For the ``env.py`` of your own alembic: keep autogenerate from dropping the tables of cronjobs.
+
+::
+
+    from cronjobs.autogenerate import include_object
+    context.configure(connection=connection, target_metadata=target_metadata, include_object=include_object)
+
+Nothing of alembic is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cronjobs.drift import SQLITE_VIEWS, VIEWS
+from cronjobs.tables import VERSION_TABLE, metadata
+
+PREFIX: Final = "cronjobs_"
+
+OURS: Final = frozenset({*metadata.tables, VERSION_TABLE, *VIEWS, *SQLITE_VIEWS})
+
+
+def include_object(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
+    """Say whether autogenerate may look at *thing*: alembic's ``include_object``, in whatever schema it lives.
+
+    Tables of ours are left alone, also where your metadata describes them for queries; and so is one in the database
+    that begins with ``cronjobs_`` and that your metadata does not have: a newer cronjobs may have made it. To add a
+    rule of your own, join both: ``include_object(*all_five) and …``.
+    """
+    if kind != "table" or name is None:
+        return True
+    unknown = reflected and compare_to is None
+    return name not in OURS and not (unknown and name.startswith(PREFIX))
+
+
+def include_name(name: str | None, kind: str, _parent_names: Mapping[str, Any]) -> bool:
+    """Say the same by name alone: alembic's ``include_name``, which spares it reading our tables in. Both go together.
+
+    Alone it keeps what this version knows; only ``include_object`` can tell a newer version's table from yours.
+    """
+    return kind != "table" or name not in OURS

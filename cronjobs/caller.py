@@ -1,0 +1,33 @@
+"""Who does something, for the audit trail: the user and the program, as this host knows them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+from cronjobs.text import clean, one_line
+
+
+def os_user() -> str:
+    """The user's name, or the number of one without a name; the name comes from variables that hold anything."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return f"uid {os.getuid()}"
+
+
+@cache
+def caller() -> str:
+    """User and program, as "ada/manage.py", for a database that knows nobody: the form of PostgreSQL's default."""
+    return one_line(clean(f"{os_user()}/{_program()}"), 200)
+
+
+def _program() -> str:
+    called = Path(sys.argv[0] if getattr(sys, "argv", None) else "")
+    if called.name == "__main__.py":  # python -m shop
+        called = called.parent
+    return called.name if called.name not in ("", "-c", "-m") else "python"

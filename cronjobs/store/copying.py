@@ -1,0 +1,159 @@
+"""What ``db copy`` asks of the old database, which is SQLite, and writes into the new one, which is PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Connection, Float, Integer, Table, Text, delete, func, select, type_coerce
+
+from cronjobs.store.meta import qualified
+from cronjobs.store.sql import define, group, group_value, run
+from cronjobs.tables import Instant, Json, audit, job_runs, jobs, meta, metadata, schedules, ticks
+
+BATCH: Final = 1000  # rows that travel together
+
+TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
+WITH_IDS: Final = (jobs, schedules, ticks)  # what others refer to, or what tells a newer row from an older one
+
+# A tick that had begun before the old side was closed must not claim or settle anything more; what runs may end.
+_FENCES: Final = {
+    "cronjobs_moved_claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND "
+    "NEW.locked_by IS NOT NULL",
+    "cronjobs_moved_occurrences": "INSERT ON cronjobs_occurrences",
+    "cronjobs_moved_schedules": "UPDATE ON cronjobs_schedules",
+}
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+# --- the old side, SQLite ---------------------------------------------------------------------------------------------
+
+
+def put_fences(connection: Connection) -> None:
+    """Make the file itself refuse claims and occurrences."""
+    for name, event in _FENCES.items():
+        connection.exec_driver_sql(
+            f"CREATE TRIGGER IF NOT EXISTS {name} BEFORE {event} "
+            "BEGIN SELECT RAISE(ABORT, 'this database was taken elsewhere by cronjobs db copy'); END"
+        )
+
+
+def take_fences_away(connection: Connection) -> None:
+    for name in _FENCES:
+        connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
+
+
+def leased(connection: Connection) -> list[int]:
+    """The jobs that run, or may: whose lease is in force."""
+    return list(run(connection, "SELECT id FROM {jobs} WHERE locked_until > {now} ORDER BY id").scalars())
+
+
+def count(connection: Connection, table: Table) -> int:
+    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+
+
+def newest(connection: Connection, table: Table) -> int:
+    """The highest id that is there; 0: none."""
+    return int(connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one())
+
+
+def spent(connection: Connection, table: Table) -> int:
+    """The highest id that SQLite ever gave in *table*: those of pruned rows do not come back either."""
+    found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
+    return int(found or 0)
+
+
+def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Rows]:
+    """All rows of *table* in the order of its key, or those with an id above *above*; JSON comes as its text."""
+    columns = [
+        type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
+        for column in table.columns
+    ]
+    found = select(*columns).order_by(*table.primary_key)
+    if above:
+        found = found.where(table.c.id > above)
+    for rows in connection.execute(found).partitions(BATCH):
+        yield [dict(row._mapping) for row in rows]
+
+
+# --- the new side, PostgreSQL -----------------------------------------------------------------------------------------
+
+
+def _kind(column: Column[Any]) -> str:
+    match column.type:
+        case Instant():
+            return "timestamptz"
+        case BigInteger():
+            return "bigint"
+        case Integer():  # and smaller
+            return "int"
+        case Float():
+            return "float8"
+    return "text"
+
+
+define(
+    **{
+        f"copied_{table.name}": group("rows", {column.name: _kind(column) for column in table.columns})
+        for table in TABLES
+    }
+)
+
+
+def take_alone(connection: Connection) -> None:
+    """Keep everybody else from writing until this transaction ends: ticks, enqueuers, another copy."""
+    names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
+    run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
+    # Emptying a table of a million rows is one statement.
+    connection.exec_driver_sql("SET LOCAL statement_timeout = '15min'")
+
+
+def take_turn(connection: Connection) -> None:
+    """Keep another copy away until this transaction ends, and nobody else."""
+    run(connection, "SELECT 1 FROM {meta} FOR NO KEY UPDATE").all()
+
+
+def insert(connection: Connection, table: Table, rows: Rows) -> None:
+    """Write *rows* as they are, ids too where the table's are kept."""
+    names = [column.name for column in table.columns if column.name != "id" or table in WITH_IDS]
+    _insert(connection, table, names, rows)
+
+
+def insert_late(connection: Connection, rows: Rows) -> int:
+    """Write jobs under new ids, but those whose key is spent here; return how many are new."""
+    names = [column.name for column in jobs.columns if column.name != "id"]
+    return _insert(connection, jobs, names, rows, "ON CONFLICT (idempotency_key) DO NOTHING RETURNING id")
+
+
+def _insert(connection: Connection, table: Table, names: Sequence[str], rows: Rows, end: str = "") -> int:
+    values = [f"CAST(r.{name} AS jsonb)" if isinstance(table.c[name].type, Json) else f"r.{name}" for name in names]
+    order = "ORDER BY r.id" if "id" in table.c else ""
+    written = run(
+        connection,
+        f"INSERT INTO {{{_short(table)}}} ({', '.join(names)}) SELECT {', '.join(values)} "
+        f"FROM {{copied_{table.name}}} r {order} {end}",
+        rows=group_value(connection, rows),
+    )
+    return len(written.all()) if end else written.rowcount
+
+
+def count_on(connection: Connection, table: Table, highest: int) -> None:
+    """Let ids go on above *highest*."""
+    if highest:
+        run(
+            connection,
+            "SELECT setval(pg_get_serial_sequence(:name, 'id'), :highest)",
+            name=qualified(connection, table.name),
+            highest=highest,
+        ).all()
+
+
+def empty(connection: Connection) -> None:
+    """Remove all that a copy brings, but the audit trail."""
+    for table in (job_runs, *(table for table in TABLES if table not in (job_runs, audit))):
+        connection.execute(delete(table))
+
+
+def _short(table: Table) -> str:
+    return table.name.removeprefix("cronjobs_")

@@ -1,0 +1,67 @@
+"""What limits by concurrency key are judged by: whose turn it is to judge, and how many jobs run of each key."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from cronjobs.limits import Full
+from cronjobs.store.sql import among, define, group_value, is_postgresql, run
+
+define(
+    # Bytes, as Python's startswith compares them; LIKE would read the wildcards that a prefix may hold.
+    begins_full=lambda postgresql: (
+        "j.concurrency_key ^@ ANY(ARRAY(SELECT json_array_elements_text(CAST(:full_prefixes AS json))))"
+        if postgresql
+        else "EXISTS (SELECT 1 FROM json_each(:full_prefixes) p "
+        "WHERE substr(j.concurrency_key, 1, length(p.value)) = p.value)"
+    ),
+    among_full_keys=among("full_keys"),
+    is_full="j.concurrency_key IS NOT NULL AND (j.concurrency_key {among_full_keys} OR {begins_full})",
+)
+
+
+def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
+    """The parameters of ``{is_full}``."""
+    return {
+        "full_keys": group_value(connection, sorted(found.keys)),
+        "full_prefixes": group_value(connection, sorted(found.prefixes)),
+    }
+
+
+def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
+    """Be the only one that counts and claims under limits until this transaction ends; False: somebody else is.
+
+    It is a statement of its own, before any that counts: each sees what was committed when it began, so that a count in
+    the statement that takes the lock, or before it, could miss what the last holder claimed. Without *wait* it only
+    tries: a holder that is frozen must stop nobody's renewals. SQLite's writer is alone anyway.
+    """
+    if not is_postgresql(connection):
+        return True
+    # The table's own number, so that two schemas do not wait for each other.
+    key = "hashtext('cronjobs limits'), hashint8(CAST(m.tableoid AS bigint))"
+    if wait:
+        run(connection, f"SELECT pg_advisory_xact_lock({key}) FROM {{meta}} m").all()
+        return True
+    return bool(run(connection, f"SELECT pg_try_advisory_xact_lock({key}) AS mine FROM {{meta}} m").scalar())
+
+
+def running_by_key(connection: Connection) -> dict[str, int]:
+    """How many jobs are leased, by concurrency key. A lease that ran out counts: its code may still run."""
+    rows = run(
+        connection,
+        """
+        SELECT concurrency_key, count(*) AS leased FROM {jobs}
+        WHERE concurrency_key IS NOT NULL AND locked_until IS NOT NULL GROUP BY concurrency_key""",
+    ).all()
+    return {row.concurrency_key: row.leased for row in rows}
+
+
+def due_and_full(connection: Connection, found: Full) -> dict[str, int]:
+    """How many due jobs there are of each concurrency key that is full."""
+    rows = run(
+        connection,
+        "SELECT j.concurrency_key, count(*) AS waiting FROM {jobs} j "
+        "WHERE j.{waiting} AND j.run_at <= {now} AND {is_full} GROUP BY j.concurrency_key",
+        **full_parameters(connection, found),
+    ).all()
+    return {row.concurrency_key: row.waiting for row in rows}

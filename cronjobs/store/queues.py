@@ -1,0 +1,163 @@
+"""Capped queues: the row that enqueuers lock, how many jobs wait, what was dropped; and what sync writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cronjobs.pressure import Cap
+from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
+from cronjobs.tables import queues
+
+define(
+    among_queues=among("names"),
+    asked_queues=group("rows", {"name": "text"}),
+    this_transaction=lambda postgresql: (
+        "CAST(pg_current_xact_id_if_assigned() AS text)" if postgresql else "CAST(NULL AS text)"
+    ),
+    # For the enqueue that meets no cap: where one is, nothing is written, and the jobs go the longer way.
+    is_capped="EXISTS (SELECT 1 FROM {queues} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)",
+)
+
+# Passes over rows that somebody else holds, so that nobody waits for ever; and the lock is a statement of its own, as
+# the one that counts must see what was committed before the lock was had.
+_LOCK_POSTGRESQL: Final = """
+  WITH mine AS MATERIALIZED (
+    SELECT q.name, q.max_waiting, q.on_full FROM {queues} q
+    WHERE q.name {among_queues} AND q.max_waiting IS NOT NULL ORDER BY q.name FOR NO KEY UPDATE OF q SKIP LOCKED
+  )
+  SELECT q.name, coalesce(mine.max_waiting, q.max_waiting) AS max_waiting, coalesce(mine.on_full, q.on_full) AS on_full,
+         mine.name IS NOT NULL AS mine, CAST(pg_current_xact_id() AS text) AS xact
+  FROM {queues} q LEFT JOIN mine ON mine.name = q.name
+  WHERE q.name {among_queues} AND q.max_waiting IS NOT NULL ORDER BY q.name"""
+
+# Changes nothing, and takes the lock of the one writer; its first word opens a transaction in Python's sqlite3.
+_LOCK_SQLITE: Final = """
+  UPDATE {queues} SET dropped = dropped WHERE name {among_queues} AND max_waiting IS NOT NULL
+  RETURNING name, max_waiting, on_full, 1 AS mine, NULL AS xact"""
+
+_COUNT: Final = """
+  SELECT r.name, {this_transaction} AS xact,
+    (SELECT count(*) FROM (SELECT 1 FROM {jobs} j WHERE j.queue = r.name AND j.{waiting} LIMIT :most) w) AS waiting
+  FROM {asked_queues} r"""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Of the queues that were asked for, the ``caps`` in force and how many jobs wait (counted up to the cap).
+
+    ``held``: another transaction has the lock of these just now, and nothing was counted.
+    """
+
+    caps: Mapping[str, Cap]
+    waiting: Mapping[str, int]
+    held: tuple[str, ...] = ()
+
+
+@contextmanager
+def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room]:
+    """Lock those of queues *names* that are capped, until the transaction ends, and say what room there is.
+
+    Where each statement is a transaction of its own (autocommit), the block is one.
+    """
+    room = _room(connection, names)
+    if room is not None:
+        yield room
+        return
+    run(connection, "BEGIN" if is_postgresql(connection) else "BEGIN IMMEDIATE")
+    try:
+        room = _room(connection, names)
+        assert room is not None
+        yield room
+    except BaseException:
+        run(connection, "ROLLBACK")
+        raise
+    run(connection, "COMMIT")
+
+
+def _room(connection: Connection, names: Collection[str]) -> Room | None:
+    """None: the lock did not outlast its statement."""
+    asked = sorted(names)
+    statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
+    locked = run(connection, statement, names=group_value(connection, asked)).all()
+    caps = {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in locked}
+    held = tuple(row.name for row in locked if not row.mine)
+    if held or not locked:
+        return Room(caps, {}, held)
+    most = max(cap.max_waiting for cap in caps.values())
+    rows = group_value(connection, [{"name": name} for name in caps])
+    counted = run(connection, _COUNT, rows=rows, most=most).all()
+    if not _still_locked(connection, locked[0].xact, counted[0].xact):
+        return None
+    return Room(caps, {row.name: row.waiting for row in counted})
+
+
+def _still_locked(connection: Connection, locked_in: str | None, counted_in: str | None) -> bool:
+    if is_postgresql(connection):
+        return locked_in == counted_in
+    raw = getattr(connection, "in_transaction_now", None)  # a connection of the user's own driver
+    if raw is None:
+        return bool(connection.connection.driver_connection.in_transaction)  # type: ignore[union-attr]
+    return bool(raw())
+
+
+def count_dropped(connection: Connection, queue: str, count: int) -> None:
+    statement = "UPDATE {queues} SET dropped = dropped + :count WHERE name = :queue"
+    run(connection, statement, queue=queue, count=count)
+
+
+# --- what sync writes, what status shows ------------------------------------------------------------------------------
+
+
+def caps_in_force(connection: Connection) -> dict[str, Cap]:
+    rows = run(
+        connection,
+        "SELECT name, max_waiting, on_full FROM {queues} WHERE max_waiting IS NOT NULL ORDER BY name",
+    )
+    return {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in rows}
+
+
+def any_cap(connection: Connection) -> bool:
+    return run(connection, "SELECT 1 FROM {queues} WHERE max_waiting IS NOT NULL LIMIT 1").first() is not None
+
+
+def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> bool:
+    """Put *caps* in force and take those of the queues *lifted* away; what was dropped stays counted.
+
+    False, and nothing is written: an enqueuer's open transaction holds one of the rows, and none is waited for.
+    """
+    names = sorted({cap.queue for cap in caps} | set(lifted))
+    if not names:
+        return True
+    asked = {"names": group_value(connection, names)}
+    there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_queues}", **asked).scalars())
+    if is_postgresql(connection):
+        lock = "SELECT q.name FROM {queues} q WHERE q.name {among_queues} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
+        if set(run(connection, lock, **asked).scalars()) != there:
+            return False
+    for name in lifted:
+        run(connection, "UPDATE {queues} SET max_waiting = NULL WHERE name = :name", name=name)
+    dialect: Any = postgresql if is_postgresql(connection) else sqlite
+    for cap in caps:
+        values = {"max_waiting": cap.max_waiting, "on_full": cap.on_full}
+        connection.execute(
+            dialect.insert(queues)
+            .values(name=cap.queue, **values)
+            .on_conflict_do_update(index_elements=[queues.c.name], set_=values)
+        )
+    return True
+
+
+def pressures(connection: Connection) -> Sequence[Row[Any]]:
+    """Queues that are capped, or that have dropped jobs once, and how many wait there: for those who look."""
+    return run(
+        connection,
+        """
+        SELECT q.name, q.max_waiting, q.on_full, q.dropped FROM {queues} q
+        WHERE q.max_waiting IS NOT NULL OR q.dropped > 0 ORDER BY q.name""",
+    ).all()

@@ -1,0 +1,40 @@
+"""What a loop says of the ends of its attempts, and how it counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from cronjobs import events
+from cronjobs.counts import Counts
+from cronjobs.ends import Decided
+from cronjobs.jobtypes import JobTypes
+from cronjobs.model import Released
+from cronjobs.settings import Settings
+from cronjobs.worker import Attempt, Ended
+
+
+@dataclass
+class Teller:
+    """Counts and emits each end once it is known to be in the database, or known not to be."""
+
+    counts: Counts
+    job_types: JobTypes
+    settings: Settings
+    emit: Callable[[events.Event], None]
+
+    def ended(self, attempt: Attempt, decided: Decided) -> None:
+        self.counts.count(decided, attempt.recorded)
+        if isinstance(decided.finished.outcome, Released):
+            self.emit(events.job_released(attempt.job))
+        else:
+            policy = self.job_types.policy(attempt.job.job_type, self.settings)
+            self.emit(events.job_ended(decided.finished, decided.transition, policy))
+
+    def lost(self, attempt: Attempt) -> None:
+        self.counts.lease_lost += 1
+        self.emit(events.lease_lost(attempt.job, attempt.worker))
+
+    def unwritten(self, ends: Iterable[Ended], why: str) -> None:
+        for ended in ends:
+            self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
