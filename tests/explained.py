@@ -82,9 +82,9 @@ class World:
         """A runner that took the next due job, and was killed."""
         admission = claims.Admission(known=["t.work"], fitting=["t.work"], remaining_s=50, longest_s=50)
         with self.database.write() as connection:
-            _, [job] = claims.claim(
+            [job] = claims.claim(
                 connection, limit=1, locked_by=f"{host}:boot:1:1:1:dead", lease=lease, admission=admission
-            )
+            ).jobs
         return job.id
 
 

@@ -11,6 +11,7 @@ from configfile import DATABASE, cases, problems, read, refusal
 
 from cronjobs.config import FATAL, FILE, JOB_TYPE, NOT_YET, SCHEDULE
 from cronjobs.model import RetryPolicy
+from cronjobs.pressure import Cap
 from cronjobs.settings import RetryChanges
 
 
@@ -58,14 +59,12 @@ schedules:
 """
 
 
-def test_the_file_of_the_design_is_read_and_what_is_to_come_is_said(tmp_path: Path) -> None:
+def test_the_file_of_the_design_is_read(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / ".env").write_text("DATABASE_URL=postgresql://app@db/shop\n")
     found = read(EVERYTHING)
-    assert [str(problem) for problem in found.problems] == [
-        "cronjobs.yaml:15:1: queues: queues is not supported by this version yet and is ignored",
-        "cronjobs.yaml:16:1: limits: limits is not supported by this version yet and is ignored",
-    ]
+    assert found.problems == ()
+    assert found.queues == {"mail": Cap("mail", 10000, "error")}
     assert (found.file, found.folder) == (tmp_path / "cronjobs.yaml", tmp_path)
     assert (found.project, found.environment, found.schema) == ("shop", "production", "jobs")
     assert found.database == "postgresql://app@db/shop"
@@ -260,10 +259,10 @@ schedules: {a: {every: 1m, job: x, payload: [1]}}
     2:45: schedules.a.payload: a payload is a mapping: {invoice_id: 42}
 nonsense: 1
     2:1: nonsense: unknown key. Allowed here: database, defaults, env, env_file, environment, imports,
-    job_types, log, project, python_path, retention, run, schedules, schema, setup, timezone
+    job_types, limits, log, project, python_path, queues, retention, run, schedules, schema, setup, timezone
 on: 1
-    2:1: on: unknown key. Allowed here: database, defaults, env, env_file, environment, imports, job_types, log,
-    project, python_path, retention, run, schedules, schema, setup, timezone
+    2:1: on: unknown key. Allowed here: database, defaults, env, env_file, environment, imports, job_types, limits,
+    log, project, python_path, queues, retention, run, schedules, schema, setup, timezone
 """)
 
 

@@ -355,7 +355,7 @@ def claimed(database: Database, count: int = 1) -> list[Lease]:
         for _ in range(count):
             enqueue(connection, "t.any", run_at=SYSTEM.now() - MINUTE)
         admission = Admission(known=["t.any"], fitting=["t.any"], remaining_s=60)
-        _, jobs = claim(connection, limit=count, locked_by=TICK, lease=MINUTE, admission=admission)
+        jobs = claim(connection, limit=count, locked_by=TICK, lease=MINUTE, admission=admission).jobs
     return [Lease(job.id, job.attempt, TICK) for job in jobs]
 
 

@@ -102,6 +102,7 @@ def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs,
     assert seen["running"]["jobs"][0]["overdue"] is False
     assert seen["waiting"]["queues"] == [
         {"queue": "mail", "due": 1, "future": 0, "failed": 0, "late": 0, "paused": False}
+        | {"max_waiting": None, "on_full": None, "dropped": 0}
     ]
     assert seen["dead"] == {"total": 0, "last_24h": 0, "last_1h": 0}
     assert seen["schedules"][0]["name"] == "nightly-report"

@@ -13,6 +13,7 @@ import pytest
 from lookingrows import NOW, YAML, Cronjobs, Rows, ago
 from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
+from postgres import OWNER
 from sqlalchemy import event, insert, text
 
 from cronjobs import tables
@@ -278,6 +279,7 @@ def whole_table_read(database: Database, statement: str, parameters: Any) -> lis
     return [line for line in scans if not re.search(small, line) and not (newest and "_started_idx" in line)]
 
 
+@pytest.mark.connects_as(OWNER)  # who may ANALYZE
 def test_looking_reads_no_big_table_from_end_to_end(database: Database, rows: Rows) -> None:
     for name in ("a", "b", "c"):
         rows.schedule(name)

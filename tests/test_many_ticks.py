@@ -156,13 +156,13 @@ def test_a_claim_takes_no_more_than_its_limit_by_whatever_plan(
         with database.write() as connection:
             for way in without:
                 connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
-            _, claimed = claims.claim(
+            claimed = claims.claim(
                 connection,
                 limit=limit,
                 locked_by="test",
                 lease=timedelta(minutes=1),
                 admission=claims.Admission(["t.quick"], ["t.quick"], 60, 60),
-            )
+            ).jobs
             assert len(claimed) == limit
     database.close()
     assert postgres_project.statuses() == {"running": 8, "queued": 192}

@@ -165,5 +165,5 @@ def claimed(connection: Any, locked_by: str) -> Job:
     if locked_by == "first":
         enqueue(connection, "t", {})
     admission = Admission(known=["t"], fitting=["t"], remaining_s=60, longest_s=60)
-    _, [job] = claim(connection, limit=1, locked_by=locked_by, lease=timedelta(seconds=60), admission=admission)
+    [job] = claim(connection, limit=1, locked_by=locked_by, lease=timedelta(seconds=60), admission=admission).jobs
     return job

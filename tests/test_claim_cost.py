@@ -1,0 +1,54 @@
+"""A claim costs the same however much is finished, due later or due now: in steps of the database, not in seconds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import insert
+
+from cronjobs.clock import SYSTEM
+from cronjobs.database import Database, parse_url
+from cronjobs.limits import Limit
+from cronjobs.store import claims
+from cronjobs.store.claims import Admission
+from cronjobs.tables import jobs
+
+HOUR = timedelta(hours=1)
+
+
+def add(database: Database, count: int, priority: int, due_in: timedelta, **columns: object) -> None:
+    row = {"job_type": "t", "priority": priority, "run_at": SYSTEM.now() + due_in} | columns
+    with database.write() as connection:
+        connection.execute(insert(jobs), [row] * count)
+
+
+def steps(database: Database, limits: tuple[Limit, ...]) -> int:
+    """How many hundreds of instructions SQLite's machine takes for a claim of four."""
+    counted: list[None] = []
+    admission = Admission(known=["t"], fitting=["t"], remaining_s=50, limits=limits)
+    with database.write() as connection:
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        raw.set_progress_handler(lambda: counted.append(None), 100)
+        found = claims.claim(connection, limit=4, locked_by="r", lease=HOUR, admission=admission)
+        raw.set_progress_handler(None, 0)
+    assert len(found.jobs) == 4
+    return len(counted)
+
+
+@pytest.mark.parametrize("limits", [(), (Limit("smtp:", most=4),)], ids=["without limits", "with limits"])
+def test_on_sqlite_a_claim_takes_no_more_steps_the_more_there_is(
+    sqlite_migrated: str, limits: tuple[Limit, ...]
+) -> None:
+    database = Database(parse_url(f"sqlite:///{sqlite_migrated}"))
+    add(database, 1, 0, HOUR)
+    add(database, 10, 9, -HOUR)
+    before = steps(database, limits)
+    finished = {"status": "succeeded", "finished_at": SYSTEM.now()}
+    add(database, 3000, 5, -HOUR, **finished)
+    add(database, 3000, 0, HOUR)
+    add(database, 3000, 9, -HOUR)
+    after = steps(database, limits)
+    database.close()
+    assert after <= before * 1.2 + 1
