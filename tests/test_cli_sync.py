@@ -100,6 +100,8 @@ def test_sync_as_json_is_one_object(project: Project) -> None:
         "remove": [],
         "rename": [],
         "refused": None,
+        "cap": [],
+        "uncap": [],
         "problems": [],
     }
     assert "c4n4ry" not in done.out

@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from sqlalchemy import make_url, select
-from targets import plain_url
+from targets import app_url, plain_url
 
 from cronjobs import enqueue, enqueue_many
 from cronjobs.database import Database, parse_url
@@ -24,22 +24,23 @@ if not settings.configured:
 
 @pytest.fixture
 def alias(database_url: str) -> Iterator[str]:
-    yield from _configured(database_url)
+    yield from configured(database_url)
 
 
 @pytest.fixture
 def empty_alias(empty_url: str) -> Iterator[str]:
-    yield from _configured(empty_url)
+    yield from configured(empty_url)
 
 
-def _configured(url: str) -> Iterator[str]:
+def configured(url: str, alias: str = "app") -> Iterator[str]:
     """The alias of a database in Django's settings."""
-    parsed = make_url(plain_url(url))
+    parsed = make_url(plain_url(app_url(url)))
     sqlite = parsed.get_backend_name() == "sqlite"
-    connections.settings["app"] = connections.configure_settings(
+    before = connections.settings.get(alias)
+    connections.settings[alias] = connections.configure_settings(
         {
             "default": {},
-            "app": {
+            alias: {
                 "ENGINE": f"django.db.backends.{'sqlite3' if sqlite else 'postgresql'}",
                 "NAME": parsed.database,
                 "USER": parsed.username or "",
@@ -48,11 +49,15 @@ def _configured(url: str) -> Iterator[str]:
                 "PORT": parsed.port or parsed.query.get("port", ""),
             },
         }
-    )["app"]
-    yield "app"
-    connections["app"].close()
-    del connections["app"]
-    del connections.settings["app"]
+    )[alias]
+    try:
+        yield alias
+    finally:
+        connections[alias].close()
+        del connections[alias]
+        connections.settings[alias] = before
+        if before is None:
+            del connections.settings[alias]
 
 
 def payloads(url: str) -> list[Any]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from databases import opened, until
+from postgres import SUPERUSER
 
 from cronjobs import migrations
 
@@ -125,6 +126,7 @@ def test_enqueue_finds_its_tables_whatever_the_search_path(postgres_url: str, sc
     assert counts == (1, 0, 0)
 
 
+@pytest.mark.connects_as(SUPERUSER)
 def test_enqueue_has_only_the_callers_rights(postgres_migrated: str, psql: psycopg.Connection) -> None:
     psql.execute("CREATE ROLE stranger NOLOGIN")
     try:

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from targets import app_url
 
 from cronjobs import enqueue, enqueue_async, enqueue_many, job
 from cronjobs import jobs as jobs_module
@@ -95,7 +96,7 @@ def test_an_object_that_takes_no_attributes_is_registered_all_the_same() -> None
 @asynccontextmanager
 async def engine_of(url: str) -> AsyncIterator[AsyncEngine]:
     engine = create_async_engine(
-        url.replace("postgresql://", "postgresql+psycopg_async://").replace("sqlite://", "sqlite+aiosqlite://")
+        app_url(url).replace("postgresql://", "postgresql+psycopg_async://").replace("sqlite://", "sqlite+aiosqlite://")
     )
     try:
         yield engine

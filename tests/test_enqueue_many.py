@@ -13,7 +13,7 @@ from cronjobs.errors import PayloadError, UsageError
 from cronjobs.tables import jobs
 
 
-def stored(database: Database) -> dict[int, Any]:
+def stored(database: Database) -> dict[int | None, Any]:
     with database.read() as connection:
         return {row.id: row for row in connection.execute(select(jobs))}
 
@@ -34,7 +34,7 @@ def test_what_is_told_is_in_the_order_of_the_rows(database: Database) -> None:
             assert one.new == (n < 21)
     assert {row.queue for row in found.values()} == {"mail"}
     unkeyed = [one.id for n, one in enumerate(told) if n % 3]
-    assert unkeyed == sorted(unkeyed)
+    assert unkeyed == sorted(filter(None, unkeyed))
 
 
 def test_a_key_that_is_spent_already_is_told_among_new_ones(database: Database) -> None:
@@ -62,7 +62,7 @@ def test_rows_with_keys_are_written_in_the_order_of_the_keys(database: Database)
     with database.write() as connection:
         told = enqueue_many(connection, "t.say", [({}, {"idempotency_key": key}) for key in "dbeac"])
     by_key = sorted(zip("dbeac", told, strict=True), key=lambda pair: pair[0])
-    assert [one.id for _, one in by_key] == sorted(one.id for one in told)
+    assert [one.id for _, one in by_key] == sorted(one.id for one in told if one.id)
 
 
 def test_a_thousand_rows_are_one_statement(database: Database) -> None:

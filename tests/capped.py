@@ -1,0 +1,37 @@
+"""Capped queues for tests: set a cap, count what waits and what was dropped, work some off."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select, text, update
+
+from cronjobs.clock import SYSTEM
+from cronjobs.database import Database
+from cronjobs.pressure import Cap, OnFull
+from cronjobs.store.queues import put_caps
+from cronjobs.tables import WAITING_SQL, jobs, queues
+
+
+def cap(database: Database, most: int, on_full: OnFull = "error", queue: str = "mail") -> None:
+    with database.write() as connection:
+        assert put_caps(connection, [Cap(queue, most, on_full)], [])
+
+
+def in_queue(database: Database, queue: str = "mail") -> int:
+    """How many jobs wait there."""
+    with database.read() as connection:
+        found = select(func.count()).where(jobs.c.queue == queue, text(WAITING_SQL))
+        return connection.execute(found).scalar_one()
+
+
+def dropped(database: Database, queue: str = "mail") -> int:
+    with database.read() as connection:
+        found: int = connection.execute(select(queues.c.dropped).where(queues.c.name == queue)).scalar_one()
+        return found
+
+
+def drain(database: Database, count: int, queue: str = "mail") -> None:
+    """The oldest jobs succeed."""
+    with database.write() as connection:
+        oldest = select(jobs.c.id).where(jobs.c.queue == queue, text(WAITING_SQL)).order_by(jobs.c.id).limit(count)
+        done = {"status": "succeeded", "finished_at": SYSTEM.now()}
+        connection.execute(update(jobs).where(jobs.c.id.in_(oldest.scalar_subquery())).values(done))
