@@ -1,4 +1,9 @@
-"""Databases for tests: a server per session, and for each test a database of its own, copied from a migrated one."""
+"""Databases for tests: a server per session, and for each test a database of its own, copied from a migrated one.
+
+On PostgreSQL the tests connect with the least rights that ``cronjobs db grants`` prints, as ``run``, and those that
+enqueue as ``enqueue``: a right that is missing turns them red. A test that is another role's says so,
+``@pytest.mark.connects_as(OWNER)``, or ``postgres.as_role``.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,33 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nofsync
 import pytest
-from postgres import PostgresServer
+from postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from ticking import Project
 
 from cronjobs import migrations
 from cronjobs.database import Database, parse_url
+from cronjobs.grants import Role, Wanted, statements
 from cronjobs.testing import FakeClock
 
 BOTH = ["sqlite", "postgresql"]
 
 _numbers = itertools.count(1)
+
+nofsync.install()
+
+# Hours of work share two cores: what takes longest is begun first, or one of them is idle at the end.
+LONGEST = ("test_drill", "test_walk", "test_wheel", "test_chaos", "test_kill_points", "test_long_jobs_stop")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "connects_as(role): the role of the migrated PostgreSQL database, else RUN")
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +74,12 @@ def own_postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def _postgres_template(_server: PostgresServer) -> str:
+    _server.add_roles()
     _server.execute("CREATE DATABASE migrated")
-    _migrate(_server.url("migrated"))
+    _server.execute(statements(Wanted("public", {Role.MIGRATE: OWNER})), database="migrated")
+    _migrate(_server.url("migrated", OWNER))
+    names = {Role.RUN: RUN, Role.ENQUEUE: ENQUEUE, Role.READ: READ}
+    _server.execute(statements(Wanted("public", names, replace=True)), database="migrated")
     return "migrated"
 
 
@@ -111,9 +136,12 @@ def sqlite_migrated(sqlite_url: str, _sqlite_template: Path) -> str:
 
 
 @pytest.fixture
-def postgres_migrated(new_postgres_url: Callable[..., str], _postgres_template: str) -> str:
-    """The URL of a migrated PostgreSQL database."""
-    return new_postgres_url(_postgres_template)
+def postgres_migrated(
+    request: pytest.FixtureRequest, new_postgres_url: Callable[..., str], _postgres_template: str
+) -> str:
+    """The URL of a migrated PostgreSQL database, for the role ``run`` or the one that ``connects_as`` names."""
+    asked = request.node.get_closest_marker("connects_as")
+    return as_role(new_postgres_url(_postgres_template), asked.args[0] if asked else RUN)
 
 
 @pytest.fixture(params=BOTH)
@@ -125,7 +153,7 @@ def empty_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=BOTH)
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A migrated database, on each kind."""
+    """A migrated database, on each kind; on PostgreSQL as ``postgres_migrated``."""
     if request.param == "sqlite":
         return f"sqlite:///{request.getfixturevalue('sqlite_migrated')}"
     url: str = request.getfixturevalue("postgres_migrated")

@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import os
 import pwd
+import re
 import secrets
 import shutil
 import signal
@@ -43,6 +44,16 @@ SETTINGS = {
 }
 
 
+# What the tests connect as, unless a test needs more: see ``PostgresServer.add_roles``.
+OWNER, RUN, ENQUEUE, READ = "jobs_owner", "jobs_run", "jobs_enqueue", "jobs_read"
+SUPERUSER = "postgres"
+
+
+def as_role(url: str, role: str) -> str:
+    """*url* for another of the server's roles: the owner for DDL, the superuser for what only he may do."""
+    return re.sub(r"^(postgresql(?:\+\w+)?://)\w+:", rf"\g<1>{role}:", url)
+
+
 class PostgresServer:
     """One server with its own data folder: ``start``, ``stop``, ``kill``, ``restart`` and ``url(database)``."""
 
@@ -66,8 +77,12 @@ class PostgresServer:
         assert self._process is not None, "the server is not running"
         return self._process.pid
 
-    def url(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
+    def url(self, database: str = "postgres", role: str = SUPERUSER) -> str:
+        return f"postgresql://{role}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def add_roles(self) -> None:
+        """Make the roles of ``cronjobs db grants``, with a login; they are the whole server's."""
+        self.execute(*(f"CREATE ROLE {role} LOGIN PASSWORD '{self.password}'" for role in (OWNER, RUN, ENQUEUE, READ)))
 
     def start(self) -> None:
         assert self._process is None, "the server is running already"

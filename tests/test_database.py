@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from databases import opened
+from nofsync import with_fsync
 from postgres import PostgresServer
 from sqlalchemy import text
 
@@ -243,7 +244,7 @@ def test_only_the_owner_reads_the_files_whatever_crons_umask(sqlite_url: str, um
 
 
 def test_a_commit_survives_a_power_cut_and_readers_do_not_wait(sqlite_url: str) -> None:
-    with opened(sqlite_url) as database, database.read() as connection:
+    with with_fsync(), opened(sqlite_url) as database, database.read() as connection:
         settings = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("journal_mode", "synchronous", "foreign_keys")

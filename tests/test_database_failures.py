@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from commands import until
 from disks import Disk, FileLimit, obey_modes, read_only, small_disk, spoil_header, spoil_pages
-from postgres import PostgresServer
+from postgres import SUPERUSER, PostgresServer, as_role
 from ticking import Project, Tick, events
 
 from cronjobs import migrations
@@ -144,22 +144,22 @@ def test_a_spoiled_file_is_told_and_nothing_runs(sqlite_project: Project, spoil:
 @contextmanager
 def disk_full(project: Project) -> Iterator[None]:
     """What the server says when its disk is full, for every claim."""
-    project.sql(
+    project.admin_sql(
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
         "'could not extend file \"base/1/2\": No space left on device' USING ERRCODE = '53100'; END $$"
     )
-    project.sql("CREATE TRIGGER full_disk BEFORE UPDATE ON cronjobs_jobs EXECUTE FUNCTION full_disk()")
+    project.admin_sql("CREATE TRIGGER full_disk BEFORE UPDATE ON cronjobs_jobs EXECUTE FUNCTION full_disk()")
     yield
-    project.sql("DROP TRIGGER full_disk ON cronjobs_jobs")
+    project.admin_sql("DROP TRIGGER full_disk ON cronjobs_jobs")
 
 
 @contextmanager
 def server_read_only(project: Project) -> Iterator[None]:
     """What a standby does, and a provider whose disk is nearly full."""
     name = project.value("SELECT current_database()")
-    project.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    project.admin_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     yield
-    with closing(psycopg.connect(project.url, autocommit=True)) as connection:
+    with closing(psycopg.connect(as_role(project.url, SUPERUSER), autocommit=True)) as connection:
         connection.execute("SET default_transaction_read_only = off")
         connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())
 

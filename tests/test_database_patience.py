@@ -170,7 +170,7 @@ def test_a_server_that_lets_nobody_in_says_so_in_words_only(words: str) -> None:
 # A sequence is outside transactions: the trouble ends after two, though both are rolled back.
 TROUBLE = """
 CREATE SEQUENCE trouble;
-CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF nextval('trouble') <= 2 THEN
     {trouble};
@@ -248,10 +248,10 @@ def test_trouble_that_passes_costs_no_part_of_a_tick_its_turn(
     ids = owing(project)
     before = project.log()
     table, event = PARTS[part]
-    project.sql(TROUBLE.format(trouble=TROUBLES[trouble], table=table, event=event))
+    project.admin_sql(TROUBLE.format(trouble=TROUBLES[trouble], table=table, event=event))
     tick = project.tick()
     assert tick.wait() == 0
-    assert project.value("SELECT last_value FROM trouble") > 2
+    assert project.admin_sql("SELECT last_value FROM trouble")[0][0] > 2
     assert_all_done_once(project, *ids, project.log().removeprefix(before))
 
 
@@ -274,14 +274,14 @@ def test_trouble_that_does_not_pass_ends_in_exit_4_and_does_not_keep_the_other_p
 ) -> None:
     project = postgres_project
     lost_id, waiting_id = owing(project)
-    project.sql(TROUBLE.format(trouble=TROUBLES["deadlock"], table="occurrences", event="INSERT"))
-    project.sql("ALTER SEQUENCE trouble MINVALUE -1000 RESTART -1000")
+    project.admin_sql(TROUBLE.format(trouble=TROUBLES["deadlock"], table="occurrences", event="INSERT"))
+    project.admin_sql("ALTER SEQUENCE trouble MINVALUE -1000 RESTART -1000")
     tick = project.tick(**patched(project, FEW_TRIES))
     assert tick.wait() == 4
     assert tick.stderr.count("\n") == 1
     assert "stand-in" in tick.stderr
     assert project.times_ran() == {lost_id: 1, waiting_id: 1}
-    assert project.value("SELECT last_value FROM trouble") == -1000 + 3 - 1
+    assert project.admin_sql("SELECT last_value FROM trouble") == [(-1000 + 3 - 1,)]
 
 
 # --- a server that is there and lets nobody in ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from alembic.script import ScriptDirectory
 from databases import in_psql, opened, until
-from postgres import PostgresServer
+from postgres import OWNER, SUPERUSER, PostgresServer
 from sqlalchemy import text
 
 from cronjobs import migrations
@@ -21,6 +21,8 @@ from cronjobs.database import Database, parse_url
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaTooNew, SchemaTooOld
 from cronjobs.store.meta import adopt, read_meta, require_schema
 from cronjobs.tables import SCHEMA_REVISION, metadata
+
+pytestmark = pytest.mark.connects_as(OWNER)
 
 # --- upgrade --------------------------------------------------------------------------------------------------------
 
@@ -127,7 +129,7 @@ def test_a_lock_that_is_never_given_up_ends_in_one_line(postgres_url: str, monke
 
 def test_an_upgrade_waits_for_another_one(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as other, opened(postgres_url) as database:
-        other.execute(migrations._UPGRADE_LOCK)
+        other.execute(migrations._upgrade_lock(None).encode())
         done: list[tuple[str | None, str]] = []
         waiting = threading.Thread(target=lambda: done.append(migrations.upgrade(database)))
         waiting.start()
@@ -266,6 +268,7 @@ def test_what_is_missing_or_changed_is_found(database: Database, damage: str, sa
     found_after(database, damage, said)
 
 
+@pytest.mark.connects_as(SUPERUSER)  # who may rename and make schemas
 @pytest.mark.parametrize(("damage", "said"), DAMAGE_POSTGRESQL)
 def test_what_is_missing_or_changed_on_postgresql_is_found(
     postgres_migrated: str, damage: str, said: list[str]

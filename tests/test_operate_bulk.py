@@ -14,6 +14,7 @@ import typer
 from lookingrows import NOW, Cronjobs, Rows, ago
 from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
+from postgres import OWNER
 from sqlalchemy import event, select
 from test_looking_back import fill, whole_table_read
 
@@ -350,6 +351,7 @@ def sent(database: Database) -> Iterator[list[tuple[str, Any]]]:
     event.remove(database.engine, "before_cursor_execute", note)
 
 
+@pytest.mark.connects_as(OWNER)  # who may ANALYZE
 def test_choosing_and_changing_read_no_big_table_from_end_to_end(
     database: Database, rows: Rows, sent: list[tuple[str, Any]]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from postgres import OWNER
 from sqlalchemy import CheckConstraint, Row, select, text
 
 from cronjobs.database import Database
@@ -25,6 +26,8 @@ from cronjobs.tables import (
     read_json,
     to_microseconds,
 )
+
+pytestmark = pytest.mark.connects_as(OWNER)
 
 NOON = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -121,7 +124,7 @@ def test_an_insert_of_only_a_job_type_gets_every_default(database: Database) -> 
     # SQLite's clock says milliseconds.
     for column in ("run_at", "created_at"):
         assert before - timedelta(milliseconds=1) <= values.pop(column) <= after
-    assert values.pop("enqueued_by") == (None if database.is_sqlite else "postgres/cronjobs")
+    assert values.pop("enqueued_by") == (None if database.is_sqlite else f"{OWNER}/cronjobs")
     assert {name: value for name, value in values.items() if value is not None} == {
         "id": job_id,
         "job_type": "t.say",

@@ -1,0 +1,114 @@
+"""A SQLite database with something of everything in it, and what is in any database, for tests of ``db copy``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import select
+
+from cronjobs.database import Database
+from cronjobs.jobs import enqueue
+from cronjobs.model import Status
+from cronjobs.store import claims, effects, leases, schedules, ticks
+from cronjobs.store.leases import Finish, Lease
+from cronjobs.store.sql import database_now
+from cronjobs.tables import Json, metadata
+
+PAYLOAD = {"n": 0.1, "text": 'straße ☂ " \\ \n', "deep": [[{"": None}]], "big": 123456789012345678901234567890}
+# What only plain SQL writes: (payload, how it arrives).
+ODD = [
+    ("[1]", [1]),
+    ("not json", "not json"),
+    ('{"a": "\\u0000"}', '{"a": "\\u0000"}'),
+    ('{"a": "\\ud800"}', '{"a": "\\ud800"}'),
+    ('{"a": 1e999999}', '{"a": 1e999999}'),
+    ('{"a": NaN}', '{"a": NaN}'),
+    ('{"a": "\\\\u0000"}', {"a": "\\u0000"}),
+]
+DIGITS = '{"a": 1.10, "b": 0.30000000000000000001, "c": 9007199254740993}'
+
+
+def fill(database: Database) -> None:
+    """Jobs of every status with their history, keys, effects, a schedule with its ledger, ticks, pauses, the trail."""
+    with database.write() as connection:
+        now = database_now(connection)
+        for n in range(12):
+            enqueue(connection, "t.work", PAYLOAD | {"n": n}, meta={"trace": f"t{n}"}, idempotency_key=("k", n))
+        enqueue(connection, "t.later", delay="90d", concurrency_key="smtp:a", timeout="1m", priority=0)
+        locked_by = "host:boot:1:2:3:tick"
+        admission = claims.Admission(known=["t.work"], fitting=["t.work"], remaining_s=50)
+        taken = claims.claim(
+            connection, limit=5, locked_by=locked_by, lease=timedelta(minutes=1), admission=admission
+        ).jobs
+        ends: list[tuple[Status, str]] = [
+            (Status.SUCCEEDED, "succeeded"),
+            (Status.FAILED, "failed"),
+            (Status.DEAD, "failed"),
+            (Status.CANCELLED, "cancelled"),
+        ]
+        for job, (status, outcome) in zip(taken, ends, strict=False):
+            lease = Lease(job.id, job.attempt, locked_by)
+            effects.insert_begun(connection, f"mail:{job.id}", lease)
+            if status is Status.SUCCEEDED:
+                effects.record(connection, f"mail:{job.id}", lease, '{"id": "<1@shop>"}')
+            facts: dict[str, Any] = {"failures": 1, "losses": 0, "interruptions": 0, "outcome": outcome}
+            told: dict[str, Any] = {"error": "no luck", "traceback": "line\nline", "output": "said ☂", "worker": "1"}
+            result = '{"sent": 1.50}' if status is Status.SUCCEEDED else None
+            leases.finish(connection, [Finish(lease=lease, status=status, result=result, **facts, **told)])
+        # The fifth was lost with its runner: its lease ran out long ago.
+        connection.exec_driver_sql("UPDATE cronjobs_jobs SET locked_until = 1600000000123456 WHERE status = 'running'")
+        schedules.put_definition(
+            connection,
+            name="nightly",
+            definition={"cron": "0 2 * * *", "job": "t.work", "timezone": "UTC"},
+            fingerprint="f1",
+            seen_until=now,
+            next_at=now + timedelta(hours=3, microseconds=7),
+        )
+        [schedule] = schedules.all_schedules(connection)
+        day = timedelta(days=1)
+        rows = [
+            schedules.LedgerRow(schedule.id, now - 3 * day, now - 2 * day, 2, "missed", "no tick"),
+            schedules.LedgerRow(schedule.id, now - day, now - day, 1, "enqueued", None, taken[0].id),
+        ]
+        schedules.record_occurrences(connection, rows, now)
+        schedules.pause(connection, scope="queue", name="mail", until=now + day, by="ada", why="deploy", now=now)
+        ticks.record(connection, action="sync", subject="f1", actor="tick", detail={"schedules": ["nightly"]})
+        connection.exec_driver_sql("INSERT INTO cronjobs_queues (name, max_waiting, dropped) VALUES ('mail', 5, 2)")
+        facts = {"tick": "t1", "host": "alpha", "pid": 7, "version": "0.1", "started_at": now, "finished_at": now}
+        ticks.end_tick(connection, facts | {"did": {"succeeded": 1}, "ended": "nothing is due", "fingerprint": "f1"})
+        connection.exec_driver_sql("DELETE FROM cronjobs_jobs WHERE job_type = 'gone'")
+
+
+def add_odd_rows(file: str) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        for payload, _ in ODD:
+            connection.execute("INSERT INTO cronjobs_jobs (job_type, payload) VALUES ('t.odd', ?)", (payload,))
+        connection.execute("INSERT INTO cronjobs_jobs (job_type, payload) VALUES ('t.digits', ?)", (DIGITS,))
+        connection.execute(
+            "INSERT INTO cronjobs_jobs (job_type, last_error, max_attempts, timeout_s, error_type) "
+            "VALUES ('t.nul', 'a' || char(0) || 'b', 99999999999, 9e999, x'ff41')"
+        )
+
+
+def everything(database: Database) -> dict[str, list[dict[str, Any]]]:
+    """All rows of all tables but meta and the trail; what is JSON as text with its keys in order."""
+    found = {}
+    with database.read() as connection:
+        for table in metadata.sorted_tables:
+            if table.name in ("cronjobs_meta", "cronjobs_audit"):
+                continue
+            rows = connection.execute(select(table).order_by(*table.primary_key))
+            found[table.name] = [_comparable(table, dict(row._mapping)) for row in rows]
+    return found
+
+
+def _comparable(table: Any, row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: json.dumps(value, sort_keys=True) if isinstance(table.c[name].type, Json) and value is not None else value
+        for name, value in row.items()
+    }
