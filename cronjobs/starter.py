@@ -29,6 +29,8 @@ log: cronjobs.log                    # a line per event; none: no file
 #defaults:
 #  retry: {max_attempts: 10, base: 1m, factor: 2, cap: 30m}
 #retention: {succeeded: 14d, dead: 90d}
+#limits: {"smtp:": 4}                # at most 4 at once of the jobs whose concurrency_key begins so, on all hosts
+#queues: {mail: {max_waiting: 10000, on_full: error}}   # a full queue refuses: error, drop or wait
 
 schedules:
   hello:
