@@ -12,6 +12,7 @@ import smtplib
 import threading
 from contextlib import closing
 from email.message import EmailMessage
+from email.policy import SMTP  # ends lines as SMTP wants them
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -62,7 +63,7 @@ def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str
             accepted(server.mail(mail["From"]))
             accepted(server.rcpt(mail["To"]))
             on_its_way = True
-            answer = accepted(server.data(mail.as_bytes()))
+            answer = accepted(server.data(mail.as_bytes(policy=SMTP)))
     except smtplib.SMTPResponseException as refusal:
         effect.did_nothing()
         said = f"the mail server said {refusal.smtp_code}: {text(refusal.smtp_error)}"

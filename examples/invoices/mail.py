@@ -1,0 +1,90 @@
+"""One mail with the invoice: which failures are tried again, which are final, and which nobody here can judge."""
+
+from __future__ import annotations
+
+import os
+import smtplib
+from contextlib import closing
+from email.message import EmailMessage
+from email.policy import SMTP
+from typing import TYPE_CHECKING
+
+import pdf
+from shop import Order
+
+from cronjobs import Context, GiveUp, RetryLater
+
+if TYPE_CHECKING:
+    from cronjobs import Effect
+
+HOST, PORT = os.environ.get("SMTP_HOST", "127.0.0.1"), int(os.environ.get("SMTP_PORT", "8025"))
+PATIENCE_S = float(os.environ.get("SMTP_PATIENCE_S", "10"))  # with an answer, until it comes to the message
+SENDER = "shop@shop.example"
+
+
+def message_id(key: str) -> str:
+    """From the effect's key, so the same in every attempt: by it a mail is found in the mail server's log."""
+    return f"<{key.replace(':', '.')}@shop.example>"
+
+
+def letter(order: Order, invoice: bytes, key: str) -> bytes:
+    mail = EmailMessage()
+    mail["From"] = SENDER
+    mail["To"] = order.email
+    mail["Subject"] = f"Your invoice {order.number}"
+    mail["Message-ID"] = message_id(key)
+    mail.set_content("Thank you. Your invoice is attached.\n")
+    mail.add_attachment(invoice, maintype="application", subtype="pdf", filename=f"{order.number}.pdf")
+    return mail.as_bytes(policy=SMTP)  # the policy ends lines as SMTP wants them
+
+
+def send(ctx: Context, order: Order) -> dict[str, str]:
+    """Mail the invoice of *order* once, and return the server's answer; raise what is to be done about any other end.
+
+    Until the message itself is on its way nothing can have happened, so only that is the effect. A server that is away
+    costs a connection and nothing else.
+    """
+    key = f"invoice-mail:{order.id}"
+    if not order.email.isascii() or not order.email.isprintable() or order.email.count("@") != 1:
+        raise GiveUp(f"{order.email!r} is not an address")
+    invoice = (pdf.FOLDER / f"{order.number}.pdf").read_bytes()
+    try:
+        # closing(), not quit(): the answer to that comes after the one that matters, and could only spoil it.
+        with closing(smtplib.SMTP(HOST, PORT, timeout=min(PATIENCE_S, max(0.1, ctx.remaining_s)))) as server:
+            # A real server wants server.starttls() and server.login(…) here.
+            server.ehlo_or_helo_if_needed()
+            accepted(server.mail(SENDER))
+            accepted(server.rcpt(order.email))
+            content = letter(order, invoice, key)
+            server.sock.settimeout(max(0.1, ctx.remaining_s))  # to miss the next answer costs somebody's time
+            with ctx.effect(key, on_unknown="stop") as effect:
+                if not effect.done:
+                    effect.result = {"answer": hand_over(server, content, effect), "message_id": message_id(key)}
+            return effect.result or {"answer": "settled by hand"}
+    except smtplib.SMTPResponseException as refusal:
+        said = f"the mail server said {refusal.smtp_code}: {text(refusal.smtp_error)}"
+        if 400 <= refusal.smtp_code < 500:
+            raise RetryLater(said) from refusal
+        raise GiveUp(f"{order.email}: {said}") from refusal
+    except OSError as trouble:  # no connection, a lost one, no answer in time
+        raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble
+
+
+def hand_over(server: smtplib.SMTP, content: bytes, effect: Effect) -> str:
+    """The message itself. An answer that refuses it says that nothing happened; no answer leaves the effect unknown."""
+    try:
+        return accepted(server.data(content))
+    except smtplib.SMTPResponseException:
+        effect.did_nothing()
+        raise
+
+
+def accepted(answer: tuple[int, bytes]) -> str:
+    code, said = answer
+    if code >= 400:
+        raise smtplib.SMTPResponseException(code, said)
+    return text(said)
+
+
+def text(said: bytes | str) -> str:
+    return said.decode(errors="replace") if isinstance(said, bytes) else said

@@ -1,0 +1,48 @@
+"""The invoice as a PDF: under its name there is a whole file or none, and made again it is the same, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+
+from reportlab.lib.pagesizes import A4
+from reportlab.lib.units import mm
+from reportlab.pdfgen.canvas import Canvas
+from shop import HERE, Order
+
+FOLDER = HERE / "invoices"
+
+
+def write(order: Order) -> dict[str, str]:
+    """Write the invoice of *order*; return its file and what is in it."""
+    content = drawn(order)
+    FOLDER.mkdir(exist_ok=True)
+    file, unfinished = FOLDER / f"{order.number}.pdf", FOLDER / f".{order.number}.unfinished"
+    with unfinished.open("wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())  # before the rename, or a power cut leaves an empty file with the right name
+    unfinished.replace(file)
+    folder = os.open(FOLDER, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the name itself
+    finally:
+        os.close(folder)
+    return {"file": file.name, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def drawn(order: Order) -> bytes:
+    out = io.BytesIO()
+    page = Canvas(out, pagesize=A4, invariant=1)  # invariant: no time of making, no random id
+    page.setTitle(f"Invoice {order.number}")
+    page.setFont("Helvetica-Bold", 20)
+    page.drawString(25 * mm, 260 * mm, f"Invoice {order.number}")
+    page.setFont("Helvetica", 11)
+    page.drawString(25 * mm, 245 * mm, f"Paid on {order.paid_at:%Y-%m-%d}, with thanks")
+    page.line(25 * mm, 228 * mm, 185 * mm, 228 * mm)
+    page.drawString(25 * mm, 220 * mm, order.item)
+    page.drawRightString(185 * mm, 220 * mm, f"{order.cents / 100:.2f} EUR")
+    page.showPage()
+    page.save()
+    return out.getvalue()

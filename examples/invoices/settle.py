@@ -1,0 +1,39 @@
+"""What a person does about mails of which nobody knows whether they went out: look them up at the mail server.
+
+A runner died, or the line went dead, between "here is the mail" and "taken". The mail server knows: its log has the
+Message-ID, or not. Each such effect is settled by what the log says, and the jobs are put back to work.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from mail import message_id
+from shop import HERE
+
+CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
+LOG = HERE / "mails.jsonl"  # of a real mail server: grep the Message-ID in /var/log/mail.log
+
+
+def cronjobs(*arguments: str) -> str:
+    return subprocess.run([*CRONJOBS, *arguments], cwd=HERE, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def main() -> None:
+    logged = LOG.read_text() if LOG.exists() else ""
+    stopped = json.loads(
+        cronjobs("effects", "list", "--state", "stopped", "--key", "invoice-mail:", "--limit", "1000", "--json")
+    )
+    for effect in stopped:
+        verdict = "done" if message_id(effect["key"]) in logged else "not-done"
+        cronjobs("effects", "settle", effect["key"], verdict, "--why", "by the mail server's log")
+        print(f"{effect['key']}: {verdict}")
+    if stopped:
+        cronjobs("jobs", "retry", "--type", "invoices.mail", "--error-type", "EffectUnknown", "--yes")
+    print(f"{len(stopped)} settled")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""One event to another program: it bears its id, by which the receiver knows what it has already."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from cronjobs import GiveUp, RetryLater
+
+URL = os.environ.get("WEBHOOK_URL", "http://127.0.0.1:8026/events")
+PATIENCE_S = 10.0
+
+
+def post(event_id: str, body: dict[str, Any], remaining_s: float) -> dict[str, str]:
+    """Hand the event over, and return the answer; raise what is to be done about any other end."""
+    headers = {"Content-Type": "application/json", "X-Event-Id": event_id}
+    request = Request(URL, json.dumps(body).encode(), headers)
+    try:
+        with urlopen(request, timeout=min(PATIENCE_S, max(0.1, remaining_s))) as answer:
+            return {"answer": f"{answer.status} {answer.read(200).decode(errors='replace')}"}
+    except HTTPError as refusal:
+        with refusal:
+            said = f"the webhook said {refusal.code}: {refusal.read(200).decode(errors='replace')}"
+        if refusal.code == 429 or refusal.code >= 500:
+            raise RetryLater(said, after=retry_after(refusal)) from refusal
+        raise GiveUp(said) from refusal
+    except OSError as trouble:  # no connection, a lost one, no answer in time
+        raise RetryLater(f"the webhook: {trouble or type(trouble).__name__}") from trouble
+
+
+def retry_after(refusal: HTTPError) -> str | None:
+    """What the other side asks for, an hour at most; None: the policy decides."""
+    asked = refusal.headers.get("Retry-After", "")
+    return f"{min(int(asked), 3600)}s" if asked.isdecimal() else None
