@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import forked
 from commands import until
 from ticking import Project, Tick
 
@@ -187,7 +187,7 @@ class LongJobs:
         """What another command prints, in cron's environment."""
         argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(self.project.folder / "cronjobs.yaml")]
         env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200"}  # without the mark of alive()
-        done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd="/", check=False)
+        done = forked.run(argv, env=env, cwd="/")
         assert done.returncode in (0, 1), done.stderr
         return done.stdout + done.stderr
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from sqlalchemy import select
 
@@ -49,7 +50,7 @@ class Project:
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(
+        return forked.start(
             [*CRONJOBS, *arguments], cwd=self.folder, env=BARE | dict(env or {}), text=True, **(pipes | options)
         )
 

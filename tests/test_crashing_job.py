@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from functools import partial
 
+import forked
 import pytest
 from commands import until
 from ticking import Project, Tick, events
@@ -152,7 +152,9 @@ def began(project: Project, times: int) -> bool:
 
 def command(project: Project, *words: str) -> str:
     argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(project.folder / "cronjobs.yaml")]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
+    done = forked.run(argv)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_work_that_must_not_repeat_by_itself_is_dead_when_its_runner_dies_until_someone_says_so(

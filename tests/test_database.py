@@ -344,7 +344,7 @@ def test_a_foreign_lock_on_the_database_gives_busy_after_the_patience(sqlite_mig
 def test_a_process_that_is_stopped_at_its_turn_makes_us_busy_and_one_that_waits_is_passed(
     sqlite_migrated: str, held: str, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cronjobs.database.GO_PAST_S", 0.1)
+    monkeypatch.setattr("cronjobs.turns.GO_PAST_S", 0.1)
     with Path(f"{sqlite_migrated}-{held}").open("w") as file, opened(f"sqlite:///{sqlite_migrated}") as database:
         fcntl.flock(file, fcntl.LOCK_EX)
         if busy:

@@ -27,11 +27,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
+from postgres import OWNER
 from sqlalchemy import create_engine, delete, insert, select, text, update
 
 from cronjobs import fire_times
 from cronjobs.database import Database, parse_url
 from cronjobs.tables import jobs, occurrences, schedules, to_microseconds
+
+pytestmark = pytest.mark.connects_as(OWNER)  # the app makes its tables itself, as the example's user does
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "housekeeping"
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -9,6 +9,7 @@ from explained import BEGIN, HOUR, MINUTE, MINUTELY, World, a_night, brake, utc
 from explained import clock as clock
 from explained import cronjobs as cronjobs
 from explained import world as world
+from postgres import OWNER
 from sqlalchemy import update
 
 from cronjobs import tables
@@ -352,6 +353,7 @@ def test_what_a_wrong_clock_wrote_does_not_speak_for_what_is_to_come(world: Worl
     assert world.ask("s", "--at", "2026-03-02T08:20").verdict == "pending"
 
 
+@pytest.mark.connects_as(OWNER)  # nobody else may change the trail
 def test_a_definition_that_this_version_cannot_read(world: World) -> None:
     world.file(**MINUTELY)
     world.tick()

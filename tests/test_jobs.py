@@ -207,7 +207,7 @@ def test_a_missing_table_names_the_command_and_the_database(empty_url: str) -> N
 
 @pytest.mark.parametrize("target", [None, "sqlite:///x.db", object()])
 def test_a_wrong_target_is_a_type_error_that_says_what_to_pass(target: Any) -> None:
-    with pytest.raises(TypeError, match="Connection or Session"):
+    with pytest.raises(TypeError, match="Connection, Session or Engine"):
         enqueue(target, "t.say")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from typing import Any
 
+import forked
 import pytest
 from commands import LINUX_ONLY, until
 from ticking import Project as Ticking
@@ -59,7 +59,7 @@ def project(project: Ticking) -> Ticking:
 
 def cli(project: Ticking, *words: str, code: int = 0) -> str:
     argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(project.folder / "cronjobs.yaml")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = forked.run(argv)
     assert done.returncode == code, done
     return done.stdout + done.stderr
 

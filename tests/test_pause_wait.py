@@ -8,11 +8,12 @@ import sys
 import threading
 from datetime import timedelta
 
+import forked
 import psycopg
 import pytest
 from commands import until
 from test_operate import cli
-from ticking import Project
+from ticking import CRONS, Project
 
 from cronjobs.database import Database, parse_url
 from cronjobs.store.claims import Admission, claim
@@ -25,7 +26,7 @@ def project(project: Project) -> Project:
 
 def pausing(project: Project, *words: str) -> subprocess.Popen[str]:
     argv = [sys.executable, "-m", "cronjobs", "pause", *words, "--config", str(project.folder / "cronjobs.yaml")]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forked.start(argv, env=CRONS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def is_paused(project: Project) -> bool:

@@ -280,7 +280,7 @@ def test_at_whatever_moment_the_signal_comes_nothing_is_lost_or_doubled(project:
         lambda tick: len(project.times_ran()) == 60,
     ]
     for number, moment in zip(itertools.cycle(SIGNALS), moments, strict=False):
-        tick = project.start()
+        tick = project.start(fresh=True)
         until(partial(reached, tick, moment))
         tick.send(number)
         assert tick.wait() in (128 + number, -number, 0)

@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forked
 import psycopg
+from postgres import SUPERUSER, as_role
 
 from cronjobs.clock import SYSTEM
 
@@ -141,7 +143,7 @@ class Project:
             started = SYSTEM.monotonic()
             given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "cwd": "/"}
             given["env"] = CRONS | {"XDG_STATE_HOME": str(self.folder)} | changes.pop("env", {})
-            process = subprocess.Popen(changes.pop("argv", argv), **(given | changes))
+            process = forked.start(changes.pop("argv", argv), **(given | changes))
         tick = Tick(process, started, self.folder, name)
         self.ticks.append(tick)
         return tick
@@ -182,6 +184,10 @@ class Project:
             return list(cursor.fetchall()) if cursor.description else []
         finally:
             connection.close()
+
+    def admin_sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement that none of the least roles may: DDL, a ledger changed by hand."""
+        return Project(self.folder, as_role(self.url, SUPERUSER)).sql(statement)
 
     def value(self, statement: str) -> Any:
         return self.sql(statement)[0][0]

@@ -1,0 +1,62 @@
+"""One POST from inside an effect, for webhook.py and payment.py: which answers mean done, which later, which never."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from cronjobs import Effect, GiveUp, RetryLater
+
+LATER = {408, 409, 425, 429}  # 409: the same request is being worked on just now
+DID_NOTHING = {408, 425, 429}
+LONGEST_WAIT_S = 6 * 3600.0  # whatever the other side asks for
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """A redirected POST would arrive as a GET without its body."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Effect, timeout_s: float) -> bytes:
+    """POST *body* as JSON; return what a 2xx answer says, raise what is to be done about any other end.
+
+    ``effect.did_nothing()`` where the answer says so. After a 5xx, or none, nobody here knows: the effect is unknown.
+    """
+    request = Request(url, json.dumps(body, sort_keys=True).encode(), {"Content-Type": "application/json"} | headers)
+    try:
+        with build_opener(NoRedirects).open(request, timeout=timeout_s) as answer:
+            return bytes(answer.read())
+    except HTTPError as refusal:
+        with refusal:
+            said = f"{url} said {refusal.code}: {refusal.read(200).decode(errors='replace')}"
+        later = refusal.code >= 500 or refusal.code in LATER
+        if not later or refusal.code in DID_NOTHING:
+            effect.did_nothing()
+        if later:
+            raise RetryLater(said, after=wait_s(refusal.headers)) from None
+        raise GiveUp(said) from None
+    except (HTTPException, OSError) as trouble:  # no connection, a lost one, no answer in time
+        if isinstance(trouble, URLError) and isinstance(trouble.reason, ConnectionRefusedError):
+            effect.did_nothing()
+        raise RetryLater(f"{url}: {trouble or type(trouble).__name__}") from trouble
+
+
+def wait_s(headers: Message) -> float | None:
+    """What Retry-After asks for, in seconds or as a date; None: nothing, and the job's policy decides."""
+    asked = headers.get("Retry-After", "")
+    try:
+        if asked.isdigit():
+            seconds = float(asked)
+        else:
+            seconds = (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):  # no date, or one without a zone
+        return None
+    return min(max(seconds, 0.0), LONGEST_WAIT_S)

@@ -1,0 +1,32 @@
+"""A payment that is charged once: our key is the provider's idempotency key."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from http_post import post
+
+from cronjobs import Context, RetryPolicy, job
+
+RETRY = RetryPolicy(delays=["10s", "1m", "5m", "15m", "30m"], max_attempts=15)
+# A provider forgets a key after a while, often after 24 hours: from then on, "again" would be a second charge.
+PROVIDER_REMEMBERS = timedelta(hours=20)
+
+
+@job("payments.charge", timeout="25s", retry=RETRY)
+def charge(ctx: Context, payment_id: int, cents: int, currency: str, source: str) -> dict[str, Any]:
+    """Charge *source*. *payment_id* is one try of the customer's: another card is another payment, with another key.
+
+    The amount is in the payload, not looked up: with the same key the provider wants to see the same request.
+    """
+    age = datetime.now(UTC) - (ctx.enqueued_at or datetime.now(UTC))
+    with ctx.effect(("charge", payment_id), on_unknown="again" if age < PROVIDER_REMEMBERS else "stop") as effect:
+        if not effect.done:
+            asked = {"amount": cents, "currency": currency, "source": source, "reference": str(payment_id)}
+            url, headers = f"{os.environ['PAYMENT_URL']}/charges", {"Idempotency-Key": effect.key}
+            answer = post(url, asked, headers, effect=effect, timeout_s=ctx.remaining_s)
+            effect.result = {"charge_id": json.loads(answer)["id"]}
+    return effect.result or {"charge_id": "settled by hand"}

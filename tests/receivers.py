@@ -1,0 +1,198 @@
+"""Real servers on this machine for what handlers do outside: they count what arrived, and answer as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from typing import Any
+
+from aiosmtpd.controller import Controller
+
+Answer = tuple[int, dict[str, str], dict[str, Any]]  # status, headers, body
+
+
+class Gate:
+    """While it is shut, whoever did what was asked keeps the asker waiting for the answer."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self.waiting = 0
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def pass_through(self) -> None:
+        if not self._open.is_set():
+            self.waiting += 1
+            self._open.wait(60)
+
+    async def passed(self) -> None:
+        if not self._open.is_set():
+            self.waiting += 1
+            while not self._open.is_set():
+                await asyncio.sleep(0.005)
+
+
+# --- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    path: str
+    headers: Mapping[str, str]
+    body: Any
+
+
+@dataclass
+class WebServer:
+    """Does with each call what *act* says. ``answers``: given instead, first come first served; None hangs up."""
+
+    act: Callable[[Call], Answer] = lambda _: (204, {}, {})
+    calls: list[Call] = field(default_factory=list)
+    answers: list[Answer | None] = field(default_factory=list)
+    gate: Gate = field(default_factory=Gate)
+    url: str = ""
+
+    def take(self, call: Call) -> Answer | None:
+        self.calls.append(call)
+        if self.answers:
+            return self.answers.pop(0)
+        answer = self.act(call)
+        self.gate.pass_through()
+        return answer
+
+
+@contextmanager
+def web_server(act: Callable[[Call], Answer] = WebServer.act) -> Iterator[WebServer]:
+    web = WebServer(act)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            answer = web.take(Call(self.path, dict(self.headers), json.loads(body)))
+            if answer is not None:
+                self._say(*answer)
+
+        def do_GET(self) -> None:
+            web.calls.append(Call(self.path, dict(self.headers), None))
+            self._say(200, {}, {})
+
+        def _say(self, status: int, headers: dict[str, str], body: dict[str, Any]) -> None:
+            try:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode() if status != 204 else b"")
+            except ConnectionError:  # the asker was killed
+                pass
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    web.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
+    thread.start()
+    try:
+        yield web
+    finally:
+        web.gate.open()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Provider:
+    """A payment provider: an idempotency key stands for one charge, and for the request that it came with."""
+
+    def __init__(self) -> None:
+        self.charges: list[dict[str, Any]] = []
+        self._by_key: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, call: Call) -> Answer:
+        key = call.headers["Idempotency-Key"]
+        known = self._by_key.get(key)
+        if known is None:
+            known = call.body | {"id": f"ch_{len(self.charges) + 1}"}
+            self.charges.append(known)
+            self._by_key[key] = known
+        if known != call.body | {"id": known["id"]}:
+            return 422, {}, {"error": "this key belongs to another request"}
+        return 201, {}, known
+
+    def forget(self) -> None:
+        """What a day does to keys."""
+        self._by_key.clear()
+
+
+# --- mail -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class MailServer:
+    """``mailbox``: the Message-ID of each mail that was taken. ``answers``: to RCPT or DATA, given instead of a yes.
+
+    An answer of "" hangs up: to DATA after the mail was taken.
+    """
+
+    port: int = 0
+    mailbox: list[str] = field(default_factory=list)
+    answers: dict[str, list[str]] = field(default_factory=dict)
+    gate: Gate = field(default_factory=Gate)
+
+    def _instead(self, command: str, server: Any) -> str | None:
+        waiting = self.answers.get(command)
+        if not waiting:
+            return None
+        answer = waiting.pop(0)
+        if answer == "":
+            server.transport.abort()
+            return "421 gone"
+        return answer
+
+    async def handle_RCPT(self, server: Any, _: Any, envelope: Any, address: str, __: Any) -> str:  # noqa: N802
+        answer = self._instead("RCPT", server)
+        if answer is None:
+            envelope.rcpt_tos.append(address)
+        return answer or "250 OK"
+
+    async def handle_DATA(self, server: Any, _: Any, envelope: Any) -> str:  # noqa: N802
+        if not self.answers.get("DATA") or self.answers["DATA"][0] == "":
+            self.mailbox.append(str(message_from_bytes(envelope.original_content)["Message-ID"]))
+        answer = self._instead("DATA", server)
+        await self.gate.passed()
+        return answer or "250 taken"
+
+
+@contextmanager
+def mail_server() -> Iterator[MailServer]:
+    mail = MailServer()
+
+    class OnFreePort(Controller):
+        def _trigger_server(self) -> None:
+            server: Any = self.server
+            mail.port = self.port = server.sockets[0].getsockname()[1]  # asked for was 0
+            super()._trigger_server()  # type: ignore[no-untyped-call]
+
+    # What it says about clients that vanish is what the tests make them do.
+    logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
+    controller = OnFreePort(mail, hostname="127.0.0.1", port=0)
+    controller.start()
+    try:
+        yield mail
+    finally:
+        mail.gate.open()
+        controller.stop()
