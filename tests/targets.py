@@ -132,6 +132,6 @@ def app_url(url: str) -> str:
 
 
 @contextmanager
-def opened(kind: str, url: str) -> Iterator[Opened]:
-    url = app_url(url)
-    yield from (EVERYWHERE | POSTGRESQL | SQLITE)[kind](url)
+def opened(kind: str, url: str, *, by_runner: bool = False) -> Iterator[Opened]:
+    """A connection of *kind*, by the app's role; *by_runner*: as a handler opens it."""
+    yield from (EVERYWHERE | POSTGRESQL | SQLITE)[kind](url if by_runner else app_url(url))

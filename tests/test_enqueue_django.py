@@ -32,9 +32,9 @@ def empty_alias(empty_url: str) -> Iterator[str]:
     yield from configured(empty_url)
 
 
-def configured(url: str, alias: str = "app") -> Iterator[str]:
-    """The alias of a database in Django's settings."""
-    parsed = make_url(plain_url(app_url(url)))
+def configured(url: str, alias: str = "app", *, by_runner: bool = False) -> Iterator[str]:
+    """The alias of a database in Django's settings, for the app's role; *by_runner*: for a handler's."""
+    parsed = make_url(plain_url(url if by_runner else app_url(url)))
     sqlite = parsed.get_backend_name() == "sqlite"
     before = connections.settings.get(alias)
     connections.settings[alias] = connections.configure_settings(

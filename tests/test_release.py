@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ def test_a_release_that_comes_late_does_not_touch_the_next_attempt(database: Dat
 
 def claimed(connection: Any, locked_by: str) -> Job:
     if locked_by == "first":
-        enqueue(connection, "t", {})
+        enqueue(connection, "t", {}, run_at=datetime(2026, 1, 1, tzinfo=UTC))  # due, however long a statement takes
     admission = Admission(known=["t"], fitting=["t"], remaining_s=60, longest_s=60)
     [job] = claim(connection, limit=1, locked_by=locked_by, lease=timedelta(seconds=60), admission=admission).jobs
     return job

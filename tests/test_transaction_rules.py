@@ -15,7 +15,7 @@ from django.db import connections, transaction  # type: ignore[import-untyped]
 from ledger import Jobs
 from sqlalchemy import Connection, text
 from targets import each_target, opened, users_table
-from test_enqueue_django import alias  # noqa: F401 the fixture
+from test_enqueue_django import configured
 
 from cronjobs import database as database_module
 from cronjobs.context import Context, StopSignal
@@ -31,6 +31,11 @@ WORK = text("INSERT INTO work VALUES (1)")
 def jobs(database: Database, database_url: str, clock: FakeClock) -> Jobs:
     users_table(database_url, "n integer")
     return Jobs(database, clock)
+
+
+@pytest.fixture
+def alias(database_url: str) -> Iterator[str]:
+    yield from configured(database_url, by_runner=True)
 
 
 def worked(jobs: Jobs) -> int:
@@ -144,7 +149,7 @@ def test_our_schema_is_not_put_before_the_names_of_users_tables(postgres_migrate
 
 @each_target
 def test_finish_is_part_of_whatever_transaction_it_is_given(database_url: str, jobs: Jobs, kind: str) -> None:
-    with opened(kind, database_url) as user:
+    with opened(kind, database_url, by_runner=True) as user:
         job = jobs.claimed()
         execute(user.target, "INSERT INTO work VALUES (1)")
         jobs.context(job).finish(user.target)
@@ -173,7 +178,7 @@ def execute(target: Any, statement: str) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_finish_is_part_of_djangos_atomic(jobs: Jobs, alias: str, fails: bool) -> None:  # noqa: F811
+def test_finish_is_part_of_djangos_atomic(jobs: Jobs, alias: str, fails: bool) -> None:
     job = jobs.claimed()
     ctx = jobs.context(job)
 
@@ -190,7 +195,7 @@ def test_finish_is_part_of_djangos_atomic(jobs: Jobs, alias: str, fails: bool) -
     assert (worked(jobs), status(jobs, job)) == ((0, "running") if fails else (1, "succeeded"))
 
 
-def test_finish_outside_of_a_transaction_is_refused(jobs: Jobs, database_url: str, alias: str) -> None:  # noqa: F811
+def test_finish_outside_of_a_transaction_is_refused(jobs: Jobs, database_url: str, alias: str) -> None:
     ctx = jobs.context(jobs.claimed())
     sqlite = database_url.startswith("sqlite")
     own: Any = (
