@@ -357,14 +357,13 @@ def _open_sqlite(connection: Connection) -> None:
 
 def _begin_postgresql(timeouts: dict[str, int], *more: str) -> str:
     local = [f"SET LOCAL {name} = {ms}" for name, ms in (POSTGRESQL_TIMEOUTS | timeouts).items()]
-    return "; ".join(["BEGIN", *more, *local])
+    # Each statement sees what was committed when it began, whatever the role's default: counts under a lock rest on it,
+    # and a handler's last statement, which meets a row that was renewed meanwhile.
+    return "; ".join(["BEGIN", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *more, *local])
 
 
 # UTC: days are 24 hours in our statements whatever zone the server keeps, and instants arrive without a conversion.
-# Each statement sees what was committed when it began, whatever the role's default: counts under a lock rest on it.
-_POSTGRESQL_BEGIN: Final = _begin_postgresql(
-    {}, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET LOCAL timezone = 'UTC'"
-)
+_POSTGRESQL_BEGIN: Final = _begin_postgresql({}, "SET LOCAL timezone = 'UTC'")
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 

@@ -22,6 +22,7 @@ from cronjobs.context import Context, StopSignal
 from cronjobs.database import Database
 from cronjobs.errors import Cancelled, LeaseLost, TransactionTooLong, UsageError
 from cronjobs.model import Job
+from cronjobs.store.leases import Lease, renew
 from cronjobs.testing import FakeClock
 
 WORK = text("INSERT INTO work VALUES (1)")
@@ -80,6 +81,23 @@ def test_an_attempt_whose_row_was_taken_while_it_worked_rolls_its_work_back(post
     with pytest.raises(LeaseLost):
         act()
     assert worked(jobs) == 0
+    database.close()
+
+
+def test_a_renewal_meanwhile_is_met_whatever_the_roles_default_isolation(postgres_migrated: str) -> None:
+    """In REPEATABLE READ the row that was renewed since would end the transaction."""
+    level = "options=-c%20default_transaction_isolation%3Drepeatable%5C%20read"
+    url = postgres_migrated + ("&" if "?" in postgres_migrated else "?") + level
+    database = Database(database_module.parse_url(url))
+    jobs = Jobs(database, FakeClock())
+    users_table(postgres_migrated, "n integer")
+    job = jobs.claimed()
+    with jobs.context(job).transaction() as connection:
+        connection.execute(WORK)
+        with database.write() as loops:
+            held = Lease(job.id, job.attempt, str(job.locked_by))
+            assert renew(loops, [held], timedelta(minutes=1)).renewed == {job.id}
+    assert (worked(jobs), status(jobs, job)) == (1, "succeeded")
     database.close()
 
 
