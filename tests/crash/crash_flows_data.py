@@ -121,7 +121,7 @@ def effects_as_promised(case: Case) -> Iterator[str]:
             yield f"{key} was not unknown, and is {state}"
 
 
-@flow("effects", seed=jobs_with_effects, check=effects_as_promised, floor=50)
+@flow("effects", everywhere=True, seed=jobs_with_effects, check=effects_as_promised, floor=50)
 def effects(world: World) -> None:
     world.tick()
 
@@ -140,7 +140,7 @@ def steps_as_promised(case: Case) -> Iterator[str]:
             yield f"the {name} step was done {case.done(name)[1]} times, not {wanted}"
 
 
-@flow("steps", seed=a_job_in_steps, check=steps_as_promised, floor=30)
+@flow("steps", everywhere=True, seed=a_job_in_steps, check=steps_as_promised, floor=30)
 def steps(world: World) -> None:
     world.tick()
 

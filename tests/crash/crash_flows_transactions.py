@@ -45,11 +45,11 @@ def exactly_once(case: Case) -> Iterator[str]:
         yield "not every job came to its end"
 
 
-@flow("work in ctx.transaction()", seed=in_our_transaction, check=exactly_once, floor=30)
+@flow("work in ctx.transaction()", everywhere=True, seed=in_our_transaction, check=exactly_once, floor=30)
 def own(world: World) -> None:
     world.tick()
 
 
-@flow("work finished by ctx.finish()", seed=in_users_transaction, check=exactly_once, floor=25)
+@flow("work finished by ctx.finish()", everywhere=True, seed=in_users_transaction, check=exactly_once, floor=25)
 def users(world: World) -> None:
     world.tick()

@@ -317,14 +317,16 @@ def an_hour_ago() -> datetime:
     return hour - timedelta(hours=1) + timedelta(seconds=30)
 
 
-def kill_at_each_point(labs: Sequence[Lab], flow: str, look: Callable[[Lab, str, Ran], None]) -> int:
-    """Kill the flow at its first point, its second, and so on until it comes to its end; return how many there are.
+def kill_at_each_point(
+    labs: Sequence[Lab], flow: str, look: Callable[[Lab, str, Ran], None], *, step: int = 1, first: int = 1
+) -> int:
+    """Kill the flow at its *first* point, *step* points later, and so on to its end; return how many there are.
 
     *look* is called after each. The labs share the points: on several processors they work at once.
     """
 
-    def every_nth(lab: Lab, first: int) -> int:
-        for number in range(first, MOST_POINTS, len(labs)):
+    def every_nth(lab: Lab, start: int) -> int:
+        for number in range(start, MOST_POINTS, step * len(labs)):
             lab.restore()
             ran = lab.run(flow, kill_at=number)
             if ran.before is None:
@@ -334,4 +336,4 @@ def kill_at_each_point(labs: Sequence[Lab], flow: str, look: Callable[[Lab, str,
         raise AssertionError(f"{flow} has more than {MOST_POINTS} points")
 
     with ThreadPoolExecutor(len(labs)) as threads:
-        return max(threads.map(every_nth, labs, range(1, len(labs) + 1)))
+        return max(threads.map(every_nth, labs, range(first, first + step * len(labs), step)))

@@ -41,6 +41,7 @@ class Flow:
     apart: bool = False  # starts programs
     empty: bool = False  # starts without tables
     leave: Leave = field(default_factory=Leave)
+    everywhere: bool = False  # every point on both databases also in the short form
 
 
 FLOWS: dict[str, Flow] = {}
