@@ -16,7 +16,7 @@ from cronjobs.database import Database
 from cronjobs.effects import Effect, Ledger, OnUnknown, effect_key, step_key
 from cronjobs.enqueueing import Target
 from cronjobs.errors import Cancelled, UsageError
-from cronjobs.model import Job, Outcome, Succeeded
+from cronjobs.model import Job, Outcome
 from cronjobs.store.leases import Lease
 from cronjobs.transaction import Ending
 
@@ -172,11 +172,13 @@ class Context:
         """
         self._end("ctx.finish()").finish(connection, self.result)
 
-    def ended(self) -> Outcome | None:
-        """What the handler's return means, if it ended the job in a transaction; None: it did not."""
-        if self._ending is None:
-            return None
-        return Succeeded(self.result) if self._ending.committed else self._ending.not_committed()
+    def not_committed(self) -> Outcome | None:
+        """What a return means after the job's success was given to a transaction of the user's; None: it was not."""
+        return None if self._ending is None else self._ending.not_committed()
+
+    def kept(self, returned: Any) -> Any:
+        """The job's result: what the handler *returned*, or ``result`` if it ended the job in a transaction."""
+        return self.result if self._ending is not None and self._ending.committed else returned
 
     def _end(self, what: str) -> Ending:
         if self._ending is None:

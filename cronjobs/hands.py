@@ -62,6 +62,10 @@ class Hands:
         if not any(end.attempt is attempt for end in self.unwritten):
             self.adrift.append(attempt)
 
+    def running_on(self, now: float) -> list[Attempt]:
+        """What ended its job itself, and whose code still has time to come to its own end."""
+        return [attempt for attempt in self.adrift if attempt.succeeded and now < attempt.overdue_at]
+
     def settle(self, job_ids: Collection[int]) -> None:
         """These ends are in the database, or nobody's business any more."""
         self.unwritten = [end for end in self.unwritten if end.attempt.job.id not in job_ids]

@@ -470,7 +470,8 @@ class Loop:
     def _ended(self) -> str | None:
         now = self.clock.monotonic()
         busy = self.hands.busy()
-        working = [attempt for attempt in busy if attempt.recorded is None]
+        running_on = self.hands.running_on(now)
+        working = [attempt for attempt in busy if attempt.recorded is None] + running_on
         if self.hurry:
             return f"{self.stopping}, twice"
         if now >= self.deadline:
@@ -478,7 +479,7 @@ class Loop:
         if self.trouble.stays and not self.hands.held:
             return "the database takes no writes"
         handing_over = self.hands.handing_over()
-        if self.stopping is not None and (not (busy or handing_over) or now >= self.stop_by):
+        if self.stopping is not None and (not (busy or handing_over or running_on) or now >= self.stop_by):
             return self.stopping
         if self.hands.unwritten or handing_over or self.trouble.error is not None or now < self._lingers_until():
             return None
@@ -486,7 +487,7 @@ class Loop:
             return "the limit is reached"
         if len(busy) - len(working) + len(self.hands.adrift) >= self.workers.count:
             return "no slot will come free"
-        if not busy and self.nothing_due:
+        if not busy and not running_on and self.nothing_due:
             return "nothing is due"
         if not working and self.nothing_due and busy:
             return "nothing else is due"
@@ -504,6 +505,7 @@ class Loop:
             moments.append(now + LOCKED_PAUSE_S)
         if self.stopping is None and len(self.hands.busy()) + len(self.hands.adrift) < self.workers.count:
             moments.append(self.next_claim)
+        moments += [attempt.overdue_at for attempt in self.hands.running_on(now)]
         for attempt in self.hands.busy():
             if attempt.started is None:
                 moments.append(attempt.claimed + UNBEGUN_S + 0.01)

@@ -182,7 +182,7 @@ def call_handler(attempt: Attempt, around: Surroundings, clock: Clock) -> Outcom
         result = registration.handler(*arguments, **attempt.job.payload)
         if inspect.isawaitable(result):
             result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
-        return ctx.ended() or _succeeded(result)
+        return ctx.not_committed() or _succeeded(ctx.kept(result))
     except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
         return outcome_of(error, attempt, clock)
 

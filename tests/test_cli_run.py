@@ -53,7 +53,8 @@ def waits(ctx): wait(ctx)
 
 @job("t.async")
 async def waits_async(ctx):
-    open(f"began-{ctx.job_id}", "w").close()
+    with open(f"began-{ctx.job_id}", "a") as file:
+        file.write("x")
     await asyncio.sleep(30)
 
 @job("t.debug")
@@ -85,7 +86,7 @@ schedules:
 """
 
 
-WAIT = 'trap "echo stopped; exit 0" TERM; touch began-$CRONJOBS_JOB_ID; while :; do sleep 0.05; done'
+WAIT = 'trap "echo stopped; exit 0" TERM; printf x >> began-$CRONJOBS_JOB_ID; while :; do sleep 0.05; done'
 
 
 def write(project: Project, lease: str = "60s") -> Project:
@@ -115,7 +116,7 @@ def began(project: Project, job_id: int = 1) -> int:
 def begin(project: Project, *arguments: str) -> subprocess.Popen[str]:
     """Start ``cronjobs run`` and come back when its handler runs."""
     process = project.start("run", *arguments)
-    until(lambda: process.poll() is not None or (project.folder / "began-1").exists())
+    until(lambda: process.poll() is not None or began(project))  # what it wrote, as a signal may come before that
     assert process.poll() is None, process.communicate()
     return process
 

@@ -30,6 +30,8 @@ def reach(place, at, ctx):
     what = at.get(place) if ctx.attempt == 1 else None
     if what == "raise":
         raise OSError(f"raised {place}")
+    if what == "result":
+        ctx.result = object()
     if what == "wait":
         say(place, ctx)
         wait_for("gate")
@@ -45,6 +47,8 @@ def in_transaction(ctx, **at):
         reach("inside", at, ctx)
     print("printed after")
     reach("after", at, ctx)
+    if "after" in at:
+        print("came to its end")
 
 
 job("w.transaction", timeout="20s", retry=NOW)(in_transaction)
@@ -146,6 +150,8 @@ def test_code_behind_the_commit_runs_on_without_a_lease(working: Project, kind: 
     pass_a_lease(working)
     working.open()
     assert tick.wait() == 0
+    [(_, _, _, output)] = ran(working, job_id)
+    assert output.splitlines() == ["printed before", "printed after", "came to its end"]
     assert not events(working.log(), "job.lease_lost")
     assert len(events(working.log(), "job.succeeded")) == 1
     assert worked(working) == [(job_id, 1)]
@@ -160,6 +166,18 @@ def pass_a_lease(project: Project) -> None:
     )
     start = project.value(now)
     until(lambda: project.value(now) - start > 2.2)
+
+
+@pytest.mark.parametrize("kind", ["w.transaction", "w.apart"])
+def test_a_result_that_is_not_json_is_not_kept_and_breaks_nothing(working: Project, kind: str) -> None:
+    job_id = add(working, kind, inside="result")
+    assert working.tick().wait() == 0
+    assert worked(working) == [(job_id, 1)]
+    assert (working.job(job_id)["status"], working.job(job_id)["result"]) == ("succeeded", None)
+    [(outcome, error_type, error, output)] = ran(working, job_id)
+    assert (outcome, error_type) == ("succeeded", None)
+    assert "result" in error
+    assert output.splitlines() == ["printed before", "printed after"]
 
 
 def test_a_transaction_that_was_not_committed_is_a_failure(working: Project) -> None:
