@@ -35,6 +35,8 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_schedules": "SELECT, INSERT, UPDATE",
     "cronjobs_occurrences": "SELECT, INSERT, DELETE",
     "cronjobs_ticks": _EVERYTHING,
+    "cronjobs_job_type_lists": _EVERYTHING,
+    "cronjobs_crashing_types": _EVERYTHING,
     "cronjobs_effects": _EVERYTHING,
     "cronjobs_queues": _EVERYTHING,
     "cronjobs_pauses": _EVERYTHING,

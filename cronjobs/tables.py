@@ -47,6 +47,11 @@ POSTGRESQL_RANGE: Final = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:5
 
 WAITING_SQL: Final = "status IN ('queued', 'failed')"
 
+# In bytes. What is longer than about 2,700 does not fit into a PostgreSQL index: an INSERT into a partial index that
+# does not cover the row yet would succeed, and every claim would fail.
+LONGEST_NAME: Final = 1000
+LONGEST_KEY: Final = 2000
+
 
 class Instant(TypeDecorator[datetime]):
     """An aware UTC datetime: timestamptz on PostgreSQL, integer microseconds since 1970 on SQLite.
@@ -193,6 +198,22 @@ def _instants(*columns: str) -> list[CheckConstraint]:
     ]
 
 
+def _lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
+    """A CHECK on lengths in bytes, which both databases count alike; *condition* stands in front of it."""
+    return [
+        CheckConstraint(
+            condition.replace("...", " AND ".join(_within(count, column, most) for column, most in longest.items())),
+            name=name,
+        ).ddl_if(dialect=dialect)
+        for dialect, count in (("postgresql", "octet_length({})"), ("sqlite", "length(CAST({} AS BLOB))"))
+    ]
+
+
+def _within(count: str, column: str, most: int) -> str:
+    within = f"{count.format(column)} <= {most}"
+    return within if column == "name" else f"({column} IS NULL OR {within})"
+
+
 jobs = Table(
     "cronjobs_jobs",
     metadata,
@@ -225,6 +246,8 @@ jobs = Table(
     Column("created_at", Instant, nullable=False, server_default=server_now()),
     Column("started_at", Instant),
     Column("finished_at", Instant),
+    Column("policy", Json),  # what the end of the running attempt is decided by; each claim writes it
+    Column("dismissed_at", Instant),  # a person dismissed this dead job
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
     CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
@@ -248,6 +271,18 @@ jobs = Table(
         "created_at",
         "started_at",
         "finished_at",
+        "dismissed_at",
+    ),
+    # Final rows are exempt: one of them that is too long must not make every UPDATE of a batch fail.
+    *_lengths(
+        "lengths",
+        "finished_at IS NOT NULL OR (...)",
+        job_type=LONGEST_NAME,
+        queue=LONGEST_NAME,
+        schedule=LONGEST_NAME,
+        enqueued_by=LONGEST_NAME,
+        idempotency_key=LONGEST_KEY,
+        concurrency_key=LONGEST_KEY,
     ),
     CheckConstraint(
         " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
@@ -338,9 +373,11 @@ schedules = Table(
     Column("status", Text, nullable=False, server_default=text("'active'")),
     Column("seen_until", Instant, nullable=False),  # the watermark: every occurrence up to here is in the ledger
     Column("next_at", Instant),  # a hint, so that an idle tick parses no cron; NULL: it never comes due again
+    Column("owed", Json),  # what earlier definitions owe since a pause: pieces, oldest first
     PrimaryKeyConstraint("id"),
     UniqueConstraint("name"),
     CheckConstraint("status IN ('active', 'retired')", name="status"),
+    *_lengths("name_length", "...", name=LONGEST_NAME),
     *_instants("seen_until", "next_at"),
     sqlite_autoincrement=True,
 )
@@ -383,6 +420,9 @@ ticks = Table(
     Column("finished_at", Instant),  # NULL: still at work, or killed
     Column("did", Json, nullable=False, server_default=text("'{}'")),
     Column("ended", Text),  # why it ended
+    Column("job_types", Text),  # the hash of the job types it loaded; NULL: it loaded no handlers
+    Column("schedules_on", SmallInteger),  # 1, or 0: CRONJOBS_SCHEDULES=off; NULL: an older version
+    Column("not_started", Json),  # what was due and not started, and why
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
     *_instants("started_at", "finished_at"),
@@ -390,6 +430,26 @@ ticks = Table(
 )
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
+
+job_type_lists = Table(
+    "cronjobs_job_type_lists",
+    metadata,
+    Column("hash", Text, nullable=False),
+    Column("names", Json, nullable=False),
+    Column("recorded_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("hash"),
+    *_instants("recorded_at"),
+)
+
+crashing_types = Table(
+    "cronjobs_crashing_types",
+    metadata,
+    Column("job_type", Text, nullable=False),
+    Column("found_at", Instant, nullable=False, server_default=server_now()),
+    Column("clean_ends", Integer, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("job_type"),
+    *_instants("found_at"),
+)
 
 effects = Table(
     "cronjobs_effects",
@@ -431,8 +491,10 @@ pauses = Table(
     Column("by", Text),
     Column("why", Text),
     Column("paused_at", Instant, nullable=False, server_default=server_now()),
+    Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: what it holds back is skipped
     PrimaryKeyConstraint("scope", "name"),
     CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
+    *_lengths("name_length", "...", name=LONGEST_NAME),
     *_instants("until", "paused_at"),
 )
 
@@ -468,4 +530,4 @@ meta = Table(
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-SCHEMA_REVISION: Final = "0001"  # the newest that this code knows; a test holds it to alembic's head
+SCHEMA_REVISION: Final = "0002"  # the newest that this code knows; a test holds it to alembic's head

@@ -79,6 +79,8 @@ def fill(database: Database) -> None:
         schedules.pause(connection, scope="queue", name="mail", until=now + day, by="ada", why="deploy", now=now)
         ticks.record(connection, action="sync", subject="f1", actor="tick", detail={"schedules": ["nightly"]})
         connection.exec_driver_sql("INSERT INTO cronjobs_queues (name, max_waiting, dropped) VALUES ('mail', 5, 2)")
+        connection.exec_driver_sql("INSERT INTO cronjobs_job_type_lists (hash, names) VALUES ('h1', '[\"t.work\"]')")
+        connection.exec_driver_sql("INSERT INTO cronjobs_crashing_types (job_type, clean_ends) VALUES ('t.work', 3)")
         facts = {"tick": "t1", "host": "alpha", "pid": 7, "version": "0.1", "started_at": now, "finished_at": now}
         ticks.end_tick(connection, facts | {"did": {"succeeded": 1}, "ended": "nothing is due", "fingerprint": "f1"})
         connection.exec_driver_sql("DELETE FROM cronjobs_jobs WHERE job_type = 'gone'")

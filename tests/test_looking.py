@@ -31,7 +31,7 @@ def clock() -> FakeClock:
 
 STATUS = """\
 database   {database}
-           project shop, environment production, tables 0001
+           project shop, environment production, tables 0002
 now        2026-07-01 14:03:07 Europe/Berlin
 
 TROUBLE    - 1 job has been due for more than 2 minutes: the ticks do not keep

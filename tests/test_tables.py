@@ -16,6 +16,8 @@ from sqlalchemy import CheckConstraint, Row, select, text
 from cronjobs.database import Database
 from cronjobs.errors import DatabaseError
 from cronjobs.tables import (
+    LONGEST_KEY,
+    LONGEST_NAME,
     SQLITE_FIRST_INSTANT,
     SQLITE_LAST_INSTANT,
     BadJson,
@@ -65,6 +67,22 @@ REFUSED = [
     ),
     ("cronjobs_jobs_max_attempts_ck", JOB.format("max_attempts", "0")),
     ("cronjobs_jobs_timeout_s_ck", JOB.format("timeout_s", "0")),
+    *(
+        ("cronjobs_jobs_lengths_ck", JOB.format(column, f"'{'é' * (longest // 2)}x'"))
+        for column, longest in {
+            "queue": LONGEST_NAME,
+            "schedule": LONGEST_NAME,
+            "enqueued_by": LONGEST_NAME,
+            "idempotency_key": LONGEST_KEY,
+            "concurrency_key": LONGEST_KEY,
+        }.items()
+    ),
+    ("cronjobs_jobs_lengths_ck", f"INSERT INTO cronjobs_jobs (job_type) VALUES ('{'t' * (LONGEST_NAME + 1)}')"),
+    ("cronjobs_schedules_name_length_ck", SCHEDULE + f"('{'n' * (LONGEST_NAME + 1)}', '{{}}', 'f', 'active', @)"),
+    (
+        "cronjobs_pauses_name_length_ck",
+        f"INSERT INTO cronjobs_pauses (scope, name) VALUES ('queue', '{'q' * (LONGEST_NAME + 1)}')",
+    ),
     ("cronjobs_job_runs_outcome_ck", RUN + "(1, 1, 'exploded', @, @, 'me')"),
     (
         "cronjobs_schedules_status_ck",
@@ -92,6 +110,13 @@ REFUSED = [
 def test_a_row_that_cannot_be_is_refused(database: Database, constraint: str, statement: str) -> None:
     with pytest.raises(DatabaseError, match=f'{constraint}"?\\b'):
         execute(database, statement)
+
+
+def test_a_final_row_beyond_the_lengths_is_left_alone(database: Database) -> None:
+    execute(database, JOB.format("status, finished_at, queue", f"'dead', @, '{'q' * (LONGEST_NAME + 1)}'"))
+    execute(database, "UPDATE cronjobs_jobs SET last_error = 'x'")
+    with pytest.raises(DatabaseError, match="cronjobs_jobs_lengths_ck"):
+        execute(database, "UPDATE cronjobs_jobs SET status = 'queued', finished_at = NULL")
 
 
 def test_every_check_has_a_row_here_that_it_refuses() -> None:
@@ -207,6 +232,8 @@ ROWS = {
     "schedules": "(name, definition, fingerprint, seen_until) VALUES ('n', '{}', 'f', @)",
     "occurrences": "(schedule_id, first_for, last_for, outcome) VALUES (1, @, @, 'enqueued')",
     "ticks": "(tick, host, pid, version, started_at) VALUES ('t', 'h', 1, '0', @)",
+    "job_type_lists": "(hash, names) VALUES ('h', '[]')",
+    "crashing_types": "(job_type) VALUES ('t')",
     "effects": "(key) VALUES ('k')",
     "pauses": "(scope) VALUES ('all')",
     "audit": "(action) VALUES ('retry')",
@@ -240,11 +267,14 @@ def test_sqlite_takes_no_instant_but_microseconds(sqlite_file: sqlite3.Connectio
         for column in table.columns
         if isinstance(column.type, Instant)
     ]
-    assert len(columns) == 23
+    assert len(columns) == 26
     for table, column in columns:
-        others = {"locked_until": ", status = 'running', locked_by = 'me'", "finished_at": ", status = 'dead'"}
-        others = others if table == "cronjobs_jobs" else {"recorded_at": ", state = 'recorded'"}
-        change = f"UPDATE {table} SET {column} = {BAD_INSTANTS[meant]}{others.get(column, '')}"
+        others = {
+            "cronjobs_jobs.locked_until": ", status = 'running', locked_by = 'me'",
+            "cronjobs_jobs.finished_at": ", status = 'dead'",
+            "cronjobs_effects.recorded_at": ", state = 'recorded'",
+        }
+        change = f"UPDATE {table} SET {column} = {BAD_INSTANTS[meant]}{others.get(f'{table}.{column}', '')}"
         # Of an occurrence the order of its two instants is looked at first.
         with pytest.raises(sqlite3.IntegrityError, match=f"{table}_({column}_microseconds|range)_ck"):
             sqlite_file.execute(change)
