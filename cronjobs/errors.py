@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import Final
+
+from cronjobs.text import one_line
+
+MESSAGE_LIMIT: Final = 4000  # characters
 
 
 class CronjobsError(Exception):
     """Base of all errors that cronjobs raises on purpose; ``exit_code`` is what a command ends with."""
 
     exit_code = 1
+
+    @property
+    def lines(self) -> list[str]:
+        """What to print, line by line; a name from outside that the sentence quotes never begins a line of its own."""
+        return [one_line(str(self), MESSAGE_LIMIT)]
 
 
 class UsageError(CronjobsError):
@@ -44,6 +54,10 @@ class ConfigError(CronjobsError):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
+
+    @property
+    def lines(self) -> list[str]:
+        return [one_line(str(problem), MESSAGE_LIMIT) for problem in self.problems]
 
 
 class ForeignDatabase(CronjobsError):

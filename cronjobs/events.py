@@ -191,6 +191,14 @@ def line(event: Event) -> str:
     )
 
 
+def death_line(event: Event) -> str:
+    """A ``job.dead`` for a person: always exactly one line, whatever the job's type and error hold."""
+    facts = event.facts
+    tries = f" (failed {facts['tries']})" if facts.get("tries") else ""
+    error = one_line(str(facts.get("error")), VALUE_LIMIT)
+    return f"job {facts['job_id']} {one_line(str(facts['job_type']), VALUE_LIMIT)}: {error}{tries}"
+
+
 def json_line(event: Event, at: datetime) -> str:
     return json.dumps({"at": at.isoformat(), "event": event.name} | event.facts, default=str, ensure_ascii=True)
 

@@ -45,10 +45,11 @@ RUN: Final[Mapping[str, str]] = {
     VERSION_TABLE: "SELECT",
 }
 
-# What a caller may say of a job. Not its status, its tries or its lease: those are the runners'.
+# What a caller may say of a job. Not its status, its tries or its lease: those are the runners'. Nor its schedule: an
+# unfinished row that names one makes its next occurrences give way (overlap).
 _GIVEN: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
-    "schedule, scheduled_for, enqueued_by, created_at"
+    "enqueued_by, created_at"
 )
 # What on_conflict="replace" writes.
 _REPLACED: Final = (
@@ -59,6 +60,8 @@ ENQUEUE: Final[Mapping[str, str]] = {
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
     # The row of a capped queue is locked, which takes a right to change it.
     "cronjobs_queues": "SELECT, UPDATE (dropped)",
+    # "cronjobs enqueue" reports that a job will wait.
+    "cronjobs_pauses": "SELECT (scope, name, until)",
     "cronjobs_meta": "SELECT",
 }
 REPLACE: Final = f"UPDATE ({_REPLACED})"

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from cronjobs.definitions import schedule_from_definition
-from cronjobs.errors import CronError
+from cronjobs.errors import MESSAGE_LIMIT, CronError
 from cronjobs.interpolate import mask
 from cronjobs.jobtypes import Fault, JobTypes
 from cronjobs.limits import Limit, full, waiting_by_limit
@@ -22,6 +22,7 @@ from cronjobs.store.enqueue import job_status
 from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
+from cronjobs.text import one_line
 
 RUNNING_SHOWN: Final = 50
 STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
@@ -221,6 +222,10 @@ class Trouble:
     kind: str
     text: str
     alarm: bool = True  # False: worth a look, and normal in the middle of a deploy
+
+    def __post_init__(self) -> None:
+        # It quotes names that anyone may have written.
+        object.__setattr__(self, "text", one_line(self.text, MESSAGE_LIMIT))
 
 
 def troubles(health: Health, settings: Settings) -> list[Trouble]:

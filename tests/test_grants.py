@@ -30,6 +30,9 @@ REFUSED = [
     (ENQUEUE, "UPDATE cronjobs_jobs SET locked_by = NULL"),
     (ENQUEUE, "INSERT INTO cronjobs_jobs (job_type, attempts) VALUES ('t', 3)"),
     (ENQUEUE, "INSERT INTO cronjobs_jobs (id, job_type) VALUES (3, 't')"),
+    (ENQUEUE, "INSERT INTO cronjobs_jobs (job_type, schedule) VALUES ('t', 'nightly')"),
+    (ENQUEUE, "SELECT by FROM cronjobs_pauses"),
+    (ENQUEUE, "SELECT 1 FROM cronjobs_meta FOR NO KEY UPDATE"),  # it would keep all limited jobs from beginning
     (ENQUEUE, "DELETE FROM cronjobs_jobs"),
     (ENQUEUE, "UPDATE cronjobs_queues SET max_waiting = NULL"),
     (ENQUEUE, "SELECT * FROM cronjobs_audit"),
@@ -152,3 +155,12 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, arguments: tuple[str, .
     answer = project.call("db", "grants", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.err
+
+
+def test_an_app_can_use_the_command_to_enqueue(postgres_migrated: str, tmp_path: Path) -> None:
+    in_psql(as_role(postgres_migrated, OWNER), "INSERT INTO cronjobs_pauses (scope, name) VALUES ('queue', 'mail')")
+    project = Project(tmp_path, as_role(postgres_migrated, ENQUEUE))
+    project.write()
+    answer = project.call("enqueue", "t.say", "--queue", "mail", "--no-import")
+    assert (answer.code, answer.err) == (0, "it waits: its queue is paused\n")
+    assert answer.out == "job 1 enqueued, due now\n"

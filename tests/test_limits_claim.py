@@ -230,13 +230,17 @@ def test_a_claim_sees_what_was_committed_since_its_transaction_began_whatever_th
             assert (found.jobs, found.unseen) == ([], False)
 
 
+def is_lock(statement: str) -> bool:
+    return "cronjobs_meta" in statement and "FOR NO KEY UPDATE" in statement
+
+
 def test_whose_turn_it_is_to_judge_is_settled_by_a_statement_before_any_that_counts(postgres_migrated: str) -> None:
     """Inside the claim the lock would come after the snapshot by which that statement counts."""
     sent: list[str] = []
     with another(postgres_migrated) as database:
         event.listen(database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
         claim(database, SMTP)
-    locks = [number for number, statement in enumerate(sent) if "advisory" in statement]
+    locks = [number for number, statement in enumerate(sent) if is_lock(statement)]
     about_jobs = [number for number, statement in enumerate(sent) if "cronjobs_jobs" in statement]
     assert len(locks) == 1
     assert locks[0] < min(about_jobs)
@@ -250,7 +254,7 @@ def test_without_limits_a_claim_is_the_one_statement_it_was(postgres_migrated: s
         event.listen(database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
         assert len(claim(database)) == 1
     assert len([statement for statement in sent if "cronjobs_jobs" in statement]) == 1
-    assert not [statement for statement in sent if "advisory" in statement]
+    assert not [statement for statement in sent if is_lock(statement)]
 
 
 RUNNERS, ROUNDS = 6, 12

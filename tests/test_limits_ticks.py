@@ -132,16 +132,13 @@ def test_a_full_key_hides_nobody_behind_it(sqlite_project: Project) -> None:
     assert project.statuses() == {"succeeded": 15}
 
 
-LOCK = "hashtext('cronjobs limits'), hashint8(CAST(tableoid AS bigint))"
-
-
 def test_a_runner_that_is_frozen_while_it_judges_stops_nobody_else(postgres_project: Project) -> None:
     """No renewal waits for it, jobs without a limit begin; the tick stays, and takes the others once it can."""
     project = postgres_project.configure(LIMITS, HANDLERS)
     limited, free = project.add("t.work", concurrency_key="smtp:a"), project.add("t.work")
     frozen = project.connect()
     frozen.execute("BEGIN")
-    frozen.execute(f"SELECT pg_advisory_xact_lock({LOCK}) FROM cronjobs_meta")
+    frozen.execute("SELECT 1 FROM cronjobs_meta FOR NO KEY UPDATE")
     tick = project.start()
     until(lambda: project.job(free)["status"] == "succeeded")
     # Were this the end of what is due, the tick would end now.

@@ -70,7 +70,7 @@ def enqueue(
     from cronjobs.clock import sleep
     from cronjobs.enqueueing import new_job, put_job
     from cronjobs.errors import QueueFull, UsageError
-    from cronjobs.store.schedules import pauses_in_force
+    from cronjobs.store.queues import paused_scope
     from cronjobs.writing import Patience
 
     arguments = given.payload(payload)
@@ -102,11 +102,7 @@ def enqueue(
             try:
                 with database.write() as connection:
                     put = put_job(connection, new, cast("OnConflict", on_conflict))
-                    paused = [
-                        pause
-                        for pause in pauses_in_force(connection)
-                        if (pause.scope, pause.name) in (("all", ""), ("queue", queue))
-                    ]
+                    paused = paused_scope(connection, queue)
                 break
             except QueueFull as full:
                 sleep(patience.pause_s(full))
@@ -123,7 +119,7 @@ def enqueue(
     if not put.new and put.status in ("dead", "cancelled"):
         complain(f'its key is spent; to have it run again: "cronjobs jobs retry {put.id}"')
     if (put.new or put.replaced) and paused:
-        complain(f"it waits: {'everything' if paused[0].scope == 'all' else 'its queue'} is paused")
+        complain(f"it waits: {'everything' if paused == 'all' else 'its queue'} is paused")
     if put.id is not None and (put.new or put.replaced) and not no_import:
         _warn(settings, job_type, arguments, put.id)
     leave(0, stuck=False)

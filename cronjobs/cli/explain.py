@@ -148,7 +148,8 @@ def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanatio
     verdict = "not_yet_defined" if isinstance(error, NotApplied) else "unknown"
     if as_json or isinstance(error, NotApplied):
         return Explanation(what, None, verdict, (str(error),)), error.exit_code
-    complain(str(error))
+    for line in error.lines:
+        complain(line)
     return None, error.exit_code
 
 

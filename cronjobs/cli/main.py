@@ -105,7 +105,8 @@ def run() -> None:
     try:
         app(prog_name="cronjobs")
     except CronjobsError as error:
-        complain(str(error))
+        for line in error.lines:
+            complain(line)
         leave(error.exit_code, stuck=False)
     except BrokenPipeError:
         leave(0, stuck=False)

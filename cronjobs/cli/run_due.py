@@ -121,7 +121,8 @@ def run_due(
         )
         result = tick.run()
     except CronjobsError as error:
-        mail.trouble(str(error))
+        for line in error.lines:
+            mail.trouble(line)
         mail.send()
         if as_json:
             echo_json({"exit_code": error.exit_code, "error": str(error)})
@@ -260,10 +261,7 @@ class Mail:
         if reporter.deaths:
             jobs = "1 job is dead" if reporter.deaths == 1 else f"{reporter.deaths} jobs are dead"
             self._lines.append(f"cronjobs: {jobs} ({self.config})")
-            for event in dead[:DEATHS_TOLD]:
-                facts = event.facts
-                tries = f" (failed {facts['tries']})" if facts.get("tries") else ""
-                self._lines.append(f"  job {facts['job_id']} {facts['job_type']}: {facts.get('error')}{tries}")
+            self._lines += [f"  {events.death_line(event)}" for event in dead[:DEATHS_TOLD]]
             if reporter.deaths > DEATHS_TOLD:
                 self._lines.append(f"  … and {reporter.deaths - DEATHS_TOLD} more")
             self._lines.append('  look: "cronjobs jobs list --status dead", "cronjobs jobs show ID"')

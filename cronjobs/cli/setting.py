@@ -17,6 +17,7 @@ from cronjobs.database import Database, parse_url
 from cronjobs.errors import SchemaMissing, SchemaTooOld
 from cronjobs.patience import first_look
 from cronjobs.settings import Settings
+from cronjobs.text import visible
 
 ConfigOption = Annotated[
     Path | None,
@@ -97,8 +98,8 @@ def echo(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print to stderr, likewise."""
-    _print(sys.stderr, text)
+    """Print to stderr, likewise. It goes into mails, so nothing in it acts on who reads it."""
+    _print(sys.stderr, visible(text))
 
 
 def _print(stream: TextIO | None, text: str) -> None:

@@ -61,10 +61,9 @@ define(
 # https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
 _INSERT: Final = """
   INSERT INTO {jobs} (job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
-                      idempotency_key, concurrency_key, schedule, scheduled_for, enqueued_by)
+                      idempotency_key, concurrency_key, enqueued_by)
   SELECT r.job_type, CAST(r.payload AS {json_type}), CAST(r.meta AS {json_type}), r.queue, r.priority, {due_at}, {now},
-         r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, r.schedule, r.scheduled_for,
-         coalesce(r.enqueued_by, {caller})
+         r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {caller})
   FROM {new_rows} r WHERE {not_there}"""
 _RETURNING: Final = """ ORDER BY r.n
   ON CONFLICT (idempotency_key) DO NOTHING
@@ -72,6 +71,10 @@ _RETURNING: Final = """ ORDER BY r.n
 INSERT: Final = _INSERT + _RETURNING
 # Of rows for one queue: it is asked once, not for each of them.
 INSERT_WITHOUT_CAP: Final = _INSERT + " AND NOT {is_capped}" + _RETURNING
+# A statement of its own: apps have no right to these columns, or one row of theirs could hold up a schedule for good.
+INSERT_OF_SCHEDULE: Final = INSERT.replace("enqueued_by)", "enqueued_by, schedule, scheduled_for)").replace(
+    "{caller})", "{caller}), r.schedule, r.scheduled_for"
+)
 
 _REPLACED: Final = """
   job_type = r.job_type, payload = CAST(r.payload AS {json_type}), meta = CAST(r.meta AS {json_type}),
@@ -149,7 +152,10 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     parameters = {"rows": group_value(connection, rows)} | _caller(connection)
     if not into_capped:
         parameters["queue"] = rows[0]["queue"]
-    made = run(connection, INSERT if into_capped else INSERT_WITHOUT_CAP, **parameters).all()
+    statement = INSERT if into_capped else INSERT_WITHOUT_CAP
+    if any("schedule" in row for row in rows):
+        statement = INSERT_OF_SCHEDULE  # triggered by a person: it goes into a full queue, too
+    made = run(connection, statement, **parameters).all()
     by_key = {row.idempotency_key: row.id for row in made if row.idempotency_key is not None}
     unkeyed = sorted(row.id for row in made if row.idempotency_key is None)  # ids rise in the order of the rows
     places = iter(unkeyed)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.model import Job, Status
 from cronjobs.store.claims import held_by, job_from
+from cronjobs.store.limits import judge_alone
 from cronjobs.store.sql import after_now, among, database_now, define, group, group_value, is_postgresql, run
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
@@ -343,11 +344,8 @@ def adopt(
 
     A compare-and-swap: from here on the holder before fails the fence.
     """
-    if is_postgresql(connection):
-        # A statement of its own: within the next one the count would be of the snapshot from before the lock.
-        # The table's own number: another project's schema in this database has long jobs of its own.
-        lock = "pg_advisory_xact_lock(hashtext('cronjobs long jobs ' || :host), hashint8(CAST(m.tableoid AS bigint)))"
-        run(connection, f"SELECT {lock} FROM {{meta}} m", host=host).all()
+    # A statement of its own: within the next one the count would be of the snapshot from before the lock.
+    judge_alone(connection, wait=True)
     run(
         connection,
         """

@@ -29,20 +29,17 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 
 
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
-    """Be the only one that counts and claims under limits until this transaction ends; False: somebody else is.
+    """Be the only one that counts and claims under limits until this transaction ends; False: another runner is.
 
-    It is a statement of its own, before any that counts: each sees what was committed when it began, so that a count in
-    the statement that takes the lock, or before it, could miss what the last holder claimed. Without *wait* it only
-    tries: a holder that is frozen must stop nobody's renewals. SQLite's writer is alone anyway.
+    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can take: an advisory lock can be taken,
+    and kept, by any login. It is a statement of its own, before any that counts: each sees what was committed when it
+    began, so that a count in the statement that takes the lock, or before it, could miss what the last holder claimed.
+    Without *wait* it only tries: a holder that is frozen must stop nobody's renewals. SQLite's writer is alone anyway.
     """
     if not is_postgresql(connection):
         return True
-    # The table's own number, so that two schemas do not wait for each other.
-    key = "hashtext('cronjobs limits'), hashint8(CAST(m.tableoid AS bigint))"
-    if wait:
-        run(connection, f"SELECT pg_advisory_xact_lock({key}) FROM {{meta}} m").all()
-        return True
-    return bool(run(connection, f"SELECT pg_try_advisory_xact_lock({key}) AS mine FROM {{meta}} m").scalar())
+    lock = "SELECT 1 FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE" + ("" if wait else " SKIP LOCKED")
+    return run(connection, lock).first() is not None
 
 
 def running_by_key(connection: Connection) -> dict[str, int]:

@@ -161,3 +161,15 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
         SELECT q.name, q.max_waiting, q.on_full, q.dropped FROM {queues} q
         WHERE q.max_waiting IS NOT NULL OR q.dropped > 0 ORDER BY q.name""",
     ).all()
+
+
+def paused_scope(connection: Connection, queue: str) -> str | None:
+    """What keeps the jobs of *queue* from being claimed now, "all" or "queue"; None: it is not paused."""
+    found = run(
+        connection,
+        """
+        SELECT scope FROM {pauses} WHERE (until IS NULL OR until > {now})
+          AND (scope = 'all' OR (scope = 'queue' AND name = :queue)) ORDER BY scope""",
+        queue=queue,
+    ).scalar()
+    return None if found is None else str(found)

@@ -1,0 +1,132 @@
+"""What strangers write into rows acts on nobody who reads of it: no escape sequence, no forged line, in any output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from project import Project
+from sqlalchemy import insert, update
+
+from cronjobs import tables
+from cronjobs.database import Database, parse_url
+from cronjobs.tables import jobs
+
+# Cursor movement, a line end of each kind, a bidi override: each would show something that is not there.
+FORGED = "FORGED all is well"
+HOSTILE = f"x\x1b[2J\x1b]0;title\x07\r{FORGED}\n{FORGED}\x85{FORGED}\u2028{FORGED}\u202e\x9b31m"
+ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+HANDLERS = f"""
+from cronjobs import GiveUp, job
+
+HOSTILE = {HOSTILE!r}
+
+@job("t.known")
+def known(a: int = 0): ...
+
+@job("t.raises")
+def raises():
+    print(HOSTILE)
+    raise GiveUp(HOSTILE)
+
+@job("t.class")
+def odd_class():
+    raise type(HOSTILE, (Exception,), {{}})(HOSTILE)
+"""
+YAML = """
+defaults: {retry: {max_attempts: 1}}
+log: cronjobs.log
+queues: {mail: {max_waiting: 10}}
+"""
+
+LOOKING = [
+    ("status",),
+    ("history",),
+    ("jobs", "list"),
+    ("jobs", "list", "--group-by", "error"),
+    ("jobs", "show", "1"),
+    ("jobs", "show", "2"),
+    ("jobs", "show", "3"),
+    ("jobs", "show", "5"),
+    ("explain", "1"),
+    ("explain", "5"),
+    ("effects", "list"),
+    ("schedules", "list"),
+    ("check", "--live"),
+]
+
+
+@pytest.fixture
+def database(sqlite_migrated: str) -> Iterator[Database]:
+    database = Database(parse_url(f"sqlite:///{sqlite_migrated}"))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def project(sqlite_migrated: str, database: Database, tmp_path: Path) -> Project:
+    """Each column that a stranger may write holds what acts on a terminal."""
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write(YAML, HANDLERS)
+    rows = [
+        {"job_type": "t.known", "payload": {HOSTILE: 1}},
+        {"job_type": "t.raises", "meta": {HOSTILE: HOSTILE}},
+        {"job_type": "t.class", "queue": HOSTILE, "concurrency_key": HOSTILE},
+        {"job_type": "t.known", "payload": {"a": 1}, "idempotency_key": HOSTILE},
+        {"job_type": HOSTILE, "enqueued_by": HOSTILE},
+    ]
+    with database.write() as connection:
+        for row in rows:
+            connection.execute(insert(jobs).values(row))
+        connection.execute(insert(tables.effects).values(key=HOSTILE, job_id=2, attempt=1))
+        connection.execute(insert(tables.pauses).values(scope="queue", name=HOSTILE, by=HOSTILE, why=HOSTILE))
+        connection.execute(insert(tables.audit).values(actor=HOSTILE, action="pause", subject=HOSTILE, why=HOSTILE))
+    return project
+
+
+def harmless(text: str) -> bool:
+    return not ACTS.search(text) and not re.search(f"^{FORGED}", text, re.MULTILINE)
+
+
+def test_nothing_that_a_row_holds_acts_on_who_reads_of_it(project: Project, database: Database) -> None:
+    tick = project.run("run-due")
+    assert "is dead" in tick.err or "are dead" in tick.err
+    assert FORGED in tick.err  # it is there, made harmless
+    assert harmless(tick.err)
+    assert harmless(tick.out)
+    log = (project.folder / "cronjobs.log").read_bytes().decode()
+    assert FORGED in log
+    assert harmless(log)
+    with database.write() as connection:  # and what only runners write
+        connection.execute(update(jobs).where(jobs.c.id == 4).values(last_error=HOSTILE, error_type=HOSTILE))
+    for command in LOOKING:
+        answer = project.call(*command)
+        assert answer.code in (0, 1), (command, answer)
+        assert harmless(answer.out), command
+        assert harmless(answer.err), command
+        if command[0] not in ("check",):
+            as_json = project.call(*command, "--json")
+            json.loads(as_json.out)
+            assert as_json.out.isascii(), command
+            assert harmless(as_json.err), command
+
+
+def test_what_operators_are_asked_and_answered_is_harmless(project: Project) -> None:
+    for command in (
+        ("enqueue", HOSTILE, "--queue", HOSTILE),
+        ("enqueue", "t.known", "--payload", json.dumps({HOSTILE: 1})),
+        ("jobs", "cancel", "1", "--why", HOSTILE),
+        ("jobs", "retry", "1"),
+        ("run", HOSTILE),
+        ("trigger", HOSTILE),
+        ("explain", HOSTILE),
+        ("pause", "--queue", HOSTILE, "--why", HOSTILE),
+        ("resume", "--queue", HOSTILE),
+    ):
+        answer = project.call(*command)
+        assert harmless(answer.out), command
+        assert harmless(answer.err), command
