@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from project import Project
@@ -72,7 +73,7 @@ def project(sqlite_migrated: str, database: Database, tmp_path: Path) -> Project
     """Each column that a stranger may write holds what acts on a terminal."""
     project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
     project.write(YAML, HANDLERS)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"job_type": "t.known", "payload": {HOSTILE: 1}},
         {"job_type": "t.raises", "meta": {HOSTILE: HOSTILE}},
         {"job_type": "t.class", "queue": HOSTILE, "concurrency_key": HOSTILE},

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 
 # Lowest first: a module imports only what stands before it. A folder stands where its modules do.
 ORDER = [
-    *("version", "errors", "clock", "patience", "model", "limits", "pressure", "settings", "text"),
+    *("version", "text", "errors", "clock", "patience", "model", "limits", "pressure", "settings"),
     *("caller", "events", "errorgroups", "crongrammar", "policy"),
     *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "turns", "database"),
     *("drift", "grants", "autogenerate", "migrations"),
