@@ -12,7 +12,8 @@ import pytest
 from project import Project
 from sqlalchemy import insert, update
 
-from cronjobs import tables
+from cronjobs import events, tables
+from cronjobs.cli.setting import complain
 from cronjobs.database import Database, parse_url
 from cronjobs.tables import jobs
 
@@ -131,3 +132,15 @@ def test_what_operators_are_asked_and_answered_is_harmless(project: Project) -> 
         answer = project.call(*command)
         assert harmless(answer.out), command
         assert harmless(answer.err), command
+
+
+def test_a_death_in_a_mail_is_one_line() -> None:
+    line = events.death_line(events.Event("job.dead", {"job_id": 1, "job_type": HOSTILE, "error": HOSTILE}))
+    assert FORGED in line
+    assert "\n" not in line
+    assert harmless(line)
+
+
+def test_stderr_escapes_whatever_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("two lines\nof a traceback, \x1b[2J and \x9b31m")
+    assert capsys.readouterr().err == "two lines\nof a traceback, \\x1b[2J and \\x9b31m\n"
