@@ -135,6 +135,11 @@ def schedule_broken(schedule: str, reason: str) -> Event:
     return Event("schedule.broken", {"schedule": schedule, "error": reason}, ERROR)
 
 
+def schedules_left() -> Event:
+    why = "half of the tick's time was up with schedules still due: the next tick goes on, the longest due first"
+    return Event("schedules.left", {"error": why}, WARNING)
+
+
 def unresolved(job_type: str, waiting: int) -> Event:
     why = "no handler or command of this name is registered on this host; the jobs wait"
     return Event("jobs.unresolved", {"job_type": job_type, "waiting": waiting, "error": why}, WARNING)

@@ -74,7 +74,7 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
         raise ScheduleBusy(name, placed.job_id or 0)
     now = database_now(connection)
     job = _job(schedule, now, now, f"trigger {actor}", FORCED if force else {})
-    [job_id] = insert_jobs(connection, [job], created_at=now)
+    [job_id] = insert_jobs(connection, [job])
     detail = {"job_id": job_id, "force": force}
     record(connection, action="trigger", subject=name, actor=actor, host=host, detail=detail, at=now)
     return job_id
@@ -187,7 +187,7 @@ def backfill(
     if dry_run or not filling.run:
         return filling
     jobs = [_job(schedule, instant, now, f"backfill {actor}", {}) for instant in filling.run]
-    ids = insert_jobs(connection, jobs, created_at=now)
+    ids = insert_jobs(connection, jobs)
     store.forget_occurrences(connection, filling.gone)
     rows = [
         LedgerRow(stored.id, instant, instant, 1, "enqueued", f"backfill by {actor}", job_id)

@@ -1,11 +1,17 @@
-"""From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence."""
+"""From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence.
+
+Each schedule is decided about by itself, in pure functions; what was decided about many is written together, in one
+short transaction with a handful of statements. How far the database is away then costs time by the chunk, and not by
+the schedule.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
@@ -14,44 +20,67 @@ from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.database import Database
 from cronjobs.definitions import schedule_from_definition
-from cronjobs.errors import CronjobsError
-from cronjobs.policy import ON_TIME_WITHIN, CatchUpPlan, Placed, Range, ledger_reason, overlap
-from cronjobs.pressure import admit
+from cronjobs.errors import BadValue, CronjobsError, DatabaseBusy, DatabaseError, DatabaseUnreachable, TransientTrouble
+from cronjobs.policy import ON_TIME_WITHIN, Busy, CatchUpPlan, Placed, Range, ledger_reason, overlap
+from cronjobs.pressure import Cap, admit
 from cronjobs.settings import ScheduleSettings
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import NewJob, insert_jobs
-from cronjobs.store.queues import locked_room
-from cronjobs.store.schedules import LedgerRow, StoredSchedule
-from cronjobs.store.sql import database_now
+from cronjobs.store.queues import Room, locked_room
+from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 FUTURE_WATERMARK: Final = timedelta(minutes=5)
 MICROSECOND: Final = timedelta(microseconds=1)
-LAST_INSTANT: Final = datetime(9999, 12, 31, tzinfo=UTC)
 CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as may (max_waiting)")
 PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # for an enqueuer who has the lock of a capped queue
+CHUNK: Final = 500  # schedules in one transaction, at most
+CHUNK_JOBS: Final = 2_000  # jobs that one transaction makes, unless a single schedule makes more
+CHUNK_BYTES: Final = 8_000_000  # of payloads in them, likewise
+LOCKS_IN_A_ROW: Final = 2  # met by schedules alone in their transactions: then it is the table that is locked
 
 
 @dataclass
 class Materialised:
-    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was at."""
+    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was at.
+
+    ``left``: time was up, and more are due.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     busy: list[str] = field(default_factory=list)
+    left: bool = False
 
     def count(self, outcome: str, by: int) -> None:
         self.counts[outcome] = self.counts.get(outcome, 0) + by
 
 
 @dataclass(frozen=True)
+class Piece:
+    """What is owed under one definition. ``paused`` says why none of it runs, or is None."""
+
+    schedule: ScheduleSettings
+    plan: CatchUpPlan
+    paused: str | None = None
+
+
+@dataclass(frozen=True)
 class Due:
-    """A schedule's plan, made outside any transaction from the watermark it was read with."""
+    """A schedule's plan, made outside any transaction from the watermark it was read with: its pieces, oldest first.
+
+    ``event`` is to be told. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
+    lay in the future, so that what the ledger says of occurrences still to come is wrong.
+    """
 
     stored: StoredSchedule
-    schedule: ScheduleSettings | None
-    plan: CatchUpPlan
+    pieces: tuple[Piece, ...]
     seen_until: datetime
     next_at: datetime | None
     event: events.Event | None = None
+    unreadable: bool = False
+    ahead: bool = False
+
+
+# --- many schedules ---------------------------------------------------------------------------------------------------
 
 
 def materialise(
@@ -61,44 +90,146 @@ def materialise(
     but: Collection[str] = (),
     everything: bool = False,
     before_writing: Callable[[Connection], None] = lambda _: None,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
-    """Settle every occurrence that is due: ledger, jobs and new watermark in one short transaction.
+    """Settle every occurrence that is due, the longest due first: of each schedule its ledger rows, its jobs and its
+    new watermark in one transaction, and many schedules in each.
 
     *but* names schedules to leave alone (their entry in the file is broken). *everything* takes also those whose
-    wake-up hint has not come, as a sync wants before definitions change.
+    wake-up hint has not come, as a sync wants before definitions change. When *go_on* says no, the rest is left
+    to the next call. What the database refuses of one schedule is told as an event and costs the others nothing.
     """
     done = Materialised()
+    settling = Settling(database, emit, done, before_writing, go_on)
+    last: StoredSchedule | None = None
     while True:
         with database.read() as connection:
-            now = database_now(connection)
-            stored = (
-                [s for s in store.all_schedules(connection) if s.status == "active" and s.name not in but]
-                if everything
-                else store.due_schedules(connection, but)
-            )
-        due = [found for schedule in stored if (found := plan_for(schedule, now)) is not None]
-        for found in due:
+            if everything:
+                stored = [found for found in store.all_schedules(connection) if found.status == "active"]
+            else:
+                stored = store.due_schedules(connection, but, after=last, limit=CHUNK)
+        if not stored:
+            break
+        last, now = stored[-1], stored[0].read_at
+        assert now is not None
+        planned = [found for schedule in stored if (found := plan_for(schedule, now)) is not None]
+        if planned and not go_on():
+            done.left = True
+            break
+        for found in planned:
             if found.event is not None:
                 emit(found.event)
-        if not due:
-            return done
-        told: list[events.Event] = []
-        busy: list[str] = []
-        with database.write() as connection:
-            before_writing(connection)
-            locked = store.lock_schedules(connection, [(found.stored.id, found.stored.seen_until) for found in due])
-            for found in due:
-                written = _write(connection, found, now, done) if found.stored.id in locked else None
-                if written is None:
-                    busy.append(found.stored.name)
-                else:
-                    told += written
-        for event in told:
-            emit(event)
-        done.busy += busy
-        # A schedule whose pause ran out meanwhile is settled in two steps: up to there, and from there on.
-        if not any(found.seen_until < now and found.stored.name not in busy and found.event is None for found in due):
-            return done
+        for chunk in chunks([found for found in planned if not found.unreadable]):
+            settling.settle(chunk, now)
+        if everything:
+            break
+    settling.settle_held()
+    if done.left:
+        emit(events.schedules_left())
+    if settling.trouble is not None:
+        raise settling.trouble
+    return done
+
+
+def chunks(planned: Sequence[Due]) -> Iterator[list[Due]]:
+    """Whole schedules, as many as one transaction takes."""
+    chunk: list[Due] = []
+    made = size = 0
+    for due in planned:
+        jobs = sum(len(piece.plan.run) for piece in due.pieces)
+        payloads = sum(len(piece.plan.run) * _size(piece.schedule) for piece in due.pieces)
+        if chunk and (len(chunk) >= CHUNK or made + jobs > CHUNK_JOBS or size + payloads > CHUNK_BYTES):
+            yield chunk
+            chunk, made, size = [], 0, 0
+        chunk.append(due)
+        made, size = made + jobs, size + payloads
+    if chunk:
+        yield chunk
+
+
+def _size(schedule: ScheduleSettings) -> int:
+    return len(repr(schedule.payload)) if schedule.payload else 0
+
+
+@dataclass
+class Settling:
+    """Writes chunk after chunk, and finds out who is to blame when one is refused.
+
+    ``trouble`` that passes is kept to the end, so that it costs the others nothing; whoever repeats the whole finds
+    only what is left.
+    """
+
+    database: Database
+    emit: Callable[[events.Event], None]
+    done: Materialised
+    before_writing: Callable[[Connection], None]
+    go_on: Callable[[], bool]
+    trouble: DatabaseError | None = None
+    held: list[tuple[Due, datetime]] = field(default_factory=list)  # with the now of their plan
+    locks: int = 0
+
+    def settle(self, chunk: Sequence[Due], now: datetime) -> None:
+        """Settle *chunk* in one transaction; if that is refused, in parts, down to the schedule that is to blame."""
+        if not self.go_on():
+            self.done.left = True
+            return
+        try:
+            with self.database.write() as connection:
+                self.before_writing(connection)
+                written = write(connection, chunk, now)
+        except (BadValue, TransientTrouble) as error:
+            if isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and self.database.is_sqlite):
+                raise
+            if len(chunk) == 1:
+                self._refused(chunk[0], error)
+            else:
+                for part in _parts(chunk, error):
+                    self.settle(part, now)
+            return
+        self.locks = 0
+        self.done.busy += written.busy
+        self.held += [(due, now) for due in written.held]
+        for name, row in written.rows:
+            self.done.count(row.outcome, row.count)
+            more = {"reason": row.reason, "job_id": row.job_id}
+            self.emit(events.occurrence_recorded(name, row.outcome, row.count, row.last_for, **more))
+
+    def _refused(self, due: Due, error: DatabaseError) -> None:
+        """Of *due* alone: a value of its own, else something that passes."""
+        if isinstance(error, BadValue):
+            self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {error}"))
+            return
+        self.trouble = error
+        self.locks += isinstance(error, DatabaseBusy)
+        if self.locks >= LOCKS_IN_A_ROW:
+            raise error
+
+    def settle_held(self) -> None:
+        """Come back for the schedules whose queues enqueuers held: mostly for a moment, and nobody waits for longer."""
+        for pause in PAUSES_S:
+            if not self.held or not self.go_on():
+                break
+            sleep(pause)
+            again, self.held = self.held, []
+            for now in sorted({now for _, now in again}):
+                for chunk in chunks([due for due, then in again if then == now]):
+                    self.settle(chunk, now)
+        self.done.busy += [due.stored.name for due, _ in self.held]
+
+
+def _parts(chunk: Sequence[Due], error: DatabaseError) -> list[Sequence[Due]]:
+    """How a chunk that was refused is tried again: by halves, which finds one bad schedule among many in a few tries.
+
+    Where it met a lock, its first and its last come first, alone: each try takes as long as a lock is waited for, and
+    if it is the table that is locked no other would fare better.
+    """
+    half = len(chunk) // 2
+    if isinstance(error, DatabaseBusy) and len(chunk) > 3:
+        return [chunk[:1], chunk[-1:], chunk[1:half], chunk[half:-1]]
+    return [chunk[:half], chunk[half:]]
+
+
+# --- one schedule: decide ---------------------------------------------------------------------------------------------
 
 
 def plan_for(stored: StoredSchedule, now: datetime) -> Due | None:
@@ -108,20 +239,21 @@ def plan_for(stored: StoredSchedule, now: datetime) -> Due | None:
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
         when = timing(schedule.cron, schedule.every, schedule.timezone)
-    except (CronjobsError, ValueError, TypeError, KeyError) as error:
+    except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
         # A newer version wrote it, or someone by hand: its watermark stays, so nothing is lost when it can be read.
         event = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
-        return Due(stored, None, CatchUpPlan(), stored.seen_until, stored.next_at, event)
+        return Due(stored, (), stored.seen_until, stored.next_at, event, unreadable=True)
     if stored.seen_until > now:
         if stored.seen_until - now <= FUTURE_WATERMARK:
             return None
         event = events.watermark_reset(stored.name, stored.seen_until)
-        return Due(stored, schedule, CatchUpPlan(), now, next_after(when, now), event)
+        return Due(stored, (Piece(schedule, CatchUpPlan()),), now, next_after(when, now), event, ahead=True)
+    pieces, since = [], stored.seen_until
     if stored.paused is None and stored.pause_ended_at is not None:
-        ended = stored.pause_ended_at
-        plan = catch_up(schedule, stored.seen_until, ended)
-        return Due(replace(stored, paused="paused"), schedule, plan, ended, next_after(when, ended))
-    return Due(stored, schedule, catch_up(schedule, stored.seen_until, now), now, next_after(when, now))
+        since = stored.pause_ended_at
+        pieces.append(Piece(schedule, catch_up(schedule, stored.seen_until, since), "paused"))
+    pieces.append(Piece(schedule, catch_up(schedule, since, now), stored.paused))
+    return Due(stored, tuple(pieces), now, next_after(when, now))
 
 
 def catch_up(schedule: ScheduleSettings, seen_until: datetime, now: datetime) -> CatchUpPlan:
@@ -150,96 +282,132 @@ def _range(span: tuple[int, datetime | None, datetime | None]) -> Range | None:
     return None if first is None or last is None else Range(first, last, count)
 
 
-def _write(connection: Connection, due: Due, now: datetime, done: Materialised) -> list[events.Event] | None:
-    """Settle what is due; None, and nothing is written: an enqueuer's transaction holds the schedule's queue."""
-    stored, schedule, plan = due.stored, due.schedule, due.plan
-    if schedule is None:
+@dataclass(frozen=True)
+class Known:
+    """What the database knows about a schedule: its ``ledger`` above the watermark, its ``busy`` jobs."""
+
+    ledger: Sequence[LedgerRow] = ()
+    busy: Sequence[Busy] = ()
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is written about one schedule. A row that names a place in ``jobs`` gets the id that is made for it."""
+
+    rows: tuple[tuple[LedgerRow, int | None], ...] = ()
+    jobs: tuple[NewJob, ...] = ()
+    forget: tuple[LedgerRow, ...] = ()
+
+
+def to_run(piece: Piece, known: Known) -> list[datetime]:
+    """The occurrences of *piece* that want a job: those that the ledger knows have had their turn."""
+    if piece.paused is not None:
         return []
-    if stored.seen_until > now:
-        _forget_the_future(connection, stored.id, schedule, now)
-    rows: list[LedgerRow] = []
-    # Nothing stands above a watermark, unless that was set back (a clock, a restored table, a person): then what the
-    # ledger knows is neither run nor told again.
-    known = store.recorded(connection, stored.id, stored.seen_until)
+    return [at for at in piece.plan.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
-    def settle(outcome: str, span: Range, reason: str | None = None, job_id: int | None = None) -> None:
-        parts = _unknown(schedule, span, known)
-        rows.extend(LedgerRow(stored.id, part.first, part.last, part.count, outcome, reason, job_id) for part in parts)
 
-    run = [instant for instant in plan.run if not any(first <= instant <= last for first, last in known)]
-    if stored.paused:
-        for span in (plan.missed, plan.coalesced, *(Range(instant, instant, 1) for instant in run)):
-            if span is not None:
-                settle("skipped", span, stored.paused)
-    else:
+def wants_room(due: Due, known: Known) -> set[str]:
+    """The queues in which jobs will be made, should there be room."""
+    return {
+        piece.schedule.queue
+        for piece in due.pieces
+        if to_run(piece, known) and overlap(piece.schedule.overlap, known.busy).made
+    }
+
+
+def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int], now: datetime) -> Settled:
+    """Say what becomes of each occurrence that is due; *caps* and how many are *waiting* are those of its queues."""
+    if due.ahead:
+        return _forget_the_future(due, known.ledger, now)
+    rows: list[tuple[LedgerRow, int | None]] = []
+    jobs: list[NewJob] = []
+    for piece in due.pieces:
+        schedule, plan = piece.schedule, piece.plan
+
+        def settle(
+            outcome: str,
+            span: Range,
+            reason: str | None,
+            job_id: int | None = None,
+            made: int | None = None,
+            schedule: ScheduleSettings = schedule,
+        ) -> None:
+            for part in _unknown(schedule, span, known.ledger):
+                row = LedgerRow(due.stored.id, part.first, part.last, part.count, outcome, reason, job_id)
+                rows.append((row, made))
+
+        if piece.paused is not None:
+            for span in (plan.missed, plan.coalesced, *(Range(instant, instant, 1) for instant in plan.run)):
+                if span is not None:
+                    settle("skipped", span, piece.paused)
+            continue
         if plan.missed:
             settle("missed", plan.missed, ledger_reason(schedule.catch_up))
-        puts = _place(connection, schedule, run) if run else ()
-        if puts is None:
-            return None
-        made = [job_for(schedule, instant) for instant, put in zip(run, puts, strict=True) if put.made]
-        ids = iter(insert_jobs(connection, made, created_at=now))
-        puts = [replace(put, job_id=next(ids)) if put.made else put for put in puts]
+        run = to_run(piece, known)
+        puts = _place(schedule, run, known.busy, caps, waiting) if run else []
+        places: list[int | None] = []
+        for instant, put in zip(run, puts, strict=True):
+            places.append(len(jobs) if put.made else None)
+            if put.made:
+                jobs.append(job_for(schedule, instant))
         if plan.coalesced and run:
             reason = puts[0].reason or f"the occurrence of {run[0].isoformat()} stands for it"
-            settle("coalesced" if puts[0].made else puts[0].outcome, plan.coalesced, reason, puts[0].job_id)
+            outcome = "coalesced" if puts[0].made else puts[0].outcome
+            settle(outcome, plan.coalesced, reason, puts[0].job_id, places[0])
         elif plan.coalesced:
             settle("missed", plan.coalesced, ledger_reason(schedule.catch_up))
-        for instant, put in zip(run, puts, strict=True):
-            settle(put.outcome, Range(instant, instant, 1), put.reason, put.job_id)
-    store.record_occurrences(connection, rows, now)
-    store.move_watermark(connection, stored.id, due.seen_until, due.next_at)
-    told = []
-    for row in rows:
-        done.count(row.outcome, row.count)
-        more = {"reason": row.reason, "job_id": row.job_id}
-        told.append(events.occurrence_recorded(stored.name, row.outcome, row.count, row.last_for, **more))
-    return told
+        for instant, put, place in zip(run, puts, places, strict=True):
+            settle(put.outcome, Range(instant, instant, 1), put.reason, put.job_id, place)
+    return Settled(tuple(rows), tuple(jobs))
 
 
-def _place(connection: Connection, schedule: ScheduleSettings, run: Sequence[datetime]) -> Sequence[Placed] | None:
-    """Where each occurrence of *run* goes, the oldest first; None: an enqueuer's transaction holds the queue."""
-    placed = overlap(schedule.overlap, store.unfinished_jobs(connection, schedule.name))
+def _place(
+    schedule: ScheduleSettings,
+    run: Sequence[datetime],
+    busy: Sequence[Busy],
+    caps: Mapping[str, Cap],
+    waiting: Mapping[str, int],
+) -> list[Placed]:
+    """Where each occurrence of *run* goes, the oldest first."""
+    placed = overlap(schedule.overlap, busy)
     if not placed.made:
         return [placed] * len(run)
-    for pause in (*PAUSES_S, None):
-        with locked_room(connection, [schedule.queue]) as room:
-            if not room.held:
-                asking = [(instant, schedule.queue) for instant in run]
-                caps = {name: replace(cap, on_full="drop") for name, cap in room.caps.items()}
-                let_in = admit(asking, caps, room.waiting).let_in
-                return [placed if instant in let_in else CROWDED_OUT for instant in run]
-        if pause is not None:
-            sleep(pause)
-    return None
+    dropping = {name: replace(cap, on_full="drop") for name, cap in caps.items() if name == schedule.queue}
+    let_in = admit([(instant, schedule.queue) for instant in run], dropping, waiting).let_in
+    return [placed if instant in let_in else CROWDED_OUT for instant in run]
 
 
-def _forget_the_future(connection: Connection, schedule_id: int, schedule: ScheduleSettings, now: datetime) -> None:
+def _forget_the_future(due: Due, ledger: Sequence[LedgerRow], now: datetime) -> Settled:
     """Take back what a clock that ran ahead recorded of occurrences that are still to come.
 
     Those that it ran stay, so that they do not run again; but ten years "missed" must not stand for the next ten years.
     """
     from cronjobs.occurrences import count_between, timing
 
-    ahead = [row for row in store.ledger_between(connection, schedule_id, now, LAST_INSTANT) if row.last_for > now]
-    wrong = [row for row in ahead if row.outcome != "enqueued"]
-    store.forget_occurrences(connection, wrong)
+    schedule = due.pieces[-1].schedule
+    wrong = tuple(row for row in ledger if row.outcome != "enqueued")
     when = timing(schedule.cron, schedule.every, schedule.timezone)
+    kept = []
     for row in wrong:
         past = _range(count_between(when, row.first_for - MICROSECOND, now))
         if past is not None:
-            kept = replace(row, first_for=past.first, last_for=past.last, count=past.count)
-            store.record_occurrences(connection, [kept], now)
+            kept.append((replace(row, first_for=past.first, last_for=past.last, count=past.count), None))
+    return Settled(tuple(kept), (), wrong)
 
 
-def _unknown(schedule: ScheduleSettings, span: Range, known: Sequence[tuple[datetime, datetime]]) -> list[Range]:
-    """The parts of *span* that lie in none of the *known* ranges (which are in order)."""
-    if not any(first <= span.last and last >= span.first for first, last in known):
+def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
+    """The parts of *span* that lie in no row of *ledger* (which is in order).
+
+    Nothing stands above a watermark, unless that was set back (a clock, a restored table, a person): then what the
+    ledger knows is neither run nor told again.
+    """
+    if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]
     from cronjobs.occurrences import count_between, timing
 
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     parts, after = [], span.first - MICROSECOND
+    known = [(row.first_for, row.last_for) for row in ledger]
     for first, last in [*known, (span.last + MICROSECOND, span.last)]:
         part = _range(count_between(when, after, min(first - MICROSECOND, span.last))) if first > after else None
         if part is not None:
@@ -270,3 +438,76 @@ def spread_offset(schedule: ScheduleSettings) -> timedelta:
         return timedelta(0)
     share = int.from_bytes(hashlib.sha256(schedule.name.encode()).digest()[:8]) / 2**64
     return timedelta(seconds=int(schedule.spread.total_seconds() * share))
+
+
+# --- many schedules: write --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Written:
+    """The ledger rows of a chunk, with their schedules' names; of ``busy`` and ``held`` nothing was written.
+
+    ``busy``: another tick is at them, or was since they were read. ``held``: an enqueuer's open transaction holds
+    their queue.
+    """
+
+    rows: tuple[tuple[str, LedgerRow], ...]
+    busy: tuple[str, ...]
+    held: tuple[Due, ...]
+
+
+def write(connection: Connection, chunk: Sequence[Due], now: datetime) -> Written:
+    """Settle all of *chunk* that nobody else is at, in as many statements as one schedule would take."""
+    locked = store.lock_schedules(connection, [(due.stored.id, due.stored.seen_until) for due in chunk])
+    mine = [due for due in chunk if due.stored.id in locked]
+    busy = tuple(due.stored.name for due in chunk if due.stored.id not in locked)
+    if not mine:
+        return Written((), busy, ())
+    known = _known(connection, mine, now)
+    wanted = {due.stored.id: wants_room(due, known[due.stored.id]) for due in mine}
+    queues = set().union(*wanted.values())
+    with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
+        if room.held and (free := queues.difference(room.held)):
+            # The lock is all or nothing: what is left of the queues is asked for without those.
+            with locked_room(connection, free) as rest:
+                room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
+        held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
+        rows = _write(connection, [due for due in mine if due not in held], known, room, now)
+    return Written(rows, busy, held)
+
+
+def _known(connection: Connection, mine: Sequence[Due], now: datetime) -> dict[int, Known]:
+    limits = {due.stored.id: now if due.ahead else due.stored.seen_until for due in mine}
+    ledger = store.ledger_above(connection, limits)
+    names = {due.stored.name for due in mine if any(to_run(piece, Known()) for piece in due.pieces)}
+    busy = store.busy_schedules(connection, names) if names else {}
+    return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
+
+
+def _write(
+    connection: Connection, mine: Sequence[Due], known: Mapping[int, Known], room: Room, now: datetime
+) -> tuple[tuple[str, LedgerRow], ...]:
+    waiting = dict(room.waiting)
+    settled = []
+    for due in mine:
+        decided = decide(due, known[due.stored.id], room.caps, waiting, now)
+        for job in decided.jobs:
+            waiting[job.queue] = waiting.get(job.queue, 0) + 1
+        settled.append((due, decided))
+    ids = insert_jobs(connection, [job for _, decided in settled for job in decided.jobs])
+    rows: list[tuple[str, LedgerRow]] = []
+    told: list[tuple[str, LedgerRow]] = []
+    first = 0
+    for due, decided in settled:
+        written = [
+            (due.stored.name, row if place is None else replace(row, job_id=ids[first + place]))
+            for row, place in decided.rows
+        ]
+        rows += written
+        told += [] if due.ahead else written
+        first += len(decided.jobs)
+    store.forget_occurrences(connection, [row for _, decided in settled for row in decided.forget])
+    store.record_occurrences(connection, [row for _, row in rows], now)
+    moved = [Watermark(due.stored.id, due.seen_until, due.next_at) for due in mine]
+    store.move_watermarks(connection, moved)
+    return tuple(told)

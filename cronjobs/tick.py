@@ -275,7 +275,12 @@ class Tick:
             self._emit_occurrence,
             but=self.settings.disabled_schedules,
             before_writing=self._begin_row,
+            go_on=self._time_to_settle,
         )
+
+    def _time_to_settle(self) -> bool:
+        """Half of the tick is for occurrences at most: the rest is for their jobs."""
+        return self._go_on() and self.clock.monotonic() < self.patient_until
 
     def _emit_occurrence(self, event: events.Event) -> None:
         kind, _, outcome = event.name.partition(".")

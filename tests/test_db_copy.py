@@ -280,7 +280,7 @@ def test_a_tick_that_had_begun_before_claims_and_settles_nothing_more(move: Move
         move.claim(move.old)
     now = move.old.clock.now()
     with pytest.raises(DatabaseError, match="taken elsewhere"), move.old.write() as connection:
-        schedules.move_watermark(connection, 1, now, None)
+        schedules.move_watermarks(connection, [schedules.Watermark(1, now, None)])
     with pytest.raises(DatabaseError, match="taken elsewhere"), move.old.write() as connection:
         schedules.record_occurrences(connection, [schedules.LedgerRow(1, now, now, 1, "missed")], now)
 

@@ -104,32 +104,37 @@ def _sync_plan(settings: Settings, seen: Overview, stored: Sequence[schedules.St
 
 
 def _says_something(due: Due) -> bool:
-    return due.event is not None or bool(due.plan.run or due.plan.missed or due.plan.coalesced)
+    plans = [piece.plan for piece in due.pieces]
+    return due.event is not None or any(plan.run or plan.missed or plan.coalesced for plan in plans)
 
 
 def _schedule(connection: Connection, due: Due) -> dict[str, Any]:
     """What would be written about a schedule's occurrences, as materialise decides it."""
-    plan_, schedule, paused = due.plan, due.schedule, due.stored.paused
+    plans = [piece.plan for piece in due.pieces]
     facts: dict[str, Any] = {
         "schedule": due.stored.name,
-        "missed": plan_.missed.count if plan_.missed else 0,
-        "coalesced": plan_.coalesced.count if plan_.coalesced else 0,
+        "missed": sum(plan.missed.count for plan in plans if plan.missed),
+        "coalesced": sum(plan.coalesced.count for plan in plans if plan.coalesced),
         "occurrences": [],
-        "paused": paused,
+        "paused": due.stored.paused,
         "trouble": None if due.event is None else str(due.event.facts.get("error")),
     }
-    if schedule is None:
+    if not due.pieces:
         return facts
+    schedule = due.pieces[-1].schedule
     facts |= {"job_type": schedule.job, "queue": schedule.queue, "priority": schedule.priority}
     facts["timeout_s"] = None if schedule.timeout is None else schedule.timeout.total_seconds()
-    busy = schedules.unfinished_jobs(connection, schedule.name) if plan_.run and not paused else []
-    for instant in plan_.run:
-        if paused:
-            facts["occurrences"].append({"for": instant, "outcome": "skipped", "reason": paused, "job_id": None})
-            continue
-        placed = overlap(schedule.overlap, busy)
-        reason = {"outcome": placed.outcome, "reason": placed.reason, "job_id": placed.job_id}
-        facts["occurrences"].append({"for": instant} | reason)
+    runs = any(piece.plan.run and piece.paused is None for piece in due.pieces)
+    busy = schedules.unfinished_jobs(connection, schedule.name) if runs else []
+    for piece in due.pieces:
+        for instant in piece.plan.run:
+            put: dict[str, Any]
+            if piece.paused is not None:
+                put = {"outcome": "skipped", "reason": piece.paused, "job_id": None}
+            else:
+                placed = overlap(piece.schedule.overlap, busy)
+                put = {"outcome": placed.outcome, "reason": placed.reason, "job_id": placed.job_id}
+            facts["occurrences"].append({"for": instant} | put)
     return facts
 
 

@@ -215,30 +215,12 @@ def json_text(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
-def insert_jobs(connection: Connection, new: Sequence[NewJob], *, created_at: datetime) -> list[int]:
-    """Insert jobs without idempotency keys in one statement; return their ids in order. Each has its ``run_at``."""
+def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
+    """Insert jobs without idempotency keys in one statement, whatever their queues hold; return their ids in order."""
     if not new:
         return []
-    statement = jobs.insert().returning(jobs.c.id, sort_by_parameter_order=True)
-    rows = [
-        {
-            "job_type": job.job_type,
-            "payload": job.payload,
-            "meta": job.meta,
-            "queue": job.queue,
-            "priority": job.priority,
-            "run_at": job.run_at,
-            "created_at": created_at,
-            "max_attempts": job.max_attempts,
-            "timeout_s": job.timeout_s,
-            "concurrency_key": job.concurrency_key,
-            "schedule": job.schedule,
-            "scheduled_for": job.scheduled_for,
-            "enqueued_by": job.enqueued_by,
-        }
-        for job in new
-    ]
-    return list(connection.execute(statement, rows).scalars())
+    ids = insert_rows(connection, [row_of(job) for job in new], into_capped=True)
+    return [id_ for id_ in ids if id_ is not None]
 
 
 def job_status(connection: Connection, job_id: int) -> Status | None:

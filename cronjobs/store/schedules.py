@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.policy import Busy
-from cronjobs.store.sql import define, group_value, is_postgresql, run
-from cronjobs.tables import jobs, occurrences, pauses, schedules
+from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
+from cronjobs.tables import jobs, occurrences, pauses, schedules, to_microseconds
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class StoredSchedule:
     seen_until: datetime
     next_at: datetime | None
     paused: str | None = None
+    read_at: datetime | None = None  # by the database's clock
     pause_ended_at: datetime | None = None  # of a pause that ran out above the watermark: nothing is made up for it
 
 
@@ -44,9 +45,25 @@ class LedgerRow:
     decided_at: datetime | None = None  # None: when it is written
 
 
+_LEDGER_COLUMNS: Final = {
+    "schedule_id": "bigint",
+    "first_for": "timestamptz",
+    "last_for": "timestamptz",
+    "count": "int",
+    "outcome": "text",
+    "reason": "text",
+    "job_id": "bigint",
+    "decided_at": "timestamptz",
+}
+
 define(
+    among_but=among("but"),
+    among_schedules=among("names"),
+    ledger_rows=group("rows", _LEDGER_COLUMNS),
+    ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
+    watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
     schedule_columns="""
-      j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at,
+      j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, {now} AS read_at,
       (SELECT coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '') FROM {pauses} p
        WHERE (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND (p.until IS NULL OR p.until > {now})
        ORDER BY p.scope LIMIT 1) AS paused,
@@ -64,17 +81,35 @@ def all_schedules(connection: Connection) -> list[StoredSchedule]:
     return _stored(run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all())
 
 
-def due_schedules(connection: Connection, but: Collection[str] = ()) -> list[StoredSchedule]:
-    """Active schedules whose wake-up hint has come, without locking them; *but* names those to leave alone.
+def due_schedules(
+    connection: Connection,
+    but: Collection[str] = (),
+    *,
+    after: StoredSchedule | None = None,
+    limit: int | None = None,
+) -> list[StoredSchedule]:
+    """Active schedules whose wake-up hint has come, the longest due first, without locking them.
 
-    A watermark that lies in the future (a clock was wrong once) is due too, so that it can be set right.
+    *but* names those to leave alone; of those that come behind *after* it returns at most *limit*. A watermark that
+    lies in the future (a clock was wrong once) is due too, so that it can be set right.
     """
+    behind = "" if after is None else "AND (j.next_at, j.id) > (:after_at, :after_id) "
+    parameters: dict[str, Any] = {"but": group_value(connection, sorted(but)), "limit": 1 << 31}
+    if limit is not None:
+        parameters["limit"] = limit
+    if after is not None:
+        assert after.next_at is not None
+        at = after.next_at if is_postgresql(connection) else to_microseconds(after.next_at)
+        parameters |= {"after_at": at, "after_id": after.id}
     rows = run(
         connection,
         """SELECT {schedule_columns} FROM {schedules} j WHERE j.status = 'active' AND j.next_at IS NOT NULL
-           AND (j.next_at <= {now} OR j.seen_until > {now}) ORDER BY j.id""",
+           AND (j.next_at <= {now} OR j.seen_until > {now}) AND NOT j.name {among_but} """
+        + behind
+        + "ORDER BY j.next_at, j.id LIMIT :limit",
+        **parameters,
     ).all()
-    return [schedule for schedule in _stored(rows) if schedule.name not in but]
+    return _stored(rows)
 
 
 def lock_schedules(connection: Connection, watermarks: Sequence[tuple[int, datetime]]) -> set[int]:
@@ -99,10 +134,26 @@ def lock_definitions(connection: Connection) -> bool:
     return run(connection, "SELECT j.id FROM {meta} j {lock}").first() is not None
 
 
-def move_watermark(connection: Connection, schedule_id: int, seen_until: datetime, next_at: datetime | None) -> None:
-    connection.execute(
-        update(schedules).where(schedules.c.id == schedule_id).values(seen_until=seen_until, next_at=next_at)
+@dataclass(frozen=True)
+class Watermark:
+    """Up to where a schedule's occurrences are settled, and when the next tick has to look again."""
+
+    schedule_id: int
+    seen_until: datetime
+    next_at: datetime | None
+
+
+def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
+    """Write the watermarks of schedules that ``lock_schedules`` has locked."""
+    run(
+        connection,
+        """UPDATE {schedules} AS j SET seen_until = r.seen_until, next_at = r.next_at
+           FROM {watermark_rows} r WHERE j.id = r.schedule_id""",
+        rows=group_value(connection, [vars(watermark) for watermark in moved]),
     )
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
 
 
 def ledger_between(connection: Connection, schedule_id: int, first: datetime, last: datetime) -> list[LedgerRow]:
@@ -116,41 +167,69 @@ def ledger_between(connection: Connection, schedule_id: int, first: datetime, la
     return [LedgerRow(**row._mapping) for row in rows]
 
 
+def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict[int, list[LedgerRow]]:
+    """The ledger rows of each schedule (by id) that end after its instant, oldest first; who has none is left out.
+
+    Above a watermark there normally are none.
+    """
+    found: dict[int, list[LedgerRow]] = {}
+    rows = [{"schedule_id": schedule_id, "above": instant} for schedule_id, instant in limits.items()]
+    statement = (
+        "SELECT "
+        + ", ".join(f"c.{name}" for name in LedgerRow.__dataclass_fields__)
+        + " FROM {ledger_limits} r JOIN {occurrences} c ON c.schedule_id = r.schedule_id AND c.last_for > r.above "
+        "ORDER BY c.schedule_id, c.last_for"
+    )
+    for row in run(connection, statement, rows=group_value(connection, rows)).all():
+        found.setdefault(row.schedule_id, []).append(LedgerRow(**row._mapping))
+    return found
+
+
 def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
     """Take rows out of the ledger whose occurrences are about to be written anew."""
-    for row in rows:
-        connection.execute(
-            delete(occurrences).where(
-                occurrences.c.schedule_id == row.schedule_id, occurrences.c.last_for == row.last_for
-            )
+    if rows:
+        run(
+            connection,
+            """DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (
+                 SELECT r.schedule_id, r.last_for FROM {ledger_rows} r)""",
+            rows=group_value(connection, [vars(row) for row in rows]),
         )
-
-
-def recorded(connection: Connection, schedule_id: int, after: datetime) -> list[tuple[datetime, datetime]]:
-    """The ranges that the ledger knows after *after*, oldest first: normally none, for that is the watermark."""
-    rows = connection.execute(
-        select(occurrences.c.first_for, occurrences.c.last_for)
-        .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for > after)
-        .order_by(occurrences.c.last_for)
-    )
-    return [(row.first_for, row.last_for) for row in rows]
 
 
 def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: datetime) -> None:
     """Write ledger rows; the primary key refuses an occurrence that is there already, and with it the transaction."""
     if rows:
-        connection.execute(insert(occurrences), [vars(row) | {"decided_at": row.decided_at or now} for row in rows])
+        written = [vars(row) | {"decided_at": row.decided_at or now} for row in rows]
+        run(
+            connection,
+            """INSERT INTO {occurrences}
+                 (schedule_id, first_for, last_for, count, outcome, reason, job_id, decided_at)
+               SELECT r.schedule_id, r.first_for, r.last_for, r.count, r.outcome, r.reason, r.job_id, r.decided_at
+               FROM {ledger_rows} r""",
+            rows=group_value(connection, written),
+        )
 
 
 def unfinished_jobs(connection: Connection, schedule: str) -> list[Busy]:
     """The schedule's unfinished jobs, oldest first: read from rows, never from a lock that could outlive a crash."""
+    return busy_schedules(connection, [schedule]).get(schedule, [])
+
+
+def busy_schedules(connection: Connection, names: Collection[str]) -> dict[str, list[Busy]]:
+    """The unfinished jobs of each of these schedules, oldest first; who has none is left out."""
+    busy: dict[str, list[Busy]] = {}
     rows = run(
         connection,
-        "SELECT id, status FROM {jobs} WHERE schedule IS NOT NULL AND finished_at IS NULL AND schedule = :schedule "
-        "ORDER BY id",
-        schedule=schedule,
+        "SELECT id, schedule, status FROM {jobs} WHERE schedule IS NOT NULL AND finished_at IS NULL "
+        "AND schedule {among_schedules} ORDER BY id",
+        names=group_value(connection, sorted(names)),
     ).all()
-    return [Busy(row.id, waiting=row.status != "running") for row in rows]
+    for row in rows:
+        busy.setdefault(row.schedule, []).append(Busy(row.id, waiting=row.status != "running"))
+    return busy
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
 
 
 def put_definition(

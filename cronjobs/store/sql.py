@@ -74,7 +74,13 @@ _TYPES: Final = {
     for table in tables.metadata.sorted_tables
     for column in table.columns
     if isinstance(column.type, Instant | Json)
-} | {"now": Instant(), "next_occurrence": Instant(), "last_tick_at": Instant(), "pause_ended_at": Instant()}
+} | {
+    "now": Instant(),
+    "read_at": Instant(),
+    "next_occurrence": Instant(),
+    "last_tick_at": Instant(),
+    "pause_ended_at": Instant(),
+}
 
 
 def define(**fragments: Fragment) -> None:
