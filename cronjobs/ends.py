@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from cronjobs.attempt_policy import AttemptPolicy
 from cronjobs.model import (
     OUTCOME_WORDS,
     CancelledByRequest,
@@ -126,6 +127,16 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) ->
         error_type=_error_type(outcome),
         error=_stored(getattr(outcome, "error", None)),
     )
+
+
+def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime) -> Decided:
+    """Decide about an attempt whose runner is gone, by *policy* alone: who recovers it may not know its type."""
+    job = replace(expired.job, retry_until=policy.retry_until)
+    finished = Finished(job, outcome_of_expired(expired))
+    end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses)
+    # The history row is there, or the attempt began, as far as anyone knows, when it was claimed.
+    finish = replace(end.finish, outcome=None) if expired.outcome else replace(end.finish, duration=None)
+    return replace(end, finish=finish)
 
 
 def outcome_of_expired(expired: Expired) -> Outcome:

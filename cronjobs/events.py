@@ -78,6 +78,15 @@ def job_lost(job: Job, transition: Transition) -> Event:
     return Event(name, _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by), level)
 
 
+def left_alone(job_type: str, count: int, sample: int) -> Event:
+    """Told by every tick until a host that knows the type ticks, or a person decides."""
+    error = (
+        "lost with a runner of an older version, and no handler of this type is registered here, so nobody knows "
+        f'whether it may run again: a host that knows it settles it, or "cronjobs jobs cancel {sample}" calls it off'
+    )
+    return Event("job.left_alone", {"job_type": job_type, "jobs": count, "job_id": sample, "error": error}, ERROR)
+
+
 def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
     """Its thread runs on and keeps the slot until the tick ends."""
     error = f"still running after its timeout of {timeout.total_seconds():g} s"

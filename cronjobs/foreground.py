@@ -24,6 +24,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs import events
+from cronjobs.attempt_policy import NONE_WRITTEN, ClaimPolicies, policy_of
 from cronjobs.clock import Clock, sleep
 from cronjobs.context import StopSignal
 from cronjobs.database import Database
@@ -70,10 +71,28 @@ class UnknownType(CannotRun):
         super().__init__(f'job {job_id} is of type "{one_line(job_type, 100)}", which cannot run here')
 
 
+def claim_policies(known: JobTypes, settings: Settings) -> ClaimPolicies:
+    """What is written on the row of whatever is begun by hand. A crash at somebody's hands says nothing of its type."""
+    return ClaimPolicies.of(
+        {
+            name: replace(policy_of(job_type, settings.run, runner=NO_LIMIT), in_thread=False)
+            for name, job_type in known.types.items()
+        }
+    )
+
+
 # --- which job --------------------------------------------------------------------------------------------------------
 
 
-def begin_new(database: Database, new: NewJob, *, locked_by: str, lease: timedelta, alone: bool) -> Job:
+def begin_new(
+    database: Database,
+    new: NewJob,
+    *,
+    locked_by: str,
+    lease: timedelta,
+    alone: bool,
+    policies: ClaimPolicies = NONE_WRITTEN,
+) -> Job:
     """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
 
     *alone*: its schedule lets no two of its jobs run at once. Raises CannotRun when one is unfinished.
@@ -86,7 +105,7 @@ def begin_new(database: Database, new: NewJob, *, locked_by: str, lease: timedel
             raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         job_id, _, _ = insert_job(connection, replace(new, scheduled_for=scheduled_for, max_attempts=1))
-        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, policies=policies)
         assert isinstance(job, Job)  # it is ours alone, and has no concurrency_key
         # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
@@ -102,6 +121,7 @@ def begin_existing(
     locked_by: str,
     lease: timedelta,
     limits: Sequence[Limit] = (),
+    policies: ClaimPolicies = NONE_WRITTEN,
 ) -> Job:
     """Claim a waiting job, due or not.
 
@@ -110,7 +130,7 @@ def begin_existing(
     with database.read() as connection:
         _require_runnable(connection, job_id, known)
     with database.write() as connection:
-        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, limits=limits)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, limits=limits, policies=policies)
         if isinstance(job, Limit):
             raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of those that run has ended")
         if job is None:

@@ -16,14 +16,15 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from cronjobs.attempt_policy import policy_of
 from cronjobs.clock import Clock
 from cronjobs.model import ExitCodes, Finished, Released, RetryPolicy
 from cronjobs.settings import Settings
-from cronjobs.worker import Attempt, Ended
+from cronjobs.worker import PROCESS_GRACE, Attempt, Ended
 
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
 REAPED_WITHIN_S: Final = 0.1
@@ -49,11 +50,16 @@ class Handover:
     success: list[int]  # exit statuses, see ExitCodes
     permanent: list[int]
     retry: dict[str, Any]
+    row_policy: str | None = None  # JSON, for the row: see AttemptPolicy
 
     @classmethod
     def of(cls, settings: Settings, attempt: Attempt) -> Handover:
         job, policy = attempt.job, attempt.job_type.retry
         assert job.locked_by is not None
+        runner = attempt.timeout + max(PROCESS_GRACE, settings.run.shutdown_grace)
+        row_policy = replace(
+            policy_of(attempt.job_type, settings.run, runner=runner), in_thread=False, retry_until=job.retry_until
+        )
         return cls(
             config=str(settings.file),
             database=settings.database,
@@ -67,6 +73,7 @@ class Handover:
             success=sorted(attempt.job_type.exit_codes.success),
             permanent=sorted(attempt.job_type.exit_codes.permanent),
             retry={each.name: getattr(policy, each.name) for each in fields(policy)},
+            row_policy=row_policy.for_attempt(job.attempt),
         )
 
     def encode(self) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from cronjobs.attempt_policy import ClaimPolicies, policy_of
 from cronjobs.hands import Hands
 from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.policy import fits
@@ -29,7 +30,10 @@ class Limits:
 
 @dataclass
 class Intake:
-    """``typical_s``: how long a job lately took; None: not known. ``claimed``: how many jobs were, so far."""
+    """``typical_s``: how long a job lately took; None: not known. ``claimed``: how many jobs were, so far.
+
+    ``runner``: how old the process of this tick gets at most; None: not known.
+    """
 
     settings: Settings
     job_types: JobTypes
@@ -37,6 +41,8 @@ class Intake:
     workers: int
     claimed: int = 0
     typical_s: float | None = None
+    runner: timedelta | None = None
+    _policies: ClaimPolicies | None = field(default=None, init=False)
 
     def note(self, took: timedelta) -> None:
         seconds = took.total_seconds()
@@ -88,6 +94,7 @@ class Intake:
             careful=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
             free=max(0, self.free(hands)),
             limits=self.settings.limits,
+            policies=self.policies(),
         )
 
     def long_admission(self) -> Admission | None:
@@ -103,7 +110,18 @@ class Intake:
             longest_s=budget.total_seconds(),
             queue=self.limits.queue,
             limits=self.settings.limits,
+            policies=self.policies(),
         )
+
+    def policies(self) -> ClaimPolicies:
+        """What claims write on their rows, for whoever finds an attempt lost."""
+        if self._policies is None:
+            run = self.settings.run
+            types = self.job_types.types
+            self._policies = ClaimPolicies.of(
+                {name: policy_of(job_type, run, runner=self.runner) for name, job_type in types.items()}
+            )
+        return self._policies
 
     def _known(self) -> dict[str, JobType]:
         return {n: t for n, t in self.job_types.types.items() if self.limits.only in (None, n)}

@@ -144,6 +144,7 @@ def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted
                         lease=settings.run.lease,
                         host=identity.host,
                         at_most=settings.run.long_jobs,
+                        policy=handover.row_policy,
                     )
             return None if job is None else Adopted(job, sent, now)
         except DatabaseError:

@@ -16,7 +16,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.clock import Clock, sleep
+from cronjobs.clock import Clock, process_age, sleep
 from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row, succeeded_itself
@@ -91,7 +91,13 @@ class Loop:
         self.teller = Teller(self.counts, self.job_types, self.settings, self.emit)
         self.hands = Hands()
         self.trouble = Trouble(self.clock, self.emit)
-        self.intake = Intake(self.settings, self.job_types, self.limits, self.workers.count)
+        self.intake = Intake(
+            self.settings,
+            self.job_types,
+            self.limits,
+            self.workers.count,
+            runner=timedelta(seconds=process_age() + self.deadline - self.clock.monotonic()),
+        )
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
         self.stop_by = math.inf

@@ -15,11 +15,12 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs import events, jobtypes
+from cronjobs.attempt_policy import AttemptPolicy, policy_of
 from cronjobs.clock import Clock
 from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
-from cronjobs.ends import Decided, called_off, decide_end, outcome_of_expired
+from cronjobs.ends import Decided, called_off, settle_expired
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
 from cronjobs.identity import Identity, is_gone
 from cronjobs.intake import Limits
@@ -27,12 +28,12 @@ from cronjobs.jobtypes import JobTypes
 from cronjobs.leftovers import keep_orphans, left_behind
 from cronjobs.loop import PAST_DEADLINE_S, Loop
 from cronjobs.materialise import materialise
-from cronjobs.model import Finished, Job, Lost
+from cronjobs.model import Lost, RetryPolicy
 from cronjobs.ownership import is_ours
 from cronjobs.patience import first_look, patiently
 from cronjobs.settings import Settings
 from cronjobs.store import claims, leases, meta, ticks
-from cronjobs.store.leases import Written
+from cronjobs.store.leases import Expired, Written
 from cronjobs.store.queues import any_cap
 from cronjobs.store.ticks import Overview, PruneBefore
 from cronjobs.sync import sync
@@ -194,47 +195,49 @@ class Tick:
     def _recover(self) -> None:
         """Settle attempts whose lease ran out or whose runner is dead: by what it wrote about them, else as lost."""
         self._load_handlers()
+        known = self._types().types.keys()
         while self._go_on():
             with self.database.write() as connection:
                 self._begin_row(connection)
-                now, expired = leases.expired_leases(connection, RECOVER_BATCH, self.dead)
-                decided = [
-                    decide_end(
-                        Finished(found.job, outcome_of_expired(found)),
-                        self._types().policy(found.job.job_type, self.settings),
-                        now,
-                        max_losses=self._most_losses(found.job),
-                    )
-                    for found in expired
-                ]
-                rows = [
-                    # The history row is there, or the attempt began, as far as anyone knows, when it was claimed.
-                    replace(end.finish, outcome=None) if found.outcome else replace(end.finish, duration=None)
-                    for found, end in zip(expired, decided, strict=True)
-                ]
+                now, found = leases.expired_leases(connection, RECOVER_BATCH, self.dead, known=known)
+                decided = [settle_expired(expired, self._policy_of(expired), now) for expired in found]
+                rows = [end.finish for end in decided]
                 written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
-            for end in decided:
+            for expired, end in zip(found, decided, strict=True):
                 job_id = end.finish.lease.job_id
+                policy = self._policy_of(expired).retry
                 if job_id in written.called_off:
-                    self._count_recovered(called_off(end, written.called_off[job_id]))
+                    self._count_recovered(called_off(end, written.called_off[job_id]), policy)
                 elif job_id in written.written:
-                    self._count_recovered(end)
+                    self._count_recovered(end, policy)
             self.result.recovered += len(written.written)
-            if len(expired) < RECOVER_BATCH:
+            if len(found) < RECOVER_BATCH:
                 break
+        self._tell_left_alone()
 
-    def _most_losses(self, job: Job) -> int:
-        """How often a runner may die with *job*: once, if its type says that it must not run again by itself."""
-        known = self._types().types.get(job.job_type)
-        return 1 if known is not None and known.on_lost == "dead" else self.settings.run.max_losses
+    def _policy_of(self, expired: Expired) -> AttemptPolicy:
+        """What its claim wrote; of an older version's claim what its type says, which is known here."""
+        if expired.policy is not None:
+            return expired.policy
+        job_type = self._types().types.get(expired.job.job_type)
+        if job_type is None:
+            # It was called off, or nobody can read what the claim wrote: and nothing is to be run twice for that.
+            return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")
+        return replace(policy_of(job_type, self.settings.run), retry_until=expired.job.retry_until)
 
-    def _count_recovered(self, end: Decided) -> None:
+    def _tell_left_alone(self) -> None:
+        with self.database.read() as connection:
+            found = leases.left_alone(connection, self.dead, self._types().types.keys())
+        for job_type, count, sample in found:
+            self.result.faults += 1
+            self.emit(events.left_alone(job_type, count, sample))
+
+    def _count_recovered(self, end: Decided, policy: RetryPolicy) -> None:
         finished = end.finished
         if isinstance(finished.outcome, Lost):
             self.result.counts.lost += 1
             self.emit(events.job_lost(finished.job, end.transition))
         else:
-            policy = self._types().policy(finished.job.job_type, self.settings)
             self.emit(events.job_ended(finished, end.transition, policy))
         if end.transition.status == "dead":
             self.result.counts.dead += 1

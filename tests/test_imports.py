@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 # Lowest first: a module imports only what stands before it. A folder stands where its modules do.
 ORDER = [
     *("version", "text", "errors", "clock", "patience", "model", "limits", "pressure", "settings"),
-    *("caller", "events", "errorgroups", "crongrammar", "policy"),
+    *("caller", "events", "errorgroups", "crongrammar", "policy", "attempt_policy"),
     *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "turns", "database"),
     *("drift", "grants", "autogenerate", "migrations"),
     *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter"),

@@ -44,7 +44,7 @@ def run(
     from cronjobs.cli import given
     from cronjobs.cli.ours import our_database
     from cronjobs.cli.run_due import leave
-    from cronjobs.foreground import Foreground, UnknownType, begin_existing, begin_new, live_streams
+    from cronjobs.foreground import Foreground, UnknownType, begin_existing, begin_new, claim_policies, live_streams
     from cronjobs.identity import Identity
     from cronjobs.log import Log
 
@@ -55,18 +55,25 @@ def run(
         say = _Say(streams, quiet or bool(ctx.find_root().params.get("quiet")))
         known = jobtypes.load(settings)
         lease, locked_by = settings.run.lease, str(Identity.here())
+        policies = claim_policies(known, settings)
         if _is_id(target) and not schedule:
             _refuse_payload(arguments)
             try:
                 job = begin_existing(
-                    database, _number(target), known, locked_by=locked_by, lease=lease, limits=settings.limits
+                    database,
+                    _number(target),
+                    known,
+                    locked_by=locked_by,
+                    lease=lease,
+                    limits=settings.limits,
+                    policies=policies,
                 )
             except UnknownType:
                 _tell_faults(known, streams)
                 raise
         else:
             new, alone = _new_job(settings, known, target, arguments, schedule, streams)
-            job = begin_new(database, new, locked_by=locked_by, lease=lease, alone=alone)
+            job = begin_new(database, new, locked_by=locked_by, lease=lease, alone=alone, policies=policies)
         say(f"job {job.id} {job.job_type} started")
         done = Foreground(
             database,

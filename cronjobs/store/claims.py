@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.limits import Candidate, Limit, choose, closed, full, reached
 from cronjobs.model import Job
 from cronjobs.store.limits import full_parameters, judge_alone, running_by_key
@@ -51,7 +52,8 @@ define(
     # the oldest unfinished one can be claimed, so two runners can never disagree about which; jobs of a schedule are
     # made under the lock of its row, so a smaller id cannot turn up later.
     in_turn="""
-      (NOT EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id < j.id)
+      (NOT EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id < j.id
+                   AND NOT ({unsettled_o} AND NOT o.job_type {among_known}))
        OR {forced}
        OR EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND {overlap_key} = 'allow'))""",
     forced=lambda postgresql: (
@@ -66,6 +68,22 @@ define(
     # A loss is nobody's fault, but what was lost once shall not be lost again only because it waited for a worker.
     with_care="(j.losses > 0 OR j.job_type {among_careful})",
     after_lease=after_now(":lease_s"),
+    # What recovery decides by, whoever recovers. With the attempt's number: an older version claims without it, and
+    # leaves what the attempt before was to be decided by.
+    policy_at_claim=lambda postgresql: (
+        """
+      coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
+        || jsonb_build_object('attempt', j.attempts + 1, 'retry_until',
+             (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule))"""
+        if postgresql
+        else """
+      json_set(coalesce((SELECT p.value FROM json_each(:policies) p WHERE p.key = j.job_type), :usual_policy),
+        '$.attempt', j.attempts + 1, '$.retry_until',
+        (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule))"""
+    ),
+    leased="""
+      status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {after_lease},
+      started_at = {now}, cancel_requested_at = NULL, policy = {policy_at_claim}""",
     timezone_key=_definition("timezone"),
     retry_until_key=_definition("retry_until"),
 )
@@ -83,7 +101,7 @@ class Admission:
     ``known``: the job types it can run; ``fitting``: those whose own time-out suits it; a row's timeout_s is to be at
     most ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``careful`` types, and of those that a
     runner died with, only what begins at once is taken, ``free`` jobs: nothing of them is to be lost unbegun.
-    ``limits`` hold over all runners together.
+    ``limits`` hold over all runners together. ``policies``: what recovery is to decide these attempts by.
     """
 
     known: Collection[str]
@@ -94,6 +112,7 @@ class Admission:
     careful: Collection[str] = ()
     free: int = 1_000_000
     limits: Sequence[Limit] = ()
+    policies: ClaimPolicies = NONE_WRITTEN
 
 
 class Claim(NamedTuple):
@@ -118,7 +137,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
         "longest": min(admission.longest_s, 1e300),
         "careful": group_value(connection, sorted(admission.careful)),
     }
-    lease_parameters = {"locked_by": locked_by, "lease_s": lease.total_seconds()}
+    lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
     unseen = False
     if admission.limits:
         ids, unseen = _choose(connection, parameters, admission)
@@ -156,11 +175,19 @@ CLAIM_POSTGRESQL: Final = (
   taken AS (
     SELECT id FROM placed WHERE place <
       coalesce((SELECT min(place) FROM placed WHERE careful AND place > :free), 9223372036854775807))
-  UPDATE {jobs} j SET status = 'running', attempts = j.attempts + 1, locked_by = :locked_by,
-    locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
+  UPDATE {jobs} j SET {leased}
   WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND j.{waiting}
   RETURNING {facts}, {now} AS now"""
 )
+
+
+def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies) -> dict[str, Any]:
+    return {
+        "locked_by": locked_by,
+        "lease_s": lease.total_seconds(),
+        "policies": policies.others,
+        "usual_policy": policies.usual,
+    }
 
 
 def _claim_sqlite(
@@ -211,8 +238,7 @@ def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str
 
 
 TAKE: Final = """
-  UPDATE {jobs} AS j SET status = 'running', attempts = attempts + 1, locked_by = :locked_by,
-    locked_until = {after_lease}, started_at = {now}, cancel_requested_at = NULL
+  UPDATE {jobs} AS j SET {leased}
   WHERE j.id {among_ids} AND j.{waiting}"""
 
 
@@ -229,7 +255,7 @@ def _choose(connection: Connection, parameters: dict[str, Any], admission: Admis
     """Ids to take under limits, their rows locked, in order; and whether more may be due that was not looked at."""
     alone = judge_alone(connection)
     limits = admission.limits if alone else closed(admission.limits)
-    running: Mapping[str, int] = running_by_key(connection) if alone else {}
+    running: Mapping[str, int] = running_by_key(connection, admission.known) if alone else {}
     taken: list[int] = []
     for _ in range(ROUNDS):
         # A key that is full hides nobody: those behind it are looked at again without it.
@@ -270,7 +296,13 @@ def _strings(meta: Any) -> dict[str, str]:
 
 
 def claim_one(
-    connection: Connection, job_id: int, *, locked_by: str, lease: timedelta, limits: Sequence[Limit] = ()
+    connection: Connection,
+    job_id: int,
+    *,
+    locked_by: str,
+    lease: timedelta,
+    limits: Sequence[Limit] = (),
+    policies: ClaimPolicies = NONE_WRITTEN,
 ) -> Job | Limit | None:
     """Lease one waiting job whatever its run_at says, for someone who named it.
 
@@ -288,7 +320,7 @@ def claim_one(
         return None
     if limits and (limit := reached(limits, running_by_key(connection), found.concurrency_key)) is not None:
         return limit
-    [row] = _take(connection, [job_id], {"locked_by": locked_by, "lease_s": lease.total_seconds()})
+    [row] = _take(connection, [job_id], _lease_parameters(locked_by, lease, policies))
     return job_from(row)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.attempt_policy import AttemptPolicy, read_policy
 from cronjobs.model import Job, Status
 from cronjobs.store.claims import held_by, job_from
 from cronjobs.store.limits import judge_alone
@@ -232,7 +233,7 @@ define(
 
 _FINISH: Final = """
   status = {status_after}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
-  locked_by = NULL, locked_until = NULL, run_at = coalesce(o.run_at, j.run_at),
+  locked_by = NULL, locked_until = NULL, policy = NULL, run_at = coalesce(o.run_at, j.run_at),
   last_error = CASE WHEN {called_off} THEN {called_off_words} ELSE coalesce(o.error, j.last_error) END,
   error_type = coalesce(o.error_type, j.error_type),
   last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
@@ -338,23 +339,33 @@ def long_running(connection: Connection, host: str) -> int:
 
 
 def adopt(
-    connection: Connection, held: Lease, *, locked_by: str, lease: timedelta, host: str, at_most: int
+    connection: Connection,
+    held: Lease,
+    *,
+    locked_by: str,
+    lease: timedelta,
+    host: str,
+    at_most: int,
+    policy: str | None = None,
 ) -> Job | None:
     """Take *held* over for *locked_by*, under the same attempt; None: it is held no more, or *host* runs enough.
 
-    A compare-and-swap: from here on the holder before fails the fence.
+    *policy*: what recovery is to decide by from now on, JSON; None: what the claim wrote. A compare-and-swap: from here
+    on the holder before fails the fence.
     """
     # A statement of its own: within the next one the count would be of the snapshot from before the lock.
     judge_alone(connection, wait=True)
     run(
         connection,
         """
-        UPDATE {jobs} SET locked_by = :own, locked_until = {after_lease}
+        UPDATE {jobs} SET locked_by = :own, locked_until = {after_lease},
+          policy = coalesce(CAST(:policy AS {json_type}), policy)
         WHERE id = :id AND attempts = :attempt AND locked_by = :locked_by AND status = 'running'
           AND (SELECT count(*) FROM {jobs} l WHERE {long_of_host}) < :at_most""",
         **held.row(),
         **_host(host),
         own=locked_by,
+        policy=policy,
         lease_s=lease.total_seconds(),
         at_most=at_most,
     )
@@ -367,7 +378,8 @@ def _host(host: str) -> dict[str, Any]:
 
 define(
     long_of_host="""
-      l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long""",
+      l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long
+      AND NOT {unsettled_l}""",
 )
 
 
@@ -378,13 +390,16 @@ define(
 class Expired:
     """A job whose lease ran out, or whose runner is dead.
 
-    ``outcome`` is what its runner managed to write about the attempt, or None: lost.
+    ``outcome`` is what its runner managed to write about the attempt, or None: lost. ``policy`` None: an older version
+    claimed it, and whoever knows its type decides.
     """
 
     job: Job
     outcome: str | None
     error: str | None
     error_type: str | None
+    policy: AttemptPolicy | None = None
+    cancel_requested: bool = False
 
 
 def holders(connection: Connection, prefix: str) -> list[str]:
@@ -395,23 +410,69 @@ def holders(connection: Connection, prefix: str) -> list[str]:
     return list(run(connection, statement, prefix=prefix, length=len(prefix)).scalars())
 
 
-def expired_leases(connection: Connection, limit: int, dead: Sequence[str] = ()) -> tuple[datetime, list[Expired]]:
+def expired_leases(
+    connection: Connection,
+    limit: int,
+    dead: Sequence[str] = (),
+    *,
+    known: Collection[str] | None = None,
+) -> tuple[datetime, list[Expired]]:
     """Lock up to *limit* jobs whose lease ran out, by the database's clock, or that one of *dead* holds.
 
-    What others hold locked is passed over.
+    What others hold locked is passed over, and so is what only someone who knows the job type can settle, where it is
+    not among *known* (None: every type is).
     """
     rows = run(
         connection,
         """
-        SELECT {facts}, {now} AS now, r.outcome, r.error, r.error_type AS run_error_type
+        SELECT {facts}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
+          r.error_type AS run_error_type
         FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
-        WHERE j.locked_until IS NOT NULL AND (j.locked_until < {now} OR j.locked_by {among_dead})
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND {can_settle}
         ORDER BY j.locked_until LIMIT :limit {lock}""",
         limit=limit,
-        dead=group_value(connection, list(dead)),
+        **_given_up(connection, dead, known),
     ).all()
-    found = [Expired(job_from(row), row.outcome, row.error, row.run_error_type) for row in rows]
+    found = [
+        Expired(
+            job_from(row),
+            row.outcome,
+            row.error,
+            row.run_error_type,
+            read_policy(row.policy, row.attempts),
+            row.cancel_requested_at is not None,
+        )
+        for row in rows
+    ]
     return (rows[0].now if rows else database_now(connection)), found
+
+
+def left_alone(connection: Connection, dead: Sequence[str], known: Collection[str]) -> list[tuple[str, int, int]]:
+    """Lost attempts that nobody here can settle: job type, how many, and the id of one of them."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample FROM {jobs} j
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {can_settle}
+        GROUP BY j.job_type ORDER BY j.job_type""",
+        **_given_up(connection, dead, known),
+    )
+    return [(row.job_type, row.jobs, row.sample) for row in rows]
+
+
+def _given_up(connection: Connection, dead: Sequence[str], known: Collection[str] | None) -> dict[str, Any]:
+    return {
+        "dead": group_value(connection, list(dead)),
+        "every_type": known is None,
+        "known": group_value(connection, sorted(known or ())),
+    }
+
+
+define(
+    given_up="(j.locked_until < {now} OR j.locked_by {among_dead})",
+    # A job that somebody called off is not run again in any case, whatever its type.
+    can_settle="({has_policy} OR :every_type OR j.job_type {among_known} OR j.cancel_requested_at IS NOT NULL)",
+)
 
 
 # --- after an answer was lost -----------------------------------------------------------------------------------------

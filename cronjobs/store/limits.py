@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import Connection
 
 from cronjobs.limits import Full
@@ -15,6 +17,7 @@ define(
         else "EXISTS (SELECT 1 FROM json_each(:full_prefixes) p "
         "WHERE substr(j.concurrency_key, 1, length(p.value)) = p.value)"
     ),
+    among_known=among("known"),
     among_full_keys=among("full_keys"),
     is_full="j.concurrency_key IS NOT NULL AND (j.concurrency_key {among_full_keys} OR {begins_full})",
 )
@@ -42,13 +45,20 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
     return run(connection, lock).first() is not None
 
 
-def running_by_key(connection: Connection) -> dict[str, int]:
-    """How many jobs are leased, by concurrency key. A lease that ran out counts: its code may still run."""
+def running_by_key(connection: Connection, known: Collection[str] = ()) -> dict[str, int]:
+    """How many jobs are leased, by concurrency key. A lease that ran out counts: its code may still run.
+
+    Unless nobody here can settle it, being of an older version and of none of the *known* types: it may stay so for
+    days, and would hold its limit for as long.
+    """
     rows = run(
         connection,
         """
-        SELECT concurrency_key, count(*) AS leased FROM {jobs}
-        WHERE concurrency_key IS NOT NULL AND locked_until IS NOT NULL GROUP BY concurrency_key""",
+        SELECT j.concurrency_key, count(*) AS leased FROM {jobs} j
+        WHERE j.concurrency_key IS NOT NULL AND j.locked_until IS NOT NULL
+          AND NOT ({unsettled_j} AND NOT j.job_type {among_known})
+        GROUP BY j.concurrency_key""",
+        known=group_value(connection, sorted(known)),
     ).all()
     return {row.concurrency_key: row.leased for row in rows}
 

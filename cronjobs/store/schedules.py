@@ -220,8 +220,8 @@ def busy_schedules(connection: Connection, names: Collection[str]) -> dict[str, 
     busy: dict[str, list[Busy]] = {}
     rows = run(
         connection,
-        "SELECT id, schedule, status FROM {jobs} WHERE schedule IS NOT NULL AND finished_at IS NULL "
-        "AND schedule {among_schedules} ORDER BY id",
+        "SELECT j.id, j.schedule, j.status FROM {jobs} j WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL "
+        "AND j.schedule {among_schedules} AND NOT {unsettled_j} ORDER BY j.id",
         names=group_value(connection, sorted(names)),
     ).all()
     for row in rows:

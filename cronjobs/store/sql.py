@@ -68,6 +68,7 @@ _fragments: dict[str, Fragment] = {
     ),
 }
 
+
 # Result columns that need decoding, wherever a statement returns them.
 _TYPES: Final = {
     column.name: column.type
@@ -95,6 +96,32 @@ def after_now(seconds: str) -> Fragment:
         if postgresql
         else "({now} + CAST((" + seconds + ") * 1000000 AS INTEGER))"
     )
+
+
+def _has_policy(alias: str) -> Fragment:
+    """Whether the claim of the running attempt wrote what recovery is to decide by; an older version's does not."""
+    return lambda postgresql: (
+        f"coalesce({alias}.policy ->> 'attempt' = CAST({alias}.attempts AS text), false)"
+        if postgresql
+        else f"CASE WHEN json_valid({alias}.policy) "
+        f"THEN json_extract({alias}.policy, '$.attempt') IS {alias}.attempts ELSE 0 END"
+    )
+
+
+def _unsettled(alias: str) -> str:
+    """A lost attempt that waits for someone who knows its type: it counts neither for limits nor for overlap.
+
+    Every host that knows the type has had its turn to settle it by then.
+    """
+    ended = f"{alias}.locked_until IS NOT NULL AND {alias}.locked_until < {{two_minutes_ago}}"
+    return f"({ended} AND NOT {{has_policy_{alias}}})"
+
+
+for _alias in "jol":
+    _fragments[f"has_policy_{_alias}"] = _has_policy(_alias)
+    _fragments[f"unsettled_{_alias}"] = _unsettled(_alias)
+_fragments["has_policy"] = _has_policy("j")
+_fragments["two_minutes_ago"] = after_now("-120")
 
 
 def among(parameter: str) -> Fragment:
