@@ -244,6 +244,17 @@ class TransactionTooLong(CronjobsError):
         )
 
 
+class TransactionBroken(CronjobsError):
+    """A handler ended the transaction of ``ctx.transaction()`` itself, past all refusals: the job is dead at once."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "ctx.transaction() was ended inside its block, by a COMMIT or ROLLBACK of the handler's own: a part of the "
+            "work may be committed without the job's success, so it is not run again by itself. Look at what was "
+            "written, take the COMMIT out, then retry the job"
+        )
+
+
 class EffectUnknown(CronjobsError):
     """Raised by ``ctx.effect(…, on_unknown="stop")`` when nobody knows whether it was done: the job is dead at once."""
 

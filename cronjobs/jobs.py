@@ -98,13 +98,35 @@ class Registration:
     def takes_ctx(self) -> bool:
         return next(iter(self.signature.parameters), None) == "ctx"
 
+    @cached_property
+    def fault(self) -> str | None:
+        """Why the function cannot be a handler, or None. Not an error of ``@job``: that would stop the whole module."""
+        call = getattr(self.handler, "__call__", None)  # noqa: B004 of an object with a __call__ of its own
+        for function in (self.handler, call):
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                return (
+                    "its handler is a generator (it has a yield): calling it would run nothing of its body; "
+                    "take the yield out, or call the generator from a handler that returns"
+                )
+        try:
+            _ = self.signature
+        except Exception as error:
+            return f"the signature of its handler cannot be read: {type(error).__name__}: {error}"
+        return None
+
     def bind(self, payload: Mapping[str, Any]) -> str | None:
         """Say how *payload*'s keys do not fit the handler's parameters, or None."""
         try:
             self.signature.bind(*([None] if self.takes_ctx else []), **payload)
-        except TypeError as error:
-            return f"payload does not fit {self.name}{self.signature}: {error}"
+        except Exception as error:  # not only TypeError: a callable object may have a signature that cannot be read
+            return f"payload does not fit {self.name}{self._shown_signature()}: {error}"
         return None
+
+    def _shown_signature(self) -> str:
+        try:
+            return str(self.signature)
+        except Exception:  # the repr of a default value raises
+            return "(…)"
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """What a call with these arguments, ctx left out, means as keyword arguments; raises TypeError as it would."""

@@ -81,6 +81,9 @@ def load(settings: Settings) -> JobTypes:
     for name, job_type in list(types.items()):
         if name in settings.disabled_job_types:
             del types[name]
+        elif job_type.registration is not None and (fault := job_type.registration.fault) is not None:
+            del types[name]
+            faults.append(Fault(name, fault))
         elif job_type.max_memory is not None and job_type.isolation == "thread":
             del types[name]
             faults.append(Fault(name, "max_memory needs a process: write isolation: process beside it"))

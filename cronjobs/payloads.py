@@ -56,13 +56,23 @@ def result_json(result: Any) -> tuple[str | None, str | None]:
     """A handler's result as JSON text, or None and why it could not be kept. Never raises: the work is done."""
     if result is None:
         return None, None
-    fault = _fault(result, "result", 1)
+    try:
+        fault = _fault(result, "result", 1)
+        written = "" if fault else _ENCODER.encode(result)
+    except BaseException as error:  # a dict of the handler's own may do anything when it is read
+        fault = f"reading it raised {_words(error)}"
     if fault:
         return None, f"the result was not kept: {fault}"
-    written = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
     if len(written.encode()) > LIMIT_BYTES:
         return None, f"the result was not kept: it has more than {LIMIT_BYTES:,} bytes"
     return written, None
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:200]
+    except BaseException:
+        return "an exception that cannot be read"
 
 
 def text_fault(value: str) -> str | None:
@@ -74,9 +84,23 @@ def text_fault(value: str) -> str | None:
     return None
 
 
-def _fault(value: Any, where: str, depth: int) -> str | None:
+class _Room:
+    """How many characters and values may still be looked at: one list in a thousand places is a thousand lists."""
+
+    def __init__(self, left: int = 8 * LIMIT_BYTES) -> None:
+        self.left = left
+
+    def take(self, count: int) -> bool:
+        self.left -= count
+        return self.left >= 0
+
+
+def _fault(value: Any, where: str, depth: int, room: _Room | None = None) -> str | None:
+    room = room or _Room()
     if depth > LIMIT_DEPTH:
         return f"{where} is nested deeper than {LIMIT_DEPTH} levels"
+    if not room.take(1 + len(value) if isinstance(value, str) else 1):
+        return f"{where.partition('.')[0].partition('[')[0]} has more than {LIMIT_BYTES:,} bytes"
     match value:
         case None | bool():
             return None
@@ -94,13 +118,15 @@ def _fault(value: Any, where: str, depth: int) -> str | None:
                 fault = text_fault(key)
                 if fault:
                     return f"a key of {where} {fault}"
-                fault = _fault(item, f"{where}.{key[:60]}", depth + 1)
+                room.take(len(key))
+                fault = _fault(item, f"{where}.{key[:60]}", depth + 1, room)
                 if fault:
                     return fault
             return None
         case list() | tuple():
             return next(
-                (fault for i, item in enumerate(value) if (fault := _fault(item, f"{where}[{i}]", depth + 1))), None
+                (fault for i, item in enumerate(value) if (fault := _fault(item, f"{where}[{i}]", depth + 1, room))),
+                None,
             )
         case _:
             return f"{where} is a {type(value).__name__}, which is not JSON"

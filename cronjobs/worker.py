@@ -13,17 +13,15 @@ import math
 import os
 import queue
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
 from cronjobs.context import Context, StopSignal
-from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze
 from cronjobs.interpolate import mask
 from cronjobs.jobs import LONGEST_TIMEOUT
 from cronjobs.jobtypes import JobType
@@ -31,22 +29,15 @@ from cronjobs.model import (
     CancelledByRequest,
     Failed,
     Finished,
-    Interrupted,
     Job,
-    Lost,
     Outcome,
     Released,
-    Snoozed,
     Succeeded,
-    TimedOut,
-    duration,
-    duration_text,
-    kind_name,
-    kinds_of,
 )
 from cronjobs.output import captured
 from cronjobs.payloads import payload_fault, result_json
-from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, clean, one_line
+from cronjobs.raised import outcome_of
+from cronjobs.text import ERROR_LIMIT, clean, one_line
 
 if TYPE_CHECKING:
     from cronjobs.database import Database
@@ -225,13 +216,19 @@ def _shutdown_grace(around: Surroundings) -> timedelta:
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
-def _succeeded(result: Any) -> Succeeded:
-    """The work is done, whatever its result is made of: it must not be run again for that."""
-    try:
-        _, note = result_json(result)
-    except BaseException as error:
-        note = f"the result was not kept: {_said(error)}"
-    return Succeeded(None if note else result, note)
+def _succeeded(result: Any) -> Outcome:
+    """The work is done, whatever its result is made of: it must not be run again for that.
+
+    What goes on is plain JSON: nothing of the handler's is looked at a second time, by the thread that has the leases.
+    """
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        what = "a generator" if inspect.isgenerator(result) else "an async generator"
+        text = (
+            f"the handler returned {what}: its body has not run, so the work is not done; call it, and return a value"
+        )
+        return Failed(text, "UsageError", at_least=MISMATCH_DELAY)
+    written, note = result_json(result)
+    return Succeeded(None if written is None else json.loads(written), note)
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
@@ -250,86 +247,6 @@ async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> An
     attempt.stop.when_set(stopped)
     async with asyncio.timeout(attempt.timeout.total_seconds()):
         return await result
-
-
-def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
-    """Classify what a handler raised. What nobody classified is retried by the policy."""
-    asked = _in_chain(error, Cancelled)
-    if isinstance(asked, Cancelled):
-        return _stopped(asked.reason, attempt, error)
-    if isinstance(error, asyncio.CancelledError) and attempt.stop.reason is not None:
-        return _stopped(attempt.stop.reason, attempt, error)
-    match error:
-        case GiveUp():
-            return Failed(_said(error), "GiveUp", _trace(error), permanent=True)
-        case EffectUnknown():
-            return Failed(_said(error), "EffectUnknown", _trace(error), permanent=True)
-        case RetryLater(after=after):
-            try:
-                wait = None if after is None else duration(after)  # type: ignore[arg-type]
-            except ValueError:
-                wait = None
-            return Failed(_said(error), "RetryLater", None, retry_after=wait)
-        case Snooze(until=until):
-            return _snoozed(until, attempt, clock)
-        case TimeoutError() if _is_async_timeout(error, attempt, clock):
-            return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error))
-    return Failed(_said(error), kind_name(type(error)), _trace(error), kinds=kinds_of(error))
-
-
-def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> bool:
-    over = attempt.started is not None and clock.monotonic() - attempt.started >= attempt.timeout.total_seconds()
-    return over and isinstance(error.__cause__ or error.__context__, asyncio.CancelledError)
-
-
-def _stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -> Outcome:
-    match reason:
-        case "shutdown":
-            return Interrupted()
-        case "timeout":
-            return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error) if error else None)
-        case "cancelled":
-            return CancelledByRequest()
-        case _:
-            return Lost()
-
-
-def _snoozed(until: object, attempt: Attempt, clock: Clock) -> Outcome:
-    if isinstance(until, datetime) and until.tzinfo is not None:
-        return Snoozed(until)
-    try:
-        return Snoozed(clock.now() + duration(until))  # type: ignore[arg-type]
-    except (ValueError, TypeError, AttributeError):
-        return Failed(f"Snooze({until!r}) needs an aware datetime or a delay such as '10m'", "UsageError")
-
-
-def _in_chain(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    seen = 0
-    while error is not None and seen < 20:
-        if isinstance(error, kind):
-            return error
-        error, seen = error.__cause__ or error.__context__, seen + 1
-    return None
-
-
-def _said(error: BaseException) -> str:
-    try:
-        said = str(error)
-    except BaseException:  # a broken __str__ must not lose the outcome
-        said = "(its message could not be read)"
-    if not isinstance(error, Exception):  # sys.exit(3) would read "3"
-        said = f"{kind_name(type(error))}: {said}"
-    return one_line(said or kind_name(type(error)), ERROR_LIMIT // 2)
-
-
-def _trace(error: BaseException) -> str | None:
-    try:
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-            frames = frames.tb_next  # begin with the user's code
-        return cap("".join(traceback.format_exception(type(error), error, frames)), TRACEBACK_LIMIT)
-    except BaseException:
-        return None
 
 
 def _run_command(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Outcome, str | None]:

@@ -18,7 +18,7 @@ ORDER = [
     *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter"),
     *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
     *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
-    *("launcher", "worker", "child"),
+    *("launcher", "raised", "worker", "child"),
     *("identity", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "fill"),
     *("counts", "telling", "trouble", "turn", "handover", "loop", "leftovers", "long", "tick", "foreground"),
     *("health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),

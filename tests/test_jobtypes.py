@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,44 @@ def test_an_undeclared_timeout_never_makes_a_long_job(budget: str) -> None:
     found = jobtypes.load(settings).types["t.x"]
     assert found.timeout == min(timedelta(seconds=30), settings.run.budget / 3)
     assert not found.is_long(settings.run.budget)
+
+
+def test_a_generator_as_a_handler_is_a_fault_of_that_type_alone() -> None:
+    @job("t.generator")
+    def generator() -> Any:
+        yield 1
+
+    @job("t.async_generator")
+    async def async_generator() -> Any:
+        yield 1
+
+    class Callable:
+        def __call__(self) -> Any:
+            yield 1
+
+    jobs_module._registered["t.callable"] = jobs_module.Registration("t.callable", Callable())
+    jobs_module._registered["t.partial"] = jobs_module.Registration("t.partial", partial(generator))
+
+    @job("t.coroutine")
+    async def coroutine() -> None: ...
+
+    @job("t.plain")
+    def plain() -> list[int]:
+        return [n for n in (1, 2)]  # noqa: C416
+
+    found = loaded("")
+    assert sorted(found.types) == ["t.coroutine", "t.plain"]
+    assert [fault.where for fault in found.faults] == ["t.async_generator", "t.callable", "t.generator", "t.partial"]
+    assert all("is a generator" in fault.what for fault in found.faults)
+
+
+def test_a_handler_whose_signature_cannot_be_read_is_a_fault_of_that_type_alone() -> None:
+    class Odd:
+        __signature__ = "none"
+
+        def __call__(self) -> None: ...
+
+    jobs_module._registered["t.odd"] = jobs_module.Registration("t.odd", Odd())
+    found = loaded("")
+    assert found.types == {}
+    assert "signature" in found.faults[0].what

@@ -30,7 +30,8 @@ from cronjobs.model import (
     TimedOut,
 )
 from cronjobs.policy import decide, permanent
-from cronjobs.worker import Attempt, Surroundings, outcome_of, run_attempt
+from cronjobs.raised import outcome_of
+from cronjobs.worker import Attempt, Surroundings, run_attempt
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 JOB = Job(id=1, job_type="t", payload={}, attempt=1)

@@ -28,6 +28,7 @@ from cronjobs.intake import Limits
 from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.loop import Loop
 from cronjobs.model import Finished, Succeeded
+from cronjobs.raised import outcome_of
 from cronjobs.settings import RunSettings
 from cronjobs.store import claims
 from cronjobs.store.leases import is_held
@@ -37,7 +38,7 @@ from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.lending import LentDatabase, Savepoint, ended_since, require_tables
 from cronjobs.testing.ran import JobFailed, Ran, Report, ran_by
 from cronjobs.watchdog import Watchdog
-from cronjobs.worker import Attempt, Ended, Surroundings, Workers, outcome_of, run_attempt
+from cronjobs.worker import Attempt, Ended, Surroundings, Workers, run_attempt
 
 MOST_JOBS: Final = 1000  # by then a job must be enqueueing itself
 NO_LIMIT: Final = timedelta(days=31)  # nothing is too long for a test
