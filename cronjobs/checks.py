@@ -5,6 +5,7 @@ Nothing here needs a database. A finding has to be mended; a note is worth knowi
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,8 @@ from typing import Final
 
 from cronjobs.database import parse_url
 from cronjobs.errors import CronjobsError, Problem
-from cronjobs.interpolate import mask
 from cronjobs.jobtypes import Fault, JobType, JobTypes
+from cronjobs.masking import mask
 from cronjobs.model import duration_text
 from cronjobs.occurrences import CronTiming, clock_changes, timing
 from cronjobs.reading import nearest
@@ -69,6 +70,7 @@ def check(
         tuple(findings),
         (
             *_limits(place, settings),
+            *_stored_secrets(place, settings),
             *(_long_jobs(place, settings, known) if known is not None else ()),
             *_clock_changes(place, settings, now),
         ),
@@ -90,6 +92,15 @@ class _Place:
             if path in self.settings.positions:
                 return Problem(self.file, *self.settings.positions[path], path, message)
         return Problem(self.file, 0, 0, paths[0] if paths else "", message)
+
+
+def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
+    """Payloads are stored as they are, and every role that reads jobs sees them."""
+    for name, schedule in settings.schedules.items():
+        text = json.dumps(schedule.payload)
+        if mask(text, settings.secrets) != text:
+            said = "a secret in a payload is stored in the database in clear text: read it in the handler instead"
+            yield place.problem(said, f"schedules.{name}.payload", f"schedules.{name}")
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------

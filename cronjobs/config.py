@@ -17,15 +17,14 @@ from typing import Any, Final, NamedTuple
 from cronjobs import fields
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.fields import NAME, NAME_RULE
-from cronjobs.interpolate import Variables, mask, read_env_file, secrets_in
+from cronjobs.interpolate import Variables, read_env_file
+from cronjobs.masking import long_enough, named_secrets
 from cronjobs.model import LEAST_MEMORY, RetryPolicy
 from cronjobs.pressure import Cap
 from cronjobs.reading import FieldError, Reader, Reading, ReportedError, UnsetError, shown
 from cronjobs.settings import JobTypeSettings, Retention, RetryChanges, RunSettings, ScheduleSettings, Settings
 from cronjobs.yamltree import MAX_BYTES, Node, Scalar, decode, parse
 from cronjobs.yamltree import Mapping as YamlMapping
-
-__all__ = ["load", "mask"]
 
 # Features to come: key → whether an entry without it is unsafe and therefore disabled. Whoever builds one deletes its
 # line here and adds a reader to the table.
@@ -107,6 +106,7 @@ JOB_TYPE: Final[dict[str, Reader]] = {
     "timeout": _TIMEOUT,
     "retry": _retry,
     "env": fields.variables,
+    "inherit_env": fields.list_of(fields.variable),
     "isolation": fields.choice("thread", "process"),
     "max_memory": fields.memory(LEAST_MEMORY, "16TiB"),
     "on_shutdown": fields.choice("release", "drop"),
@@ -197,7 +197,6 @@ def load(
     if flaws or bad & FATAL or from_env_file is None or database is None or named is None or shadowed:
         raise ConfigError(reading.masked_problems())
 
-    overridden = {name: environ[name] for name in from_env_file if name in environ}
     env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
     read_later = {"env_file", "database", "queues", "job_types", "schedules", "defaults", "env"}
     return Settings(
@@ -208,10 +207,19 @@ def load(
         retry=values.get("defaults", RetryChanges()),
         problems=tuple(reading.masked_problems()),
         positions=reading.positions,
-        secrets=frozenset(reading.secrets | secrets_in({**overridden, **env, "": database})),
+        secrets=_secrets(reading, from_env_file, {**environ, **env, "": database}, values),
         **{key: value for key, value in values.items() if key not in read_later},
         **named,
     )
+
+
+def _secrets(
+    reading: Reading, env_file: Mapping[str, str], variables: Mapping[str, str], values: Mapping[str, Any]
+) -> frozenset[str]:
+    """What is masked: all that came from an env_file or by ``${…}``, and what is named like a secret."""
+    found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
+    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # names that tables show
+    return frozenset(found - public)
 
 
 # --- the file and what it refers to -----------------------------------------------------------------------------------
@@ -447,6 +455,8 @@ def _clashes(entry: JobTypeSettings) -> dict[str, str]:
     if entry.command is not None and entry.isolation is not None:
         found["isolation"] = "a command always has a process of its own: delete isolation"
     if entry.command is None:
+        if entry.inherit_env is not None:
+            found["inherit_env"] = "this is for an entry with a command: a handler has the environment of the tick"
         for name in ("success_exit_codes", "retry_exit_codes"):
             if getattr(entry, name):
                 found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"

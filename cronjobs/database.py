@@ -92,7 +92,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     no password.
     """
     try:
-        url = make_url(text)
+        url = make_url(_escaped_userinfo(text))
     except (ArgumentError, ValueError):
         raise UsageError(
             "the database URL cannot be read: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
@@ -114,6 +114,14 @@ def parse_url(text: str, schema: str | None = None) -> Address:
             return Address(URL.create("sqlite+pysqlite", database=str(file)), None)
         case other:
             raise UsageError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {other}://")
+
+
+def _escaped_userinfo(text: str) -> str:
+    """*text* with every @ before the host's escaped: people do not, and the rest of the password would be the host."""
+    scheme, separator, rest = text.partition("://")
+    end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
+    userinfo, at, host = rest[:end].rpartition("@")
+    return f"{scheme}{separator}{userinfo.replace('@', '%40')}{at}{host}{rest[end:]}"
 
 
 class Database:

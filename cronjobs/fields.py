@@ -261,6 +261,9 @@ def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+variable: Final = matching(_VARIABLE.pattern, "the name of a variable: write letters, digits and _")
+
+
 def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
     """An ``env:`` mapping; a bad variable is left out. A number or ``yes`` is the text that is written."""
     if isinstance(node, Scalar) and node.is_null:

@@ -30,9 +30,9 @@ from cronjobs.context import StopSignal
 from cronjobs.database import Database
 from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row, succeeded_itself, without_texts
 from cronjobs.errors import BadValue, CronjobsError, DatabaseError
-from cronjobs.interpolate import mask
 from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.limits import Limit
+from cronjobs.masking import mask
 from cronjobs.model import (
     CancelledByRequest,
     Failed,

@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 
 from cronjobs.definitions import schedule_from_definition
 from cronjobs.errors import MESSAGE_LIMIT, CronError
-from cronjobs.interpolate import mask
 from cronjobs.jobtypes import Fault, JobTypes
 from cronjobs.limits import Limit, full, waiting_by_limit
+from cronjobs.masking import mask
 from cronjobs.model import Status, duration_text
 from cronjobs.settings import Settings
 from cronjobs.store import limits, looking, meta, schedules

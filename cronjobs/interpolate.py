@@ -1,15 +1,13 @@
-"""``${NAME}``, ``${NAME:-default}`` and ``${file:/path}`` in values; env files; masking of secrets."""
+"""``${NAME}``, ``${NAME:-default}`` and ``${file:/path}`` in values; env files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
-_MIN_SECRET: Final = 4  # shorter ones would blot out half of every text
 _MAX_SECRET_FILE: Final = 64 * 1024
 
 
@@ -72,40 +70,6 @@ _REFERENCE: Final = re.compile(
     r"|\$\{(?:file:(?P<file>[^{}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?)\}"
     r"|\$\{"
 )
-
-
-def mask(text: str, secrets: Iterable[str]) -> str:
-    """*text* with each of *secrets* replaced by ``***``, the longest first."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if secret:
-            text = text.replace(secret, "***")
-    return text
-
-
-def secrets_in(variables: Mapping[str, str]) -> set[str]:
-    """Of an environment, what is to be masked: values whose name says so, URLs with a password, that password."""
-    found = {value for name, value in variables.items() if _SECRET_NAME.search(name)}
-    for value in variables.values():
-        if passwords := url_passwords(value):
-            found |= passwords | {value}
-    return long_enough(found)
-
-
-def url_passwords(url: str) -> set[str]:
-    """The passwords of ``scheme://user:password@host`` and ``?password=``, as written and decoded."""
-    found = [match[1] for pattern in (_USERINFO, _PASSWORD_OPTION) for match in pattern.finditer(url)]
-    return {form for password in found for form in (password, unquote(password)) if form}
-
-
-def long_enough(values: Iterable[str]) -> set[str]:
-    """Those values that can be masked without making other text unreadable."""
-    return {value for value in values if len(value.strip()) >= _MIN_SECRET}
-
-
-_SECRET_NAME: Final = re.compile(r"PASS|PWD|SECRET|TOKEN|KEY|CREDENTIAL|PRIVATE|AUTH", re.IGNORECASE)
-# Up to the last @, since people do not escape one inside the password.
-_USERINFO: Final = re.compile(r"^[A-Za-z][\w+.-]*://[^:/@?#]*:(.*)@")
-_PASSWORD_OPTION: Final = re.compile(r"[?&](?:ssl)?password=([^&#]+)")
 
 
 def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:

@@ -12,8 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from cronjobs.interpolate import mask
 from cronjobs.jobs import Registration, registered
+from cronjobs.masking import mask
 from cronjobs.model import ExitCodes, Isolation, OnLost, OnShutdown, RetryPolicy
 from cronjobs.settings import JobTypeSettings, Settings
 from cronjobs.text import one_line
@@ -29,6 +29,7 @@ class JobType:
     registration: Registration | None = None
     command: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
+    inherit_env: tuple[str, ...] | None = None  # of the tick's environment a command gets these; None: all
     isolation: Isolation = "thread"  # "process" for every command
     max_memory: int | None = None  # bytes; only with a process
     on_shutdown: OnShutdown = "release"
@@ -105,6 +106,7 @@ def _job_type(settings: Settings, name: str) -> JobType:
         registration,
         declared.command,
         declared.env,
+        declared.inherit_env,
         isolation="process" if declared.command else declared.isolation or code.isolation or "thread",
         max_memory=declared.max_memory or code.max_memory,
         on_shutdown=declared.on_shutdown or code.on_shutdown or "release",

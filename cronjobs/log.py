@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from cronjobs import events
+from cronjobs import events, masking
 from cronjobs.clock import SYSTEM
 
 
@@ -27,6 +28,7 @@ class Log:
     def write(self, event: events.Event) -> None:
         if self._descriptor is None:
             return
+        event = replace(event, facts=masking.hide_in(event.facts))
         now = SYSTEM.now()
         line = (
             events.json_line(event, now)

@@ -20,7 +20,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs import alarm, config
+from cronjobs import alarm, config, masking
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.counts import Counts
 from cronjobs.database import Database, parse_url
@@ -86,6 +86,7 @@ def main() -> None:
     watchdog = Watchdog(SYSTEM)
     try:
         settings = config.load(Path(handover.config), environ=os.environ, database_url=handover.database)
+        masking.remember(settings.secrets)
         job_type = long_type(handover, settings)
         watchdog.stand_at(SYSTEM.monotonic() + settings.run.lease.total_seconds())
         database = Database(parse_url(settings.database, settings.schema), connections=2)
@@ -113,6 +114,7 @@ def long_type(handover: Handover, settings: Settings) -> JobType:
         handover.policy,
         command=declared.command if declared else None,
         env=declared.env if declared else (),
+        inherit_env=declared.inherit_env if declared else None,
         isolation="process",
         max_memory=handover.max_memory,
         exit_codes=handover.exit_codes,

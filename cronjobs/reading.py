@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cronjobs.errors import Problem
-from cronjobs.interpolate import UnsetVariableError, Variables, long_enough, mask
+from cronjobs.interpolate import UnsetVariableError, Variables
+from cronjobs.masking import long_enough, mask
 from cronjobs.text import one_line
 from cronjobs.yamltree import UNREADABLE, Node, Scalar, Sequence
 from cronjobs.yamltree import Mapping as YamlMapping

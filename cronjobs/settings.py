@@ -71,6 +71,7 @@ class JobTypeSettings:
     timeout: timedelta | None = None
     retry: RetryChanges = RetryChanges()
     env: tuple[tuple[str, str], ...] = ()  # for commands, on top of cron's and the file's env
+    inherit_env: tuple[str, ...] | None = None  # of those a command gets these only; None: all
     isolation: Isolation | None = None  # of handlers; a command always has a process
     max_memory: int | None = None  # bytes
     on_shutdown: OnShutdown | None = None

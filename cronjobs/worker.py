@@ -22,9 +22,9 @@ from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
 from cronjobs.context import Context, StopSignal
-from cronjobs.interpolate import mask
 from cronjobs.jobs import LONGEST_TIMEOUT
 from cronjobs.jobtypes import JobType
+from cronjobs.masking import mask
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -256,8 +256,13 @@ def _run_command(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[
     assert declared.command is not None
     ends_at = clock.now() + attempt.timeout
     job = replace(job, idempotency_key=job.idempotency_key or f"cronjobs-job-{job.id}")
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if declared.inherit_env is None or name in declared.inherit_env
+    }
     env = command_environment(
-        os.environ | dict(declared.env), job, deadline=ends_at.astimezone(UTC), timezone=ZoneInfo(job.timezone)
+        inherited | dict(declared.env), job, deadline=ends_at.astimezone(UTC), timezone=ZoneInfo(job.timezone)
     )
     command = Command(
         argv=declared.command,

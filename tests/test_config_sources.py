@@ -109,7 +109,6 @@ def test_what_comes_in_is_known_as_secret() -> None:
     assert found.secrets == {
         "p%40ss/w@rd",  # as written and as decoded
         "p@ss/w@rd",
-        found.database,
         "from-a-file",
         "from-env-file",
         CANARY,

@@ -15,7 +15,7 @@ ORDER = [
     *("caller", "events", "errorgroups", "crongrammar", "policy", "attempt_policy"),
     *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "turns", "database"),
     *("drift", "grants", "autogenerate", "migrations"),
-    *("yamltree", "interpolate", "reading", "fields", "config", "definitions", "ownership", "starter"),
+    *("yamltree", "interpolate", "masking", "reading", "fields", "config", "definitions", "ownership", "starter"),
     *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
     *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.interpolate import UnsetVariableError, Variables, mask, read_env_file, secrets_in, url_passwords
+from cronjobs.interpolate import UnsetVariableError, Variables, read_env_file
 
 
 @pytest.mark.parametrize(
@@ -94,34 +94,3 @@ def test_a_bad_line_of_an_env_file_is_told_and_not_quoted(text: str, line: int) 
     variables, [(told, message)] = read_env_file(text)
     assert (variables["B"], told) == ("2", line)
     assert message.startswith("this is not KEY=value")
-
-
-@pytest.mark.parametrize(
-    ("url", "passwords"),
-    [
-        ("postgresql://u:geheim@h/db", {"geheim"}),
-        ("postgresql+psycopg://u:ge%40heim@h/db", {"ge%40heim", "ge@heim"}),
-        ("postgresql://u:p@ss:w/rd@h/db", {"p@ss:w/rd"}),
-        ("postgresql://h/db?password=geheim&sslpassword=x1", {"geheim", "x1"}),
-        ("postgresql://u@h/db", set()),
-        ("sqlite:////a:b@c.db", set()),
-        ("not a url", set()),
-    ],
-)
-def test_a_password_in_a_url_is_found(url: str, passwords: set[str]) -> None:
-    assert url_passwords(url) == passwords
-
-
-def test_of_an_environment_what_is_named_like_a_secret_is_one() -> None:
-    environment = {
-        "API_KEY": "key-1",
-        "smtp_password": "pass-1",
-        "MODE": "production",
-        "PIN_TOKEN": "abc",
-        "CACHE": "redis://:redis-pw@h/0",
-    }
-    assert secrets_in(environment) == {"key-1", "pass-1", "redis-pw", "redis://:redis-pw@h/0"}
-
-
-def test_masking_takes_the_longest_first() -> None:
-    assert mask("abcdef abcd", {"abcd", "abcdef", ""}) == "*** ***"

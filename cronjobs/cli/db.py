@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from dataclasses import replace as replaced
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from cronjobs import masking
 from cronjobs.cli.ours import operator
 from cronjobs.cli.setting import (
     ConfigOption,
@@ -27,10 +29,13 @@ from cronjobs.cli.setting import (
 from cronjobs.cli.show import counted
 from cronjobs.database import Address, parse_url
 from cronjobs.errors import UsageError
+from cronjobs.interpolate import Variables
+from cronjobs.masking import url_passwords
 
 if TYPE_CHECKING:
     from cronjobs.copying import Report
     from cronjobs.grants import Role
+    from cronjobs.settings import Settings
 
 ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
 
@@ -167,7 +172,13 @@ def copy(
     config: ConfigOption = None,
     database_url: UrlOption = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="URL", help="The new database, PostgreSQL; else the configured one.")
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="URL",
+            help="The new database, PostgreSQL; else the configured one. '${NEW_URL}' in single quotes is read from "
+            "that variable, '${file:PATH}' from a file: no other process sees it.",
+        ),
     ] = None,
     old: Annotated[
         str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
@@ -193,6 +204,9 @@ def copy(
         )
     patience = None if wait is None else span(wait, "--wait")
     settings = load_settings(ctx, config, database_url)
+    if to is not None and url_passwords(to):
+        complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
+    old, to = (None if url is None else _filled(url, settings) for url in (old, to))
     here, there = (replaced(settings, database=url) if url else settings for url in (old, to))
     file = parse_url(here.database)
     if file.is_sqlite and not Path(str(file.url.database)).exists():
@@ -242,6 +256,16 @@ def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOpti
         database.close()
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
     echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
+
+
+def _filled(url: str, settings: Settings) -> str:
+    """*url* with its ``${NAME}`` and ``${file:…}`` replaced, as in the configuration."""
+    try:
+        filled, came_in = Variables(os.environ, settings.folder).fill(url)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    masking.remember(settings.secrets | masking.long_enough(came_in) | url_passwords(filled))
+    return filled
 
 
 def _address(

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cronjobs import events, guard
+from cronjobs import events, guard, masking
 from cronjobs.alarm import Alarm, take_word
 from cronjobs.cli.setting import (
     ConfigOption,
@@ -230,6 +230,7 @@ class Reporter:
         self.deaths = 0
 
     def note(self, event: events.Event) -> None:
+        event = replace(event, facts=masking.hide_in(event.facts))
         self.log.write(event)
         if event.name == "job.dead":
             self.deaths += 1

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from cronjobs import masking
 from cronjobs.config import load
 from cronjobs.database import Database, parse_url
 from cronjobs.errors import SchemaMissing, SchemaTooOld
@@ -43,12 +44,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 def load_settings(ctx: typer.Context, config: Path | None, url: str | None, need_database: bool = True) -> Settings:
     """Read the configuration; the options may stand before or after the command's name."""
     root = ctx.find_root().params
-    return load(
+    masking.remember(masking.named_secrets({**os.environ, "": url or root.get("database_url") or ""}))
+    settings = load(
         config or root.get("config"),
         environ=os.environ,
         database_url=url or root.get("database_url"),
         need_database=need_database,
     )
+    masking.remember(settings.secrets)
+    return settings
 
 
 def open_database(settings: Settings) -> Database:
@@ -105,6 +109,7 @@ def complain(text: str) -> None:
 def _print(stream: TextIO | None, text: str) -> None:
     if stream is None:
         return
+    text = masking.hide(text)
     with suppress(OSError):
         try:
             stream.write(text + "\n")
@@ -117,7 +122,7 @@ def _print(stream: TextIO | None, text: str) -> None:
 
 def echo_json(value: Any) -> None:
     # ASCII: control and bidi characters of stored texts would act on a terminal.
-    echo(json.dumps(value, default=_encode, indent=2))
+    echo(json.dumps(masking.hide_in(value), default=_encode, indent=2))
 
 
 def _encode(value: Any) -> Any:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
+from cronjobs import masking
 from cronjobs.cli.setting import coloured
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration, duration_text
@@ -131,12 +132,12 @@ def width() -> int:
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
     """*value* as one line that does nothing to a terminal; "" for None."""
-    return "" if value is None else one_line(str(value), limit)
+    return "" if value is None else one_line(masking.hide(str(value)), limit)
 
 
 def block(text: str, indent: str) -> list[str]:
     """A text of several lines, harmless and indented."""
-    return [(indent + line).rstrip() for line in visible(text).rstrip("\n").split("\n")]
+    return [(indent + line).rstrip() for line in visible(masking.hide(text)).rstrip("\n").split("\n")]
 
 
 def fit(text: str, columns: int) -> str:
@@ -232,7 +233,7 @@ def write(lines: Iterable[str]) -> None:
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")  # a terminal that knows no "…" gets \u2026, not nothing
     try:
-        sys.stdout.write("".join(line + "\n" for line in lines))
+        sys.stdout.write(masking.hide("".join(line + "\n" for line in lines)))
         sys.stdout.flush()
     except OSError as error:
         _let_go_of_stdout()
@@ -250,7 +251,7 @@ def _let_go_of_stdout() -> None:
 
 def write_json(value: Any) -> None:
     """Print *value* as JSON: instants in ISO 8601, UTC. ASCII, so that it cannot act on a terminal either."""
-    write([json.dumps(value, default=_encode, ensure_ascii=True, indent=2)])
+    write([json.dumps(masking.hide_in(value), default=_encode, ensure_ascii=True, indent=2)])
 
 
 def _encode(value: Any) -> Any:

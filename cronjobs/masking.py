@@ -1,0 +1,107 @@
+"""What is a secret, and how it is kept out of text: the one place that masks.
+
+Masked is what is *stored as text* (errors, tracebacks, output) and whatever is *shown* (terminal, mail, log, JSON).
+Payloads, results and effects are stored as they are: handlers need them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import unquote
+
+from cronjobs.text import one_line, visible
+
+SHORTEST: Final = 8  # characters; masking shorter values would make other text unreadable
+SHORTEST_PASSWORD: Final = 4  # inside a URL it can be nothing else
+MASK: Final = "***"
+
+_SECRET_NAME: Final = re.compile(
+    r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|PRIVATE|APIKEY|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN)(?:_|$)", re.IGNORECASE
+)
+_NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
+# Up to the last @ before a space or a quote, since people do not escape one inside the password.
+_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]*://[^:/@?#\s"']*:([^\s"']*)@""")
+# No path, it may hold an @; nor what our own messages show as an example, user:password@host.
+_SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]*://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
+_PASSWORD_OPTION: Final = re.compile(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
+
+
+def named_secrets(variables: Mapping[str, str]) -> set[str]:
+    """The values of those *variables* whose names say that they are secrets, and the passwords in all URLs."""
+    named = {value for name, value in variables.items() if _SECRET_NAME.search(name) and name not in _NO_SECRETS}
+    passwords = {password for value in variables.values() if "://" in value for password in url_passwords(value)}
+    return long_enough(named) | passwords
+
+
+def url_passwords(text: str) -> set[str]:
+    """The passwords in URLs, ``scheme://user:password@host`` and ``?password=``, as written and decoded."""
+    found = [match[1] for pattern in (_USERINFO, _PASSWORD_OPTION) for match in pattern.finditer(text)]
+    forms = {form for password in found for form in (password, unquote(password))}
+    return {form for form in forms if len(form) >= SHORTEST_PASSWORD}
+
+
+def long_enough(values: Iterable[str]) -> set[str]:
+    """Those values that can be masked without making other text unreadable."""
+    return {value for value in values if len(value.strip()) >= SHORTEST}
+
+
+def mask(text: str, secrets: Collection[str]) -> str:
+    """*text* with each of *secrets* replaced by ``***``, also where it stands escaped; and passwords in URLs."""
+    if secrets and text:
+        text = _pattern(frozenset(secrets)).sub(MASK, text)
+    return mask_urls(text) if "://" in text else text
+
+
+def mask_urls(text: str) -> str:
+    """*text* without the passwords of the URLs in it, known or not."""
+    for pattern in (_SHOWN_USERINFO, _PASSWORD_OPTION):
+        text = pattern.sub(_without_group, text)
+    return text
+
+
+def _without_group(match: re.Match[str]) -> str:
+    return match.string[match.start() : match.start(1)] + MASK + match.string[match.end(1) : match.end()]
+
+
+@lru_cache(maxsize=8)
+def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
+    forms = {form for secret in secrets for form in _forms(secret)}
+    return re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)) or r"(?!)")
+
+
+def _forms(secret: str) -> set[str]:
+    """How *secret* may stand in a text: as it is, on one line, in JSON, and line by line (a private key)."""
+    lines = long_enough(secret.splitlines())
+    return {secret, visible(secret), one_line(secret, len(secret) * 6), json.dumps(secret)[1:-1], *lines} - {""}
+
+
+# --- what this process shows ------------------------------------------------------------------------------------------
+
+_remembered: frozenset[str] = frozenset()
+
+
+def remember(secrets: Collection[str]) -> None:
+    """From now on ``hide`` masks these: what the configuration that was loaded calls secret."""
+    global _remembered
+    _remembered = frozenset(secrets)
+
+
+def hide(text: str) -> str:
+    """*text* as it may be shown by this process."""
+    return mask(text, _remembered)
+
+
+def hide_in(value: Any) -> Any:
+    """*value*, JSON to be shown, with every string in it masked, keys too."""
+    match value:
+        case str():
+            return hide(value)
+        case dict():
+            return {hide(key) if isinstance(key, str) else key: hide_in(item) for key, item in value.items()}
+        case list() | tuple():
+            return [hide_in(item) for item in value]
+    return value
