@@ -25,6 +25,7 @@ from cronjobs.settings import Settings
 from cronjobs.store import copying as store
 from cronjobs.store import ticks
 from cronjobs.store.meta import Meta, adopt, require_schema
+from cronjobs.store.pruning import set_pruned_at
 from cronjobs.tables import Json, audit, job_runs, jobs, schedules
 from cronjobs.tables import ticks as ticks_table
 from cronjobs.text import clean
@@ -221,7 +222,7 @@ def _copy(source: Database, target: Database, settings: Settings, actor: str, pr
         if _decide(new, mark, str(source.address), closed=True):
             _copy_all(old, new, mark, report, progress)
             adopt(new, settings.project, settings.environment, actor)
-            ticks.set_pruned_at(new, require_schema(old).pruned_at or source.clock.now())
+            set_pruned_at(new, require_schema(old).pruned_at or source.clock.now())
             here = _life(new)
         else:
             assert mark is not None, "a side with no mark gets everything"

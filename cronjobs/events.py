@@ -186,6 +186,10 @@ def database_tried_again(error: str, failures: int, pause_s: float) -> Event:
     )
 
 
+def pruning_put_off(error: str) -> Event:
+    return Event("prune.put_off", {"error": error}, WARNING)
+
+
 def left_behind(processes: list[str]) -> Event:
     """A thread cannot be asked what it started: what still runs when the tick ends is told, and left alone."""
     why = "started by a handler in a thread, and still running: isolation: process would have ended them"

@@ -33,7 +33,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_jobs": _EVERYTHING,
     "cronjobs_job_runs": _EVERYTHING,
     "cronjobs_schedules": "SELECT, INSERT, UPDATE",
-    "cronjobs_occurrences": "SELECT, INSERT, DELETE",
+    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # no row can be locked without one to UPDATE
     "cronjobs_ticks": _EVERYTHING,
     "cronjobs_job_type_lists": _EVERYTHING,
     "cronjobs_crashing_types": _EVERYTHING,
@@ -41,7 +41,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_queues": _EVERYTHING,
     "cronjobs_pauses": _EVERYTHING,
     "cronjobs_audit": "SELECT, INSERT",  # a trail: nobody who writes it can change it
-    "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at)",
+    "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at, prune_from)",
     VERSION_TABLE: "SELECT",
 }
 

@@ -46,6 +46,10 @@ SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
 POSTGRESQL_RANGE: Final = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
 
 WAITING_SQL: Final = "status IN ('queued', 'failed')"
+# A death that nobody has dealt with; one that was dismissed, retried, and died again is one.
+UNSETTLED_DEAD_SQL: Final = (
+    "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
+)
 
 # In bytes. What is longer than about 2,700 does not fit into a PostgreSQL index: an INSERT into a partial index that
 # does not cover the row yet would succeed, and every claim would fail.
@@ -339,6 +343,13 @@ Index(
     postgresql_where=text("finished_at IS NOT NULL"),
     sqlite_where=text("finished_at IS NOT NULL"),
 )
+# Deaths that nobody has dealt with.
+Index(
+    "cronjobs_jobs_dead_idx",
+    jobs.c.finished_at,
+    postgresql_where=text(UNSETTLED_DEAD_SQL),
+    sqlite_where=text(UNSETTLED_DEAD_SQL),
+)
 
 job_runs = Table(
     "cronjobs_job_runs",
@@ -524,6 +535,7 @@ meta = Table(
     Column("schema_revision", Text, nullable=False),
     Column("oldest_code", Text, nullable=False),
     Column("pruned_at", Instant),
+    Column("prune_from", Json),  # by status, the instant before which no ended job is left but stripped ones
     PrimaryKeyConstraint("id"),
     CheckConstraint("id = 1", name="one_row"),
     *_instants("pruned_at"),

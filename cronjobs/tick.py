@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs import events, jobtypes
+from cronjobs import events, jobtypes, pruning
 from cronjobs.attempt_policy import AttemptPolicy, policy_of
 from cronjobs.clock import Clock
 from cronjobs.counts import Counts
@@ -34,19 +34,18 @@ from cronjobs.patience import first_look, patiently
 from cronjobs.settings import Settings
 from cronjobs.store import claims, leases, meta, ticks
 from cronjobs.store.leases import Expired, Written
+from cronjobs.store.pruning import set_pruned_at
 from cronjobs.store.queues import any_cap
-from cronjobs.store.ticks import Overview, PruneBefore
+from cronjobs.store.ticks import Overview
 from cronjobs.sync import sync
 from cronjobs.version import __version__
 from cronjobs.watchdog import Watchdog
 from cronjobs.worker import Surroundings, Workers
 
 RECOVER_BATCH: Final = 200
-PRUNE_EVERY: Final = timedelta(hours=1)
-PRUNE_BATCH: Final = 2000
 PATIENT_SHARE: Final = 0.5  # of the tick, for parts before the work to try again
-SPARE_TIME_S: Final = 10.0  # what must be left of the tick for it to prune
-WRONG_CLOCK: Final = timedelta(days=1)
+PRUNING_SHARE: Final = 0.75  # of what is left of the tick when its work is done
+OVERDUE_SHARE: Final = 0.1  # of a tick that has work, when no tick had time to prune for hours
 SKEW: Final = timedelta(seconds=60)
 
 
@@ -122,12 +121,17 @@ class Tick:
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
         with self._signals():
             seen = first_look(self._look, self.clock)
+            if pruning.clock_jumped(seen.last_tick_at, seen.now):
+                # Before the tick's row is there, beside which the next tick would see no jump.
+                self._part(partial(self._set_pruned_at, seen.now))
             if seen.expired or self.dead:
                 self._part(self._recover)
             if self.fire_schedules:
                 self._part(partial(self._fire_schedules, seen))
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self._go_on():
+                if pruning.is_overdue(seen.pruned_at, seen.now):
+                    self._part(partial(self._prune, seen, OVERDUE_SHARE))
                 self._part(self._work, retry_until=0)  # the loop tries its turns again itself
                 self._part(self._tell_waiting)
                 self._tell_left_behind()
@@ -346,28 +350,34 @@ class Tick:
         if found:
             self.emit(events.left_behind([f"{each.name} (pid {each.pid})" for each in found]))
 
-    def _prune(self, seen: Overview) -> None:
-        """Remove a bounded batch of old rows, at most hourly, and only in spare time."""
-        now, retention = seen.now, self.settings.retention
-        due = seen.pruned_at is None or abs(now - seen.pruned_at) >= PRUNE_EVERY
+    def _prune(self, seen: Overview, share: float = PRUNING_SHARE) -> None:
+        """Remove old rows in short batches; the next tick goes on where the time of this one ends."""
         held = self.loop is not None and (self.loop.hands.held or self.loop.trouble.error is not None)
-        if not due or held or not self._go_on() or self.deadline - self.clock.monotonic() < SPARE_TIME_S:
+        if not pruning.is_due(seen.pruned_at, seen.now) or pruning.clock_jumped(seen.last_tick_at, seen.now) or held:
             return
-        pruned = 0
+        until = self.clock.monotonic() + share * (self.deadline - self.clock.monotonic())
+        pruner = pruning.Pruner(
+            self.database,
+            pruning.Before.of(self.settings.retention, seen.now),
+            self.clock,
+            go_on=lambda: self._go_on() and self.clock.monotonic() < until,
+            before_writing=self._begin_row,
+        )
+        try:
+            done = pruner.run()
+        except DatabaseBusy as error:
+            # Somebody holds a whole table, or SQLite's turn to write. Old rows can wait for the next tick.
+            self.emit(events.pruning_put_off(str(error)))
+            done = False
+        finally:
+            self.result.pruned += pruner.gone
+        if done:
+            self._set_pruned_at(seen.now)
+
+    def _set_pruned_at(self, now: datetime) -> None:
         with self.database.write() as connection:
             self._begin_row(connection)
-            # After a jump of the clock nothing is old for certain: this tick and the next hour's prune nothing.
-            if seen.last_tick_at is None or abs(now - seen.last_tick_at) <= WRONG_CLOCK:
-                before = PruneBefore(
-                    succeeded=now - retention.succeeded,
-                    dead=now - retention.dead,
-                    keys=now - retention.keys,
-                    occurrences=now - retention.occurrences,
-                    effects=now - retention.effects,
-                )
-                pruned = ticks.prune(connection, before, PRUNE_BATCH)
-            ticks.set_pruned_at(connection, now)
-        self.result.pruned = pruned
+            set_pruned_at(connection, now)
 
     def _record(self) -> None:
         if not self.result.ended:

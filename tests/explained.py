@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hosts import Host
 from lookingrows import Answer, Cronjobs
 from lookingrows import cronjobs as cronjobs
-from test_tick import Host
 
 from cronjobs import config, jobs
 from cronjobs.database import Database

@@ -26,8 +26,8 @@ from cronjobs.errors import (
     UsageError,
 )
 from cronjobs.model import Job
+from cronjobs.pruning import Before, Pruner
 from cronjobs.store import effects as store
-from cronjobs.store import ticks
 from cronjobs.store.effects import Record
 from cronjobs.store.leases import Lease
 from cronjobs.tables import effects as effects_table
@@ -401,13 +401,12 @@ def test_an_effect_is_not_pruned_while_its_job_may_run_again(
         jobs.ended(job, status)
     future = clock.now() + timedelta(days=1)
     long_ago = future - timedelta(days=1000)
-    before = ticks.PruneBefore(long_ago, long_ago, long_ago, long_ago, effects=future)
-    with jobs.database.write() as connection:
-        ticks.prune(connection, before, 100)
+    before = Before(long_ago, long_ago, long_ago, long_ago, effects=future)
+    assert Pruner(jobs.database, before, clock, go_on=lambda: True).run()
     assert bool(jobs.effects()) == stays
 
 
-def test_effects_outlive_their_jobs_and_go_a_batch_at_a_time(jobs: Jobs, clock: FakeClock) -> None:
+def test_effects_outlive_their_jobs(jobs: Jobs, clock: FakeClock) -> None:
     job = jobs.claimed()
     for number in range(5):
         with jobs.context(job).effect(("k", number)):
@@ -415,7 +414,7 @@ def test_effects_outlive_their_jobs_and_go_a_batch_at_a_time(jobs: Jobs, clock: 
     with jobs.database.write() as connection:
         connection.execute(delete(jobs_table))
     past, future = clock.now() - timedelta(days=1), clock.now() + timedelta(days=1)
-    for effects, left in ((past, 5), (future, 3), (future, 1), (future, 0)):
-        with jobs.database.write() as connection:
-            ticks.prune(connection, ticks.PruneBefore(past, past, past, past, effects), 2)
+    for effects, left in ((past, 5), (future, 0)):
+        before = Before(past, past, past, past, effects)
+        assert Pruner(jobs.database, before, clock, go_on=lambda: True).run()
         assert len(jobs.effects()) == left

@@ -19,7 +19,7 @@ ORDER = [
     *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
     *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),
-    *("identity", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "materialise", "sync", "fill"),
+    *("identity", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "pruning", "materialise", "sync", "fill"),
     *("counts", "telling", "trouble", "turn", "handover", "loop", "leftovers", "long", "tick", "foreground"),
     *("health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),
     *("testing", "drill", "cli", "__main__"),

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hosts import Host
 from sqlalchemy import select, update
-from test_tick import Host, put
+from test_tick import put
 
 from cronjobs import jobs, jobtypes
 from cronjobs.attempt_policy import AttemptPolicy, policy_of, read_policy

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hosts import Host
 from sqlalchemy import func, insert, select, update
 
-from cronjobs import events, jobs
-from cronjobs.clock import SYSTEM, Clock
+from cronjobs import jobs
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
 from cronjobs.errors import ForeignDatabase
-from cronjobs.identity import Identity
-from cronjobs.intake import Limits
-from cronjobs.settings import Retention, RunSettings, ScheduleSettings, Settings
+from cronjobs.settings import Retention, RunSettings, ScheduleSettings
 from cronjobs.store import meta, operating, schedules
 from cronjobs.store.ticks import record
 from cronjobs.tables import audit, job_runs, occurrences, ticks
@@ -26,21 +24,9 @@ from cronjobs.tables import jobs as jobs_table
 from cronjobs.tables import meta as meta_table
 from cronjobs.tables import schedules as schedules_table
 from cronjobs.testing import FakeClock
-from cronjobs.tick import Result, Tick
-from cronjobs.watchdog import Watchdog
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-
-
-class Unarmed(Watchdog):
-    """No kernel timer inside of pytest."""
-
-    def __init__(self) -> None:
-        pass
-
-    def stand_at(self, instant: float) -> None:
-        pass
 
 
 @pytest.fixture
@@ -67,41 +53,6 @@ def done() -> Iterator[list[Any]]:
     yield seen
     jobs._registered.clear()
     jobs._registered.update(before)
-
-
-class Host:
-    """One host that ticks with the file it carries."""
-
-    def __init__(self, database: Database, folder: Path, name: str = "alpha") -> None:
-        self.database, self.folder, self.name = database, folder, name
-        self.events: list[events.Event] = []
-        self.settings = Settings(file=folder / "cronjobs.yaml", folder=folder, run=RunSettings(workers=2))
-        self.clock: Clock = database.clock  # the host's own; another one when it is wrong
-
-    def carry(self, **fields: Any) -> Settings:
-        from dataclasses import replace
-
-        self.settings = replace(self.settings, **fields)
-        return self.settings
-
-    def tick(self, **limits: Any) -> Result:
-        here = Identity.here()
-        began = SYSTEM.monotonic()
-        clock = self.clock
-        return Tick(
-            settings=self.settings,
-            database=self.database,
-            identity=Identity(self.name, here.boot_id, here.pid_namespace, here.pid, here.started, here.tick),
-            clock=clock,
-            watchdog=Unarmed(),
-            began=clock.monotonic(),
-            deadline=clock.monotonic() + 20 + (SYSTEM.monotonic() - began),
-            emit=self.events.append,
-            limits=Limits(**limits),
-        ).run()
-
-    def said(self, name: str) -> list[events.Event]:
-        return [event for event in self.events if event.name == name]
 
 
 @pytest.fixture

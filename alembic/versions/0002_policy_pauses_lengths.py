@@ -39,6 +39,7 @@ def upgrade() -> None:
     extend_schedules_and_pauses()
     create_job_type_lists()
     create_crashing_types()
+    extend_meta()
     if not is_postgresql():
         replace_readable_views()
     op.execute(f"UPDATE cronjobs_meta SET schema_revision = '{revision}', oldest_code = '{OLDEST_CODE}'")  # noqa: S608
@@ -126,6 +127,10 @@ def extend_jobs() -> None:
     lengths = f"finished_at IS NOT NULL OR ({' AND '.join(within)})"
     add_column("cronjobs_jobs", "policy", json_type(), check=("lengths", lengths))
     add_instant("cronjobs_jobs", "dismissed_at")
+    # Deaths that nobody has dealt with: "status" counts them, however many jobs have died in the past.
+    # One that was retried and died again counts again.
+    where = "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
+    op.execute(f"CREATE INDEX cronjobs_jobs_dead_idx ON cronjobs_jobs (finished_at) WHERE {where}")
 
 
 # --- the other tables -----------------------------------------------------------------------------------------------
@@ -167,6 +172,10 @@ def create_crashing_types() -> None:
         sa.PrimaryKeyConstraint("job_type", name=conv(f"{table}_pk")),
         *instant_checks(table, "found_at"),
     )
+
+
+def extend_meta() -> None:
+    add_column("cronjobs_meta", "prune_from", json_type())
 
 
 def instant(name: str) -> sa.Column[Any]:

@@ -24,12 +24,6 @@ BATCH: Final = 500  # rows of one transaction, so that ticks hardly notice
 define(
     # Each status that a verb is for is a literal: the plan shall see it.
     can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped}",
-    # Pruned but for its key: nobody knows any more what it was to do.
-    stripped=lambda postgresql: (
-        "j.meta ? 'cronjobs.stripped'"
-        if postgresql
-        else "(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)"
-    ),
     can_cancel="j.{waiting}",
     runs="j.status = 'running'",
 )

@@ -60,6 +60,12 @@ _fragments: dict[str, Fragment] = {
         AND (p.until IS NULL OR p.until > {now}))""",
     # Passes over rows that someone else holds locked. On SQLite a writer is alone.
     "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
+    # Pruned but for its key: nobody knows any more what it was to do.
+    "stripped": lambda postgresql: (
+        "j.meta ? 'cronjobs.stripped'"
+        if postgresql
+        else "(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)"
+    ),
     # "… is one of :ids", a JSON array of numbers.
     "among_ids": lambda postgresql: (
         "= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))"

@@ -1,16 +1,16 @@
-"""What a tick reads first and writes last, the audit trail, and pruning."""
+"""What a tick reads first and writes last, and the audit trail."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.store.sql import is_postgresql, run
-from cronjobs.tables import audit, meta, ticks, to_microseconds
+from cronjobs.tables import audit, ticks
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def overview(connection: Connection, *, host: str, place: str, fingerprint: str)
           -- by id: a clock that stepped back must not make an older tick the last one
           (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1) AS last_fingerprint,
           EXISTS (SELECT 1 FROM {audit} a WHERE a.action = 'sync' AND a.subject = :fingerprint) AS fingerprint_known,
-          (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at
+          -- by id here too: a tick whose clock was years ahead would be the last one for years
+          (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at
         FROM {meta} m WHERE m.id = 1""",
         host=host,
         place=place,
@@ -107,64 +108,3 @@ def last_audit(connection: Connection, action: str, subject: str) -> Any:
     return connection.execute(
         select(audit).where(audit.c.action == action, audit.c.subject == subject).order_by(audit.c.at.desc()).limit(1)
     ).first()
-
-
-# --- prune ------------------------------------------------------------------------------------------------------------
-
-# What its payload was is gone for good, so it must not be run again; store/operating.py asks for this.
-STRIPPED: Final = '{"cronjobs.stripped": "true"}'
-# A keyed job's key stays spent: its row is stripped, and goes only after retention.keys.
-_PRUNE_JOBS: Final = """DELETE FROM {jobs} WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
-  status = :status AND idempotency_key IS NULL AND finished_at < :before ORDER BY finished_at LIMIT :batch)"""
-_PRUNE_KEYS: Final = """DELETE FROM {jobs} WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
-  status = :status AND idempotency_key IS NOT NULL AND finished_at < :before ORDER BY finished_at LIMIT :batch)"""
-_STRIP_RUNS: Final = """DELETE FROM {job_runs} WHERE job_id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND
-  status = :status AND idempotency_key IS NOT NULL AND finished_at < :before ORDER BY finished_at DESC LIMIT :batch)"""
-_STRIP: Final = """UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:mark AS {json_type}),
-  result = NULL WHERE id IN (SELECT id FROM {jobs} WHERE finished_at IS NOT NULL AND status = :status
-  AND idempotency_key IS NOT NULL AND finished_at < :before
-  AND (result IS NOT NULL OR CAST(payload AS text) <> :empty) ORDER BY finished_at LIMIT :batch)"""
-# Never above the watermark: an occurrence that is not settled yet has no row, and one just below it explains a gap.
-_PRUNE_OCCURRENCES: Final = """DELETE FROM {occurrences} AS c WHERE c.last_for < :before AND EXISTS (
-  SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)"""
-_PRUNE_TICKS: Final = "DELETE FROM {ticks} WHERE started_at < :before"
-# Never one of a job that may run again, by itself or because someone retries it: it would be done twice.
-_PRUNE_EFFECTS: Final = """DELETE FROM {effects} WHERE key IN (SELECT e.key FROM {effects} e WHERE e.begun_at < :before
-  AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND j.status <> 'succeeded')
-  ORDER BY e.begun_at LIMIT :batch)"""
-
-
-@dataclass(frozen=True)
-class PruneBefore:
-    """Instants before which rows have served their time, by what they are."""
-
-    succeeded: datetime
-    dead: datetime
-    keys: datetime
-    occurrences: datetime
-    effects: datetime
-
-
-def prune(connection: Connection, before: PruneBefore, batch: int) -> int:
-    """Remove one bounded batch of each kind of old row; return how many rows went."""
-    gone = 0
-    limits = {"succeeded": before.succeeded, "dead": before.dead, "cancelled": before.dead}
-    for status, limit in limits.items():
-        gone += _rows(connection, _PRUNE_JOBS, status=status, before=limit, batch=batch)
-        _rows(connection, _STRIP_RUNS, status=status, before=limit, batch=batch)
-        _rows(connection, _STRIP, status=status, before=limit, batch=batch, empty="{}", mark=STRIPPED)
-        gone += _rows(connection, _PRUNE_KEYS, status=status, before=min(before.keys, limit), batch=batch)
-    gone += _rows(connection, _PRUNE_OCCURRENCES, before=before.occurrences)
-    gone += _rows(connection, _PRUNE_TICKS, before=before.occurrences)
-    gone += _rows(connection, _PRUNE_EFFECTS, before=before.effects, batch=batch)
-    return gone
-
-
-def _rows(connection: Connection, statement: str, **parameters: Any) -> int:
-    if not is_postgresql(connection):
-        parameters["before"] = to_microseconds(parameters["before"])
-    return run(connection, statement, **parameters).rowcount
-
-
-def set_pruned_at(connection: Connection, now: datetime) -> None:
-    connection.execute(update(meta).values(pruned_at=now))

@@ -1,0 +1,220 @@
+"""Removing rows that have served their time: short statements, each for a batch, none waits for a lock on a row.
+
+What went is RETURNING: SQLite's driver counts no rows of a statement that begins with WITH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, select, update
+
+from cronjobs.store.sql import among, define, group_value, is_postgresql, run
+from cronjobs.tables import meta, to_microseconds
+
+# What its payload was is gone for good, so it must not be run again; see {stripped} in store/sql.py.
+STRIPPED: Final = '{"cronjobs.stripped": "true"}'
+
+define(
+    # One row that somebody looks at in a transaction of their own must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE:
+    # a DELETE takes this lock, so it must not have to wait for it either.
+    unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a walk through the ended jobs of one status stands: behind this one."""
+
+    finished_at: datetime
+    id: int
+
+
+@dataclass(frozen=True)
+class OldJob:
+    """An ended job beyond its retention. ``keyed``: its key stays spent, so it is stripped, not deleted."""
+
+    id: int
+    finished_at: datetime
+    keyed: bool
+    stripped: bool
+
+
+# --- ended jobs -------------------------------------------------------------------------------------------------------
+
+
+def old_jobs(
+    connection: Connection, status: str, before: datetime, after: Place | None, limit: int
+) -> Sequence[OldJob]:
+    """The next *limit* jobs in *status* that ended before *before*, those that ended first at the head."""
+    beyond = "" if after is None else "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id)"
+    place = {} if after is None else {"at": _instant(connection, after.finished_at), "id": after.id}
+    rows = run(
+        connection,
+        "SELECT j.id, j.finished_at, j.idempotency_key IS NOT NULL AS keyed, {stripped} AS stripped FROM {jobs} j "
+        f"WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before {beyond} "
+        "ORDER BY j.finished_at, j.id LIMIT :limit",
+        status=status,
+        before=_instant(connection, before),
+        limit=limit,
+        **place,
+    )
+    return [OldJob(row.id, row.finished_at, bool(row.keyed), bool(row.stripped)) for row in rows]
+
+
+define(
+    # They may have been retried since they were read. +: SQLite would go through the index of all that has ended.
+    still_old=lambda postgresql: (
+        "j.id {among_ids} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
+        if postgresql
+        else "j.id {among_ids} AND +j.status = :status AND +j.finished_at < :before"
+    ),
+    without_runs="NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)",
+)
+# Runs first, and in batches: one job that snoozed for a year has half a million, and the cascade would take them all.
+_RUNS: Final = """
+  WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {job_runs} r
+    WHERE r.job_id IN (SELECT j.id FROM {jobs} j WHERE {still_old}) LIMIT :limit {unlocked})
+  DELETE FROM {job_runs} WHERE (job_id, attempt) IN (SELECT job_id, attempt FROM mine) RETURNING job_id"""
+_JOBS: Final = """
+  WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
+  DELETE FROM {jobs} WHERE id IN (SELECT id FROM mine) RETURNING id"""
+_STRIP: Final = """
+  WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
+  UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:mark AS {json_type}), result = NULL
+  WHERE id IN (SELECT id FROM mine) RETURNING id"""
+
+
+def remove_runs(connection: Connection, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
+    """Remove up to *limit* attempts of these jobs; return how many went."""
+    return len(_of(connection, _RUNS, ids, status, before, limit=limit).all())
+
+
+def delete_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
+    """Delete those of these jobs that have no attempt left and that nobody holds locked; return them."""
+    return set(_of(connection, _JOBS, ids, status, before).scalars())
+
+
+def strip_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
+    """Take payload, meta and result from those that have no attempt left and are not locked; return them."""
+    return set(_of(connection, _STRIP, ids, status, before, empty="{}", mark=STRIPPED).scalars())
+
+
+def _of(
+    connection: Connection, statement: str, ids: Collection[int], status: str, before: datetime, **more: Any
+) -> Any:
+    instant = _instant(connection, before)
+    return run(connection, statement, ids=group_value(connection, sorted(ids)), status=status, before=instant, **more)
+
+
+# --- what is not a job ------------------------------------------------------------------------------------------------
+
+# Never above the watermark: an occurrence that is not settled yet has no row, and one just below it explains a gap.
+_OCCURRENCES: Final = """
+  WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {occurrences} c WHERE c.last_for < :before
+    AND {from_here} AND EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
+    ORDER BY c.last_for LIMIT :limit {unlocked_c})
+  DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (SELECT schedule_id, last_for FROM mine)
+  RETURNING last_for"""
+_TICKS: Final = """
+  WITH mine AS MATERIALIZED (SELECT t.id FROM {ticks} t WHERE t.started_at < :before AND {from_here}
+    ORDER BY t.started_at LIMIT :limit {unlocked})
+  DELETE FROM {ticks} WHERE id IN (SELECT id FROM mine) RETURNING started_at"""
+_OLD_EFFECTS: Final = """
+  SELECT e.key, e.begun_at FROM {effects} e WHERE {from_here} AND {served} ORDER BY e.begun_at LIMIT :limit"""
+_EFFECTS: Final = """
+  WITH mine AS MATERIALIZED (SELECT e.key FROM {effects} e
+    WHERE e.key {among_keys} AND {served} {unlocked_e})
+  DELETE FROM {effects} WHERE key IN (SELECT key FROM mine) RETURNING key"""
+
+define(
+    # Never one of a job that may run again, by itself or because someone retries it: it would be done twice.
+    served="""e.begun_at < :before
+      AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND j.status <> 'succeeded')""",
+    among_keys=among("keys"),
+    unlocked_c=lambda postgresql: "FOR UPDATE OF c SKIP LOCKED" if postgresql else "",
+    unlocked_e=lambda postgresql: "FOR UPDATE OF e SKIP LOCKED" if postgresql else "",
+)
+
+
+def remove_occurrences(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
+    """Remove up to *limit* ledger rows that end no earlier than *after*; return their instants."""
+    return list(_from(connection, _OCCURRENCES, "c.last_for", before, after, limit).scalars())
+
+
+def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
+    """Remove up to *limit* ticks that began no earlier than *after*; return when they began."""
+    return list(_from(connection, _TICKS, "t.started_at", before, after, limit).scalars())
+
+
+def old_effects(connection: Connection, before: datetime, after: datetime | None, limit: int) -> Sequence[Row[Any]]:
+    """The next *limit* effects that nobody needs any more and that began no earlier than *after*: key, begun_at."""
+    rows: Sequence[Row[Any]] = _from(connection, _OLD_EFFECTS, "e.begun_at", before, after, limit).all()
+    return rows
+
+
+def _from(
+    connection: Connection, statement: str, column: str, before: datetime, after: datetime | None, limit: int
+) -> Any:
+    # From where the last batch ended: PostgreSQL would step over everything that was removed and not vacuumed yet.
+    statement = statement.replace("{from_here}", "TRUE" if after is None else f"{column} >= :after")
+    place = {} if after is None else {"after": _instant(connection, after)}
+    return run(connection, statement, before=_instant(connection, before), limit=limit, **place)
+
+
+def remove_effects(connection: Connection, keys: Sequence[str], before: datetime) -> int:
+    parameters = {"keys": group_value(connection, list(keys)), "before": _instant(connection, before)}
+    return len(run(connection, _EFFECTS, **parameters).all())
+
+
+def old_job_type_lists(connection: Connection, before: datetime, limit: int) -> Sequence[str]:
+    """Hashes of up to *limit* lists of job types that no tick names any more."""
+    rows = run(
+        connection,
+        """
+        SELECT l.hash FROM {job_type_lists} l WHERE l.recorded_at < :before
+          AND NOT EXISTS (SELECT 1 FROM {ticks} t WHERE t.job_types = l.hash) ORDER BY l.hash LIMIT :limit""",
+        before=_instant(connection, before),
+        limit=limit,
+    )
+    return rows.scalars().all()
+
+
+def remove_job_type_lists(connection: Connection, hashes: Sequence[str], before: datetime) -> int:
+    statement = """
+      WITH mine AS MATERIALIZED (SELECT l.hash FROM {job_type_lists} l
+        WHERE l.hash {among_keys} AND l.recorded_at < :before {unlocked})
+      DELETE FROM {job_type_lists} WHERE hash IN (SELECT hash FROM mine) RETURNING hash"""
+    parameters = {"keys": group_value(connection, list(hashes)), "before": _instant(connection, before)}
+    return len(run(connection, statement, **parameters).all())
+
+
+def _instant(connection: Connection, at: datetime) -> Any:
+    return at if is_postgresql(connection) else to_microseconds(at)
+
+
+# --- how far it got ---------------------------------------------------------------------------------------------------
+
+
+def prune_from(connection: Connection) -> dict[str, datetime]:
+    """By status, the instant before which no ended job is left but stripped ones: a million of them are not read."""
+    stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
+    found = {}
+    for status, at in stored.items() if isinstance(stored, dict) else ():
+        try:
+            found[status] = datetime.fromisoformat(at)
+        except (TypeError, ValueError):  # written by hand: look from the beginning
+            continue
+    return {status: at for status, at in found.items() if at.tzinfo is not None}
+
+
+def set_prune_from(connection: Connection, places: dict[str, datetime]) -> None:
+    connection.execute(update(meta).values(prune_from={status: at.isoformat() for status, at in places.items()}))
+
+
+def set_pruned_at(connection: Connection, now: datetime) -> None:
+    """Note that nothing was left to prune, or that the clock cannot be trusted: the next look is due in an hour."""
+    connection.execute(update(meta).values(pruned_at=now))

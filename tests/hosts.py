@@ -1,0 +1,59 @@
+"""A host that ticks in this process, in fake time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cronjobs import events
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.database import Database
+from cronjobs.identity import Identity
+from cronjobs.intake import Limits
+from cronjobs.settings import RunSettings, Settings
+from cronjobs.tick import Result, Tick
+from cronjobs.watchdog import Watchdog
+
+
+class Unarmed(Watchdog):
+    """No kernel timer inside of pytest."""
+
+    def __init__(self) -> None:
+        pass
+
+    def stand_at(self, instant: float) -> None:
+        pass
+
+
+class Host:
+    """One host that ticks with the file it carries."""
+
+    def __init__(self, database: Database, folder: Path, name: str = "alpha") -> None:
+        self.database, self.folder, self.name = database, folder, name
+        self.events: list[events.Event] = []
+        self.settings = Settings(file=folder / "cronjobs.yaml", folder=folder, run=RunSettings(workers=2))
+        self.clock: Clock = database.clock  # the host's own; another one when it is wrong
+
+    def carry(self, **fields: Any) -> Settings:
+        self.settings = replace(self.settings, **fields)
+        return self.settings
+
+    def tick(self, budget_s: float = 20, **limits: Any) -> Result:
+        here = Identity.here()
+        began = SYSTEM.monotonic()
+        clock = self.clock
+        return Tick(
+            settings=self.settings,
+            database=self.database,
+            identity=Identity(self.name, here.boot_id, here.pid_namespace, here.pid, here.started, here.tick),
+            clock=clock,
+            watchdog=Unarmed(),
+            began=clock.monotonic(),
+            deadline=clock.monotonic() + budget_s + (SYSTEM.monotonic() - began),
+            emit=self.events.append,
+            limits=Limits(**limits),
+        ).run()
+
+    def said(self, name: str) -> list[events.Event]:
+        return [event for event in self.events if event.name == name]
