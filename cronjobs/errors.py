@@ -126,6 +126,13 @@ class DatabaseBusy(TransientTrouble):
         )
 
 
+class TurnTaken(DatabaseBusy):
+    """Another runner began a job of this schedule while we claimed one. Nothing was written: do it again."""
+
+    def __init__(self, schedule: str) -> None:
+        TransientTrouble.__init__(self, f'another runner has just begun a job of schedule "{schedule}"')
+
+
 class JobHeld(TransientTrouble):
     """An enqueue met a job of its key that another transaction holds just now. Nothing was written for that key."""
 

@@ -19,6 +19,8 @@ from cronjobs.policy import overlap
 from cronjobs.settings import ScheduleSettings
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import NewJob, insert_jobs
+from cronjobs.store.jobtypes import runnable_types
+from cronjobs.store.overlap import unfinished_jobs
 from cronjobs.store.schedules import LedgerRow, StoredSchedule
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
@@ -68,7 +70,7 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
     if stored.id not in store.lock_schedules(connection, [(stored.id, stored.seen_until)]):
         stored = find(connection, name)  # a tick was at it, and is done; its row says what is unfinished
     schedule = schedule_from_definition(name, stored.definition)
-    unfinished = store.unfinished_jobs(connection, name)
+    unfinished = unfinished_jobs(connection, name, runnable_types(connection))
     placed = overlap(schedule.overlap, unfinished)
     if placed.outcome != "enqueued" and not force:
         raise ScheduleBusy(name, placed.job_id or 0)

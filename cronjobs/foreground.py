@@ -49,7 +49,7 @@ from cronjobs.settings import Settings
 from cronjobs.store import claims, leases
 from cronjobs.store.enqueue import NewJob, insert_job
 from cronjobs.store.looking import one_job
-from cronjobs.store.schedules import unfinished_jobs
+from cronjobs.store.overlap import hold_turn, running_beside, unfinished_jobs
 from cronjobs.store.sql import database_now
 from cronjobs.text import CappedText, clean, one_line
 from cronjobs.turn import settle
@@ -98,13 +98,17 @@ def begin_new(
     *alone*: its schedule lets no two of its jobs run at once. Raises CannotRun when one is unfinished.
     """
     with database.write() as connection:
-        if alone and new.schedule is not None and (busy := unfinished_jobs(connection, new.schedule)):
+        if alone and new.schedule is not None:
+            hold_turn(connection, new.schedule)
+        if alone and new.schedule is not None and (busy := unfinished_jobs(connection, new.schedule, None)):
             one = busy[0]
             state = "waiting" if one.waiting else "running"
             todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
             raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         job_id, _, _ = insert_job(connection, replace(new, scheduled_for=scheduled_for, max_attempts=1))
+        if alone:
+            _require_turn(connection, job_id)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, policies=policies)
         assert isinstance(job, Job)  # it is ours alone, and has no concurrency_key
         # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
@@ -130,6 +134,7 @@ def begin_existing(
     with database.read() as connection:
         _require_runnable(connection, job_id, known)
     with database.write() as connection:
+        _require_turn(connection, job_id)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, limits=limits, policies=policies)
         if isinstance(job, Limit):
             raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of those that run has ended")
@@ -137,6 +142,16 @@ def begin_existing(
             _require_runnable(connection, job_id, known)
             raise CannotRun(f"job {job_id} is locked by another transaction: try again")
     return job
+
+
+def _require_turn(connection: Connection, job_id: int) -> None:
+    """No job of a schedule begins while another of it runs, unless the schedule allows it or this one was forced."""
+    row = one_job(connection, job_id)
+    if row is None or row.schedule is None:
+        return
+    hold_turn(connection, row.schedule)
+    if (beside := running_beside(connection, job_id)) is not None:
+        raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap:): wait for its end")
 
 
 def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> None:

@@ -95,6 +95,7 @@ class Intake:
             free=max(0, self.free(hands)),
             limits=self.settings.limits,
             policies=self.policies(),
+            runnable=self.job_types.runnable,
         )
 
     def long_admission(self) -> Admission | None:
@@ -111,6 +112,7 @@ class Intake:
             queue=self.limits.queue,
             limits=self.settings.limits,
             policies=self.policies(),
+            runnable=self.job_types.runnable,
         )
 
     def policies(self) -> ClaimPolicies:

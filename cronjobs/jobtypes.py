@@ -56,6 +56,12 @@ class JobTypes:
 
     types: Mapping[str, JobType] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+    elsewhere: frozenset[str] | None = None  # types that only other hosts know; None: nobody asked
+
+    @property
+    def runnable(self) -> frozenset[str] | None:
+        """The types that some host can run; None: it may be any."""
+        return None if self.elsewhere is None else self.elsewhere | self.types.keys()
 
     def policy(self, job_type: str, settings: Settings) -> RetryPolicy:
         """The retry policy of *job_type*, the defaults' when it is not known here."""

@@ -26,6 +26,8 @@ from cronjobs.pressure import Cap, admit
 from cronjobs.settings import ScheduleSettings
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import NewJob, insert_jobs
+from cronjobs.store.jobtypes import REMEMBERED, runnable_types
+from cronjobs.store.overlap import busy_schedules
 from cronjobs.store.queues import Room, locked_room
 from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
 
@@ -89,6 +91,7 @@ def materialise(
     *,
     but: Collection[str] = (),
     everything: bool = False,
+    within: timedelta = REMEMBERED,
     before_writing: Callable[[Connection], None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
@@ -98,9 +101,10 @@ def materialise(
     *but* names schedules to leave alone (their entry in the file is broken). *everything* takes also those whose
     wake-up hint has not come, as a sync wants before definitions change. When *go_on* says no, the rest is left
     to the next call. What the database refuses of one schedule is told as an event and costs the others nothing.
+    *within*: how far back it counts which job types the ticks knew, as overlap asks for it.
     """
     done = Materialised()
-    settling = Settling(database, emit, done, before_writing, go_on)
+    settling = Settling(database, emit, done, before_writing, go_on, within)
     last: StoredSchedule | None = None
     while True:
         with database.read() as connection:
@@ -164,6 +168,7 @@ class Settling:
     done: Materialised
     before_writing: Callable[[Connection], None]
     go_on: Callable[[], bool]
+    within: timedelta = REMEMBERED
     trouble: DatabaseError | None = None
     held: list[tuple[Due, datetime]] = field(default_factory=list)  # with the now of their plan
     locks: int = 0
@@ -176,7 +181,7 @@ class Settling:
         try:
             with self.database.write() as connection:
                 self.before_writing(connection)
-                written = write(connection, chunk, now)
+                written = write(connection, chunk, now, self.within)
         except (BadValue, TransientTrouble) as error:
             if isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and self.database.is_sqlite):
                 raise
@@ -456,14 +461,14 @@ class Written:
     held: tuple[Due, ...]
 
 
-def write(connection: Connection, chunk: Sequence[Due], now: datetime) -> Written:
+def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: timedelta = REMEMBERED) -> Written:
     """Settle all of *chunk* that nobody else is at, in as many statements as one schedule would take."""
     locked = store.lock_schedules(connection, [(due.stored.id, due.stored.seen_until) for due in chunk])
     mine = [due for due in chunk if due.stored.id in locked]
     busy = tuple(due.stored.name for due in chunk if due.stored.id not in locked)
     if not mine:
         return Written((), busy, ())
-    known = _known(connection, mine, now)
+    known = _known(connection, mine, now, within)
     wanted = {due.stored.id: wants_room(due, known[due.stored.id]) for due in mine}
     queues = set().union(*wanted.values())
     with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
@@ -476,11 +481,11 @@ def write(connection: Connection, chunk: Sequence[Due], now: datetime) -> Writte
     return Written(rows, busy, held)
 
 
-def _known(connection: Connection, mine: Sequence[Due], now: datetime) -> dict[int, Known]:
+def _known(connection: Connection, mine: Sequence[Due], now: datetime, within: timedelta) -> dict[int, Known]:
     limits = {due.stored.id: now if due.ahead else due.stored.seen_until for due in mine}
     ledger = store.ledger_above(connection, limits)
     names = {due.stored.name for due in mine if any(to_run(piece, Known()) for piece in due.pieces)}
-    busy = store.busy_schedules(connection, names) if names else {}
+    busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
     return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
 
 

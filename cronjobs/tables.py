@@ -315,6 +315,28 @@ Index(
     postgresql_where=text(WAITING_SQL),
     sqlite_where=text(WAITING_SQL),
 )
+# The same by job type, which a claim asks for: jobs of types that it cannot run delay nothing, however many there
+# are. Those with a timeout of their own stand apart: their type does not say whether they fit.
+WAITING_PLAIN_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NULL"
+WAITING_TIMED_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NOT NULL"
+for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
+    Index(
+        f"cronjobs_jobs_{_name}_idx",
+        jobs.c.job_type,
+        jobs.c.queue,
+        jobs.c.priority,
+        jobs.c.run_at,
+        jobs.c.id,
+        postgresql_where=text(_where),
+        sqlite_where=text(_where),
+    )
+Index(
+    "cronjobs_jobs_timeout_idx",
+    jobs.c.job_type,
+    jobs.c.timeout_s,
+    postgresql_where=text(WAITING_TIMED_SQL),
+    sqlite_where=text(WAITING_TIMED_SQL),
+)
 # Expired leases. Not "WHERE status = 'running'": that predicate draws the finish statement off the primary key.
 Index(
     "cronjobs_jobs_leased_idx",
@@ -441,6 +463,14 @@ ticks = Table(
 )
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
+# Which job types ticks knew, lately and on each host; idle ticks, nearly all, are not in them.
+for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
+    Index(
+        f"cronjobs_ticks_{_name}_idx",
+        *_columns,
+        postgresql_where=text("job_types IS NOT NULL"),
+        sqlite_where=text("job_types IS NOT NULL"),
+    )
 
 job_type_lists = Table(
     "cronjobs_job_type_lists",

@@ -35,6 +35,7 @@ KEYS = ("idempotency_key", "concurrency_key")
 def upgrade() -> None:
     end_jobs_that_are_too_long()
     extend_jobs()
+    index_jobs_by_type()
     extend_ticks()
     extend_schedules_and_pauses()
     create_job_type_lists()
@@ -133,6 +134,20 @@ def extend_jobs() -> None:
     op.execute(f"CREATE INDEX cronjobs_jobs_dead_idx ON cronjobs_jobs (finished_at) WHERE {where}")
 
 
+def index_jobs_by_type() -> None:
+    """So that jobs of types that nobody can run stand in nobody's way, however many they are."""
+    waiting = "status IN ('queued', 'failed')"
+    for name, timeout in (("type", "timeout_s IS NULL"), ("type_timed", "timeout_s IS NOT NULL")):
+        op.execute(
+            f"CREATE INDEX cronjobs_jobs_{name}_idx ON cronjobs_jobs (job_type, queue, priority, run_at, id) "
+            f"WHERE {waiting} AND {timeout}"
+        )
+    op.execute(
+        f"CREATE INDEX cronjobs_jobs_timeout_idx ON cronjobs_jobs (job_type, timeout_s) "
+        f"WHERE {waiting} AND timeout_s IS NOT NULL"
+    )
+
+
 # --- the other tables -----------------------------------------------------------------------------------------------
 
 
@@ -140,6 +155,8 @@ def extend_ticks() -> None:
     add_column("cronjobs_ticks", "job_types", "TEXT")
     add_column("cronjobs_ticks", "schedules_on", "SMALLINT")
     add_column("cronjobs_ticks", "not_started", json_type())
+    for name, columns in (("types_host", "host, id"), ("types_started", "started_at")):
+        op.execute(f"CREATE INDEX cronjobs_ticks_{name}_idx ON cronjobs_ticks ({columns}) WHERE job_types IS NOT NULL")
 
 
 def extend_schedules_and_pauses() -> None:

@@ -25,6 +25,8 @@ from cronjobs.ownership import is_ours
 from cronjobs.policy import overlap
 from cronjobs.settings import Settings
 from cronjobs.store import claims, outlook, schedules, ticks
+from cronjobs.store.jobtypes import runnable_types
+from cronjobs.store.overlap import unfinished_jobs
 from cronjobs.store.ticks import Overview
 from cronjobs.sync import Plan, plan
 from cronjobs.text import one_line
@@ -125,7 +127,7 @@ def _schedule(connection: Connection, due: Due) -> dict[str, Any]:
     facts |= {"job_type": schedule.job, "queue": schedule.queue, "priority": schedule.priority}
     facts["timeout_s"] = None if schedule.timeout is None else schedule.timeout.total_seconds()
     runs = any(piece.plan.run and piece.paused is None for piece in due.pieces)
-    busy = schedules.unfinished_jobs(connection, schedule.name) if runs else []
+    busy = unfinished_jobs(connection, schedule.name, runnable_types(connection)) if runs else []
     for piece in due.pieces:
         for instant in piece.plan.run:
             put: dict[str, Any]

@@ -14,12 +14,38 @@ from cronjobs.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.limits import Candidate, Limit, choose, closed, full, reached
 from cronjobs.model import Job
 from cronjobs.store.limits import full_parameters, judge_alone, running_by_key
+from cronjobs.store.overlap import definition_value, runnable_value, take_turns
 from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group_value, is_postgresql, run
 
 
-def _definition(key: str) -> Fragment:
-    """A value of a schedule's definition, as text."""
-    return lambda postgresql: f"s.definition ->> '{key}'" if postgresql else f"json_extract(s.definition, '$.{key}')"
+def _first(kind: str) -> Fragment:
+    """The first (queue, priority) of a type's jobs."""
+    there = f"FROM {{jobs}} j WHERE j.job_type = t.job_type AND j.{{{kind}}} ORDER BY j.queue, j.priority LIMIT 1)"
+    return ", ".join(f"(SELECT j.{column} {there}" for column in ("queue", "priority"))
+
+
+def _next(kind: str) -> Fragment:
+    """The (queue, priority) behind that of lane ``b``."""
+    there = f"FROM {{jobs}} j WHERE j.job_type = b.job_type AND j.{{{kind}}}"
+    step = f"{there} AND (j.queue, j.priority) > (b.queue, b.priority) ORDER BY j.queue, j.priority LIMIT 1)"
+    # Of a comparison of rows SQLite takes only the first column to its index, and reads the whole queue.
+    here = f"{there} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1)"
+    beyond = f"{there} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1)"
+    return lambda postgresql: ", ".join(
+        f"(SELECT j.{column} {step}"
+        if postgresql
+        else f"coalesce((SELECT j.{column} {here}, (SELECT j.{column} {beyond})"
+        for column in ("queue", "priority")
+    )
+
+
+def _types(parameter: str) -> Fragment:
+    """A list of job types as rows."""
+    return lambda postgresql: (
+        f"json_array_elements_text(CAST(:{parameter} AS json)) AS t(job_type)"
+        if postgresql
+        else f"(SELECT value AS job_type FROM json_each(:{parameter})) AS t"
+    )
 
 
 define(
@@ -34,35 +60,39 @@ define(
       j.created_at, j.started_at,
       (SELECT s.next_at FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active') AS next_occurrence,
       (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) AS retry_until""",
-    open_branch="""
-      b.queue IS NOT NULL AND (CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}""",
-    eligible="""
-      {in_branch} AND j.{waiting} AND j.run_at <= {now}
-      AND ((j.timeout_s IS NULL AND j.job_type {among_fitting})
-        OR (j.timeout_s IS NOT NULL AND (j.timeout_s <= :remaining OR j.timeout_s > :longest)
-            AND j.job_type {among_known}))
-      AND (j.schedule IS NULL OR {in_turn})""",
+    # Where due jobs stand: (type, whether the row names a timeout, queue, priority), each found by one step into an
+    # index; in front of a claim stands nothing of types that it cannot run. A type comes into the second kind only if
+    # some timeout suits, which again is one step.
+    lanes="""
+      plain(job_type, queue, priority) AS (
+        SELECT t.job_type, {first_plain} FROM {fitting_types}
+        UNION ALL SELECT b.job_type, {next_plain} FROM plain b WHERE b.queue IS NOT NULL),
+      timed(job_type, queue, priority) AS (
+        SELECT t.job_type, {first_timed} FROM {known_types} WHERE
+          EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s <= :remaining)
+          OR EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s > :longest)
+        UNION ALL SELECT b.job_type, {next_timed} FROM timed b WHERE b.queue IS NOT NULL),
+      lane(job_type, own_timeout, queue, priority) AS (
+        SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
+        UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)""",
+    plain="{waiting} AND j.timeout_s IS NULL",
+    timed="{waiting} AND j.timeout_s IS NOT NULL",
+    first_plain=_first("plain"),
+    next_plain=_next("plain"),
+    first_timed=_first("timed"),
+    next_timed=_next("timed"),
+    fitting_types=_types("fitting"),
+    known_types=_types("known"),
+    open_lane="(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
+    due_plain="j.{plain} AND {due}",
+    due_timed="j.{timed} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {due}",
+    due="{in_lane} AND j.run_at <= {now} AND (j.schedule IS NULL OR {in_turn})",
     # By values: of a joined row SQLite does not know that there is one only, and would sort all that is due.
-    in_branch=lambda postgresql: (
-        "j.queue = b.queue AND j.priority = b.priority"
+    in_lane=lambda postgresql: (
+        "j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority"
         if postgresql
-        else "j.queue = :branch_queue AND j.priority = :branch_priority"
+        else "j.job_type = :lane_type AND j.queue = :lane_queue AND j.priority = :lane_priority"
     ),
-    # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one. Only
-    # the oldest unfinished one can be claimed, so two runners can never disagree about which; jobs of a schedule are
-    # made under the lock of its row, so a smaller id cannot turn up later.
-    in_turn="""
-      (NOT EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id < j.id
-                   AND NOT ({unsettled_o} AND NOT o.job_type {among_known}))
-       OR {forced}
-       OR EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND {overlap_key} = 'allow'))""",
-    forced=lambda postgresql: (
-        "j.meta ->> 'cronjobs.overlap' = 'allow'"
-        if postgresql
-        else "CASE WHEN json_valid(j.meta) THEN json_extract(j.meta, '$.\"cronjobs.overlap\"') = 'allow' END"
-    ),
-    overlap_key=_definition("overlap"),
-    among_fitting=among("fitting"),
     among_known=among("known"),
     among_careful=among("careful"),
     # A loss is nobody's fault, but what was lost once shall not be lost again only because it waited for a worker.
@@ -84,8 +114,8 @@ define(
     leased="""
       status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {after_lease},
       started_at = {now}, cancel_requested_at = NULL, policy = {policy_at_claim}""",
-    timezone_key=_definition("timezone"),
-    retry_until_key=_definition("retry_until"),
+    timezone_key=definition_value("timezone"),
+    retry_until_key=definition_value("retry_until"),
 )
 
 FACTS: Final = 24  # columns
@@ -102,6 +132,8 @@ class Admission:
     most ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``careful`` types, and of those that a
     runner died with, only what begins at once is taken, ``free`` jobs: nothing of them is to be lost unbegun.
     ``limits`` hold over all runners together. ``policies``: what recovery is to decide these attempts by.
+    ``runnable``: the types that some host can run, as far as anybody knows; None: it may be any. A schedule's jobs wait
+    for an older one of these only.
     """
 
     known: Collection[str]
@@ -113,6 +145,7 @@ class Admission:
     free: int = 1_000_000
     limits: Sequence[Limit] = ()
     policies: ClaimPolicies = NONE_WRITTEN
+    runnable: Collection[str] | None = None
 
 
 class Claim(NamedTuple):
@@ -136,6 +169,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
         "remaining": admission.remaining_s,
         "longest": min(admission.longest_s, 1e300),
         "careful": group_value(connection, sorted(admission.careful)),
+        "runnable": runnable_value(connection, admission.runnable),
     }
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
     unseen = False
@@ -148,25 +182,34 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
         rows = _claim_sqlite(connection, parameters, admission.free, lease_parameters)
     if not rows:
         return Claim(database_now(connection), [], unseen)
+    take_turns(connection, [row.id for row in rows if row.schedule is not None], admission.runnable)
     jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
     return Claim(rows[0].now, jobs, unseen)
 
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and pass the limit
-# (bug 15715). The lateral subquery with the lock is drawn from row by row, best branch first, so that no more is locked
+# (bug 15715). The lateral subquery with the lock is drawn from row by row, best lane first, so that no more is locked
 # than taken, and a row that somebody holds costs one step to the next instead of an empty hand. A job to be careful
 # with ends the row of those taken ahead: it waits until it is among the first, and those behind it wait with it.
 PICKED_POSTGRESQL: Final = """
-  WITH RECURSIVE {branches},
+  WITH RECURSIVE {lanes},
   head AS MATERIALIZED (
-    SELECT b.queue, b.priority FROM branch b
-    CROSS JOIN LATERAL (SELECT j.run_at, j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT 1) h
-    WHERE {open_branch} ORDER BY b.priority, h.run_at, h.id),
-  picked AS MATERIALIZED (
-    SELECT c.id, c.careful, c.concurrency_key FROM head b
+    SELECT b.* FROM lane b
     CROSS JOIN LATERAL (
-      SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
-      WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c
+      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j WHERE b.own_timeout = 0 AND {due_plain}
+                     ORDER BY j.run_at, j.id LIMIT 1) p
+      UNION ALL
+      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j WHERE b.own_timeout = 1 AND {due_timed}
+                     ORDER BY j.run_at, j.id LIMIT 1) t) h
+    WHERE {open_lane} ORDER BY b.priority, h.run_at, h.id),
+  picked AS MATERIALIZED (
+    SELECT c.* FROM head b
+    CROSS JOIN LATERAL (
+      SELECT * FROM (SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
+                     WHERE b.own_timeout = 0 AND {due_plain} ORDER BY j.run_at, j.id LIMIT :limit {lock}) p
+      UNION ALL
+      SELECT * FROM (SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
+                     WHERE b.own_timeout = 1 AND {due_timed} ORDER BY j.run_at, j.id LIMIT :limit {lock}) t) c
     LIMIT :limit)"""
 CLAIM_POSTGRESQL: Final = (
     PICKED_POSTGRESQL
@@ -200,29 +243,44 @@ def _claim_sqlite(
 
 
 def _due_sqlite(connection: Connection, parameters: dict[str, Any], also: str = "") -> list[Row[Any]]:
-    """The first due rows in order, branch by branch, of those that the condition *also* admits."""
-    branches = run(
-        connection,
-        """WITH RECURSIVE {branches} SELECT b.queue, b.priority FROM branch b WHERE {open_branch}
-           AND EXISTS (SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
-             AND j.run_at <= {now})""",
-        queue=parameters["queue"],
-    ).all()
-    others = {name: value for name, value in parameters.items() if name != "queue"}
+    """The first due rows in order, lane by lane, of those that the condition *also* admits."""
+    lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest")).all()
+    facts = _named(parameters, "limit careful runnable") | {
+        name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
+    }
     due: list[Row[Any]] = []
-    for branch in sorted(branches, key=lambda branch: branch.priority):
-        if len(due) == parameters["limit"] and branch.priority > due[-1].priority:
+    for lane in sorted(lanes, key=lambda lane: (lane.priority, lane.head_us)):
+        if len(due) == parameters["limit"] and (lane.priority, lane.head_us) > (due[-1].priority, due[-1].due_us):
             break
         rows = run(
             connection,
-            "SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j "
-            "WHERE {eligible}" + also + " ORDER BY j.run_at, j.id LIMIT :limit",
-            branch_queue=branch.queue,
-            branch_priority=branch.priority,
-            **others,
+            DUE_SQLITE.replace("{due_in_lane}", ("{due_timed}" if lane.own_timeout else "{due_plain}") + also),
+            lane_type=lane.job_type,
+            lane_queue=lane.queue,
+            lane_priority=lane.priority,
+            **facts,
+            **(_named(parameters, "remaining longest") if lane.own_timeout else {}),
         )
         due = sorted([*due, *rows], key=lambda row: (row.priority, row.due_us, row.id))[: parameters["limit"]]
     return due
+
+
+LANES_SQLITE: Final = """
+  WITH RECURSIVE {lanes}, placed AS (
+    SELECT b.*, CASE b.own_timeout
+      WHEN 0 THEN (SELECT j.run_at FROM {jobs} j WHERE j.job_type = b.job_type AND j.queue = b.queue
+                   AND j.priority = b.priority AND j.{plain} ORDER BY j.run_at LIMIT 1)
+      ELSE (SELECT j.run_at FROM {jobs} j WHERE j.job_type = b.job_type AND j.queue = b.queue
+            AND j.priority = b.priority AND j.{timed} ORDER BY j.run_at LIMIT 1) END AS head_us
+    FROM lane b WHERE {open_lane})
+  SELECT * FROM placed WHERE head_us <= {now}"""
+DUE_SQLITE: Final = """
+  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
+  WHERE {due_in_lane} ORDER BY j.run_at, j.id LIMIT :limit"""
+
+
+def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
+    return {name: parameters[name] for name in names.split()}
 
 
 def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
@@ -247,7 +305,8 @@ TAKE: Final = """
 ROUNDS: Final = 8  # of looking behind what is full, in one claim; the next one goes on
 BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
 LOOK_POSTGRESQL: Final = (
-    PICKED_POSTGRESQL.replace("{eligible}", "{eligible}" + BUT) + " SELECT id, careful, concurrency_key FROM picked"
+    PICKED_POSTGRESQL.replace("{due_plain}", "{due_plain}" + BUT).replace("{due_timed}", "{due_timed}" + BUT)
+    + " SELECT id, careful, concurrency_key FROM picked"
 )
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.policy import Busy
 from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
 from cronjobs.tables import jobs, occurrences, pauses, schedules, to_microseconds
 
@@ -58,7 +57,6 @@ _LEDGER_COLUMNS: Final = {
 
 define(
     among_but=among("but"),
-    among_schedules=among("names"),
     ledger_rows=group("rows", _LEDGER_COLUMNS),
     ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
     watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
@@ -208,25 +206,6 @@ def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: d
                FROM {ledger_rows} r""",
             rows=group_value(connection, written),
         )
-
-
-def unfinished_jobs(connection: Connection, schedule: str) -> list[Busy]:
-    """The schedule's unfinished jobs, oldest first: read from rows, never from a lock that could outlive a crash."""
-    return busy_schedules(connection, [schedule]).get(schedule, [])
-
-
-def busy_schedules(connection: Connection, names: Collection[str]) -> dict[str, list[Busy]]:
-    """The unfinished jobs of each of these schedules, oldest first; who has none is left out."""
-    busy: dict[str, list[Busy]] = {}
-    rows = run(
-        connection,
-        "SELECT j.id, j.schedule, j.status FROM {jobs} j WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL "
-        "AND j.schedule {among_schedules} AND NOT {unsettled_j} ORDER BY j.id",
-        names=group_value(connection, sorted(names)),
-    ).all()
-    for row in rows:
-        busy.setdefault(row.schedule, []).append(Busy(row.id, waiting=row.status != "running"))
-    return busy
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------

@@ -92,7 +92,14 @@ _TYPES: Final = {
 
 def define(**fragments: Fragment) -> None:
     """Name pieces of SQL that templates use as ``{name}``; a piece may use others."""
+    for name, fragment in fragments.items():
+        if name in _fragments and _texts(_fragments[name]) != _texts(fragment):
+            raise ValueError(f"another piece of SQL is named {name} already")
     _fragments.update(fragments)
+
+
+def _texts(fragment: Fragment) -> tuple[str, str]:
+    return (fragment, fragment) if isinstance(fragment, str) else (fragment(True), fragment(False))
 
 
 def after_now(seconds: str) -> Fragment:

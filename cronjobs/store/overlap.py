@@ -1,0 +1,129 @@
+"""Which jobs of a schedule are in each other's way: decided by what runs and by what can run, never by ids alone.
+
+The fragments look at a job ``j`` and the others of its schedule, ``o``; ``:runnable`` is the list of job types that
+some host can run, NULL where nobody can say (then it may be any).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection
+
+from cronjobs.errors import TurnTaken
+from cronjobs.policy import Busy
+from cronjobs.store.sql import Fragment, among, define, group_value, is_postgresql, run
+
+
+def definition_value(key: str) -> Fragment:
+    """A value of a schedule's definition, as text."""
+    return lambda postgresql: f"s.definition ->> '{key}'" if postgresql else f"json_extract(s.definition, '$.{key}')"
+
+
+define(
+    # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one: none
+    # begins while another of it runs, whatever their ids. An older one of a type that nobody can run waits aside.
+    in_turn="({forced} OR {overlap_allowed} OR ({is_next} AND {turn_is_free}))",
+    is_next="""
+      NOT {another_runs}
+      AND NOT EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id < j.id
+        AND o.{waiting} AND {somebody_can_run})""",
+    overlap_allowed="EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND {overlap_key} = 'allow')",
+    another_runs="""
+      EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
+        AND {is_running})""",
+    # Unsettled: it must not hold its schedule for ever.
+    is_running="(o.status = 'running' AND NOT ({unsettled_o} AND NOT o.job_type {among_runnable}))",
+    somebody_can_run="(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
+    # Two claims at once could each take another job of the schedule: neither sees what the other has not committed. So
+    # each holds the schedule's row until it commits, and asks again afterwards; see take_turns.
+    turn_is_free=lambda postgresql: (
+        """(EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule FOR NO KEY UPDATE OF s SKIP LOCKED)
+            OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule))"""
+        if postgresql
+        else "true"
+    ),
+    forced=lambda postgresql: (
+        "coalesce(j.meta ->> 'cronjobs.overlap', '') = 'allow'"
+        if postgresql
+        else "CASE WHEN json_valid(j.meta) THEN coalesce(json_extract(j.meta, '$.\"cronjobs.overlap\"'), '') = 'allow' "
+        "ELSE 0 END"
+    ),
+    overlap_key=definition_value("overlap"),
+    among_runnable=among("runnable"),
+    # Of the schedule's present type only: jobs of another are of an older definition. And one of a type that nobody can
+    # run may wait for ever.
+    keeps_busy="""
+      (o.schedule IS NOT NULL AND o.finished_at IS NULL
+       AND (s.id IS NULL OR o.job_type = coalesce({present_type}, s.name))
+       AND ({is_running} OR (o.{waiting} AND {somebody_can_run})))""",
+    present_type=definition_value("job"),
+    among_names=among("names"),
+)
+
+
+def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[str] | None) -> list[Busy]:
+    """The jobs that keep *schedule* from making another one; see ``busy_schedules``."""
+    return busy_schedules(connection, [schedule], runnable).get(schedule, [])
+
+
+def busy_schedules(
+    connection: Connection, names: Collection[str], runnable: Collection[str] | None
+) -> dict[str, list[Busy]]:
+    """The unfinished jobs that keep each of these schedules from making another one, oldest first; else it is left out.
+
+    *runnable*: the job types that some host can run; None: it may be any. Read from rows, never from a lock that could
+    outlive a crash.
+    """
+    busy: dict[str, list[Busy]] = {}
+    rows = run(
+        connection,
+        "SELECT o.id, o.schedule, o.status FROM {jobs} o LEFT JOIN {schedules} s ON s.name = o.schedule "
+        "WHERE o.schedule {among_names} AND {keeps_busy} ORDER BY o.id",
+        names=group_value(connection, sorted(names)),
+        runnable=runnable_value(connection, runnable),
+    ).all()
+    for row in rows:
+        busy.setdefault(row.schedule, []).append(Busy(row.id, waiting=row.status != "running"))
+    return busy
+
+
+def runnable_value(connection: Connection, runnable: Collection[str] | None) -> str | None:
+    """The parameter ``:runnable``."""
+    return None if runnable is None else group_value(connection, sorted(runnable))
+
+
+def hold_turn(connection: Connection, schedule: str) -> None:
+    """Keep others from beginning a job of *schedule* until this transaction ends; waits for who is at it."""
+    if is_postgresql(connection):
+        run(connection, "SELECT j.id FROM {schedules} j WHERE j.name = :name FOR NO KEY UPDATE", name=schedule).all()
+
+
+def running_beside(connection: Connection, job_id: int) -> int | None:
+    """A job that runs and that this one of its schedule has to wait for."""
+    found = run(
+        connection,
+        "SELECT o.id FROM {jobs} j JOIN {jobs} o ON o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id "
+        "WHERE j.id = :id AND {is_running} AND NOT {forced} AND NOT {overlap_allowed} ORDER BY o.id LIMIT 1",
+        id=job_id,
+        runnable=None,
+    ).first()
+    return None if found is None else int(found.id)
+
+
+def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collection[str] | None) -> None:
+    """Make sure that of the schedules whose jobs were just *claimed* here nothing else runs. Raises TurnTaken.
+
+    A statement of its own, after the claim holds the schedules' rows: it sees what another claim committed meanwhile.
+    """
+    if not claimed or not is_postgresql(connection):
+        return
+    rows = run(
+        connection,
+        "SELECT j.schedule FROM {jobs} j WHERE j.id {among_ids} AND NOT {forced} AND NOT {overlap_allowed} "
+        "AND {another_runs}",
+        ids=group_value(connection, list(claimed)),
+        runnable=runnable_value(connection, runnable),
+    ).all()
+    if rows:
+        raise TurnTaken(rows[0].schedule)
