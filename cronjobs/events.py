@@ -78,6 +78,14 @@ def job_lost(job: Job, transition: Transition) -> Event:
     return Event(name, _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by), level)
 
 
+def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
+    error = (
+        f"its lease was to end at {locked_until.isoformat()}, which no runner writes whose clock is right; it ends in "
+        f"{left.total_seconds():g} s now, unless its runner renews it"
+    )
+    return Event("job.lease_cut", {"job_id": job_id, "job_type": job_type, "error": error}, WARNING)
+
+
 def left_alone(job_type: str, count: int, sample: int) -> Event:
     """Told by every tick until a host that knows the type ticks, or a person decides."""
     error = (

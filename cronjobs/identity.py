@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cronjobs.clock import process_started
+from cronjobs.clock import age_of, process_started
 
 UNKNOWN: Final = "-"
 LAUNCHER: Final = "cronjobs/launcher.py"
@@ -88,6 +88,20 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
     if _read("/proc/1/stat") == UNKNOWN:  # hidepid (proc(5)): a launcher of another user would not be seen either
         return None
     return not any(_belongs(launcher, now_there) for launcher in _launchers_of(holder.pid))
+
+
+def age_at_work(locked_by: str, here: Identity) -> float | None:
+    """How many seconds ago the process that holds a lease began, if it is proven to run; None: it is not.
+
+    A stopped one (state T) does not run: it may never go on. Nor does an earlier tick of this very process.
+    """
+    holder = Identity.parse(locked_by)
+    if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
+        return None
+    state = _read(f"/proc/{holder.pid}/stat").rpartition(")")[2].split()
+    if process_started(holder.pid) != holder.started or not state or state[0] in "Tt":
+        return None
+    return age_of(holder.started)
 
 
 def _place(identity: Identity) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from types import FrameType
@@ -15,25 +15,23 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs import events, jobtypes, pruning
-from cronjobs.attempt_policy import AttemptPolicy, policy_of
 from cronjobs.clock import Clock
 from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
-from cronjobs.ends import Decided, called_off, settle_expired
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
-from cronjobs.identity import Identity, is_gone
+from cronjobs.identity import Identity
 from cronjobs.intake import Limits
 from cronjobs.jobtypes import JobTypes
 from cronjobs.leftovers import keep_orphans, left_behind
 from cronjobs.loop import PAST_DEADLINE_S, Loop
 from cronjobs.materialise import materialise
-from cronjobs.model import Lost, RetryPolicy
 from cronjobs.ownership import is_ours
 from cronjobs.patience import first_look, patiently
+from cronjobs.recovery import Recovery
+from cronjobs.runners import CLOCK_SLACK
 from cronjobs.settings import Settings
-from cronjobs.store import claims, leases, meta, ticks
-from cronjobs.store.leases import Expired, Written
+from cronjobs.store import claims, meta, ticks
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.store.queues import any_cap
 from cronjobs.store.ticks import Overview
@@ -42,7 +40,6 @@ from cronjobs.version import __version__
 from cronjobs.watchdog import Watchdog
 from cronjobs.worker import Surroundings, Workers
 
-RECOVER_BATCH: Final = 200
 PATIENT_SHARE: Final = 0.5  # of the tick, for parts before the work to try again
 PRUNING_SHARE: Final = 0.75  # of what is left of the tick when its work is done
 OVERDUE_SHARE: Final = 0.1  # of a tick that has work, when no tick had time to prune for hours
@@ -109,7 +106,17 @@ class Tick:
         self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
         self.database_gone = False
         self.tried_again = False  # so that what the parts before the work made is not known for certain
-        self.dead: list[str] = []  # runners of this host that hold leases and are no more
+        self.to_recover = False
+        self.recovery = Recovery(
+            self.database,
+            self.settings,
+            self.identity,
+            self._types,
+            self.emit,
+            self.result.counts,
+            self._begin_row,
+            self._go_on,
+        )
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +131,7 @@ class Tick:
             if pruning.clock_jumped(seen.last_tick_at, seen.now):
                 # Before the tick's row is there, beside which the next tick would see no jump.
                 self._part(partial(self._set_pruned_at, seen.now))
-            if seen.expired or self.dead:
+            if self.to_recover:
                 self._part(self._recover)
             if self.fire_schedules:
                 self._part(partial(self._fire_schedules, seen))
@@ -175,8 +182,14 @@ class Tick:
         with self.database.read() as connection:
             meta.require_schema(connection)
             sent = self.clock.monotonic()
-            seen = ticks.overview(connection, host=self.identity.host, place=self.identity.place, fingerprint=mark)
-            self.dead = self._dead_runners(connection) if seen.held_here else []
+            seen = ticks.overview(
+                connection,
+                host=self.identity.host,
+                place=self.identity.place,
+                fingerprint=mark,
+                lease=self.settings.run.lease + CLOCK_SLACK,
+            )
+            self.to_recover = self.recovery.look(connection, seen)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
         self.fingerprint = seen.last_fingerprint
@@ -191,62 +204,12 @@ class Tick:
             with self.database.write() as connection:
                 meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
 
-    def _dead_runners(self, connection: Connection) -> list[str]:
-        """Whose lease need not run out: where a death can be proven, nobody has to wait for it."""
-        holders = leases.holders(connection, self.identity.place)
-        return [holder for holder in holders if is_gone(holder, self.identity)]
-
     def _recover(self) -> None:
-        """Settle attempts whose lease ran out or whose runner is dead: by what it wrote about them, else as lost."""
-        self._load_handlers()
-        known = self._types().types.keys()
-        while self._go_on():
-            with self.database.write() as connection:
-                self._begin_row(connection)
-                now, found = leases.expired_leases(connection, RECOVER_BATCH, self.dead, known=known)
-                decided = [settle_expired(expired, self._policy_of(expired), now) for expired in found]
-                rows = [end.finish for end in decided]
-                written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
-            for expired, end in zip(found, decided, strict=True):
-                job_id = end.finish.lease.job_id
-                policy = self._policy_of(expired).retry
-                if job_id in written.called_off:
-                    self._count_recovered(called_off(end, written.called_off[job_id]), policy)
-                elif job_id in written.written:
-                    self._count_recovered(end, policy)
-            self.result.recovered += len(written.written)
-            if len(found) < RECOVER_BATCH:
-                break
-        self._tell_left_alone()
-
-    def _policy_of(self, expired: Expired) -> AttemptPolicy:
-        """What its claim wrote; of an older version's claim what its type says, which is known here."""
-        if expired.policy is not None:
-            return expired.policy
-        job_type = self._types().types.get(expired.job.job_type)
-        if job_type is None:
-            # It was called off, or nobody can read what the claim wrote: and nothing is to be run twice for that.
-            return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")
-        return replace(policy_of(job_type, self.settings.run), retry_until=expired.job.retry_until)
-
-    def _tell_left_alone(self) -> None:
-        with self.database.read() as connection:
-            found = leases.left_alone(connection, self.dead, self._types().types.keys())
-        for job_type, count, sample in found:
-            self.result.faults += 1
-            self.emit(events.left_alone(job_type, count, sample))
-
-    def _count_recovered(self, end: Decided, policy: RetryPolicy) -> None:
-        finished = end.finished
-        if isinstance(finished.outcome, Lost):
-            self.result.counts.lost += 1
-            self.emit(events.job_lost(finished.job, end.transition))
-        else:
-            self.emit(events.job_ended(finished, end.transition, policy))
-        if end.transition.status == "dead":
-            self.result.counts.dead += 1
-        elif end.transition.status == "cancelled":
-            self.result.counts.cancelled += 1
+        try:
+            self.recovery.run()
+        finally:  # a repeated try counts on
+            self.result.recovered = self.recovery.recovered
+        self.result.faults += self.recovery.left_alone
 
     def _sync(self, seen: Overview) -> None:
         """Apply the file if nobody has, or if this host's last tick carried another: a deploy, or a roll-back."""

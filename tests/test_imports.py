@@ -20,7 +20,8 @@ ORDER = [
     *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),
     *("identity", "hands", "intake", "watchdog", "guard", "crontab", "alarm", "pruning", "materialise", "sync", "fill"),
-    *("counts", "telling", "trouble", "turn", "handover", "loop", "leftovers", "long", "tick", "foreground"),
+    *("counts", "telling", "trouble", "turn", "handover", "loop", "leftovers", "long"),
+    *("runners", "recovery", "tick", "foreground"),
     *("health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),
     *("testing", "drill", "cli", "__main__"),
 ]

@@ -304,7 +304,7 @@ def test_what_the_attempt_before_was_to_be_decided_by_is_not_taken_for_an_older_
 
 
 def test_more_of_them_than_a_batch_hold_nobody_up(host: Host, clock: FakeClock, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cronjobs.tick.RECOVER_BATCH", 2)
+    monkeypatch.setattr("cronjobs.recovery.RECOVER_BATCH", 2)
     for _ in range(5):
         as_an_older_version(host, put(host.database, job_type="pay.once"))
     clock.advance(MINUTE / 2)

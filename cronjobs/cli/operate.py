@@ -181,11 +181,11 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
     with operation.database.read() as connection:
         times = Times(database_now(connection), operation.settings.timezone)
         held = operating.held(connection, ids)
-    gone = [holding for holding in held.values() if operation.is_gone(holding.locked_by)]
+    gone = [holding for holding in held.values() if _may_release(holding, operation, times)]
     result.refused |= {
         job_id: _why_kept(holding, operation, times)
         for job_id, holding in held.items()
-        if not operation.is_gone(holding.locked_by)
+        if not _may_release(holding, operation, times)
     }
     called_off: set[int] = set()
     if gone:
@@ -223,6 +223,14 @@ def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
             operation.result.refused[job_id] = "waits already, nothing to do"
         else:
             operation.result.refused[job_id] = f"is {status}: nothing to {verb.name}"
+
+
+def _may_release(holding: Held, operation: Operation, times: Times) -> bool:
+    """Whether the runner is gone; or nobody can say, and the lease is none that a living runner would have left so."""
+    from cronjobs.runners import lease_is_wrong
+
+    gone = operation.is_gone(holding.locked_by)
+    return gone is True or (gone is None and lease_is_wrong(holding.locked_until, times.now, holding.lease_s))
 
 
 def _why_kept(holding: Held, operation: Operation, times: Times) -> str:

@@ -9,11 +9,21 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.attempt_policy import AttemptPolicy, read_policy
+from cronjobs.attempt_policy import AttemptPolicy, read_policy, seconds
 from cronjobs.model import Job, Status
 from cronjobs.store.claims import held_by, job_from
 from cronjobs.store.limits import judge_alone
-from cronjobs.store.sql import after_now, among, database_now, define, group, group_value, is_postgresql, run
+from cronjobs.store.sql import (
+    Fragment,
+    after_now,
+    among,
+    database_now,
+    define,
+    group,
+    group_value,
+    is_postgresql,
+    run,
+)
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
 _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
@@ -402,12 +412,60 @@ class Expired:
     cancel_requested: bool = False
 
 
-def holders(connection: Connection, prefix: str) -> list[str]:
-    """Every ``locked_by`` of a lease in force that begins with *prefix*: the runners of one host and boot."""
+def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
+    """Every ``locked_by`` of a lease that begins with *prefix*, the runners of one host and boot; and how old they get.
+
+    That is what each wrote itself, in seconds; None: an older version, which did not.
+    """
     statement = """
-        SELECT DISTINCT locked_by FROM {jobs}
-        WHERE locked_until IS NOT NULL AND substr(locked_by, 1, :length) = :prefix ORDER BY locked_by"""
-    return list(run(connection, statement, prefix=prefix, length=len(prefix)).scalars())
+        SELECT DISTINCT j.locked_by, {runner_s} AS runner_s FROM {jobs} j
+        WHERE j.locked_until IS NOT NULL AND substr(j.locked_by, 1, :length) = :prefix ORDER BY j.locked_by"""
+    found: dict[str, float | None] = {}
+    for row in run(connection, statement, prefix=prefix, length=len(prefix)):
+        said = seconds(row.runner_s)
+        found[row.locked_by] = max(
+            (each for each in (found.get(row.locked_by), said) if each is not None), default=None
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A lease, when it ends, and how long its runner's leases are, in seconds; None: that is not known."""
+
+    lease: Lease
+    job_type: str
+    locked_until: datetime
+    lease_s: float | None
+
+
+def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Leased]:
+    """Leases that end later than *beyond* from now."""
+    rows = run(
+        connection,
+        """
+        SELECT j.id, j.attempts, j.locked_by, j.job_type, j.locked_until, {lease_length_s} AS lease_s
+        FROM {jobs} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {beyond}
+        ORDER BY j.locked_until DESC LIMIT :limit""",
+        beyond_s=beyond.total_seconds(),
+        limit=limit,
+    )
+    return [
+        Leased(Lease(row.id, row.attempts, row.locked_by), row.job_type, row.locked_until, seconds(row.lease_s))
+        for row in rows
+    ]
+
+
+def _said(key: str) -> Fragment:
+    """What the claim wrote, as text: whatever it is, reading it fails for no row."""
+    return lambda postgresql: (
+        f"(j.policy ->> '{key}')"
+        if postgresql
+        else f"CASE WHEN json_valid(j.policy) THEN json_extract(j.policy, '$.{key}') END"
+    )
+
+
+define(runner_s=_said("runner_s"), lease_length_s=_said("lease_s"), beyond=after_now(":beyond_s"))
 
 
 def expired_leases(
@@ -415,12 +473,13 @@ def expired_leases(
     limit: int,
     dead: Sequence[str] = (),
     *,
+    working: Sequence[str] = (),
     known: Collection[str] | None = None,
 ) -> tuple[datetime, list[Expired]]:
     """Lock up to *limit* jobs whose lease ran out, by the database's clock, or that one of *dead* holds.
 
-    What others hold locked is passed over, and so is what only someone who knows the job type can settle, where it is
-    not among *known* (None: every type is).
+    Passed over is what others hold locked, what one of *working* holds, and what only someone who knows the job type
+    can settle, where it is not among *known* (None: every type is).
     """
     rows = run(
         connection,
@@ -431,7 +490,7 @@ def expired_leases(
         WHERE j.locked_until IS NOT NULL AND {given_up} AND {can_settle}
         ORDER BY j.locked_until LIMIT :limit {lock}""",
         limit=limit,
-        **_given_up(connection, dead, known),
+        **_given_up(connection, dead, working, known),
     ).all()
     found = [
         Expired(
@@ -447,7 +506,9 @@ def expired_leases(
     return (rows[0].now if rows else database_now(connection)), found
 
 
-def left_alone(connection: Connection, dead: Sequence[str], known: Collection[str]) -> list[tuple[str, int, int]]:
+def left_alone(
+    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str]
+) -> list[tuple[str, int, int]]:
     """Lost attempts that nobody here can settle: job type, how many, and the id of one of them."""
     rows = run(
         connection,
@@ -455,21 +516,25 @@ def left_alone(connection: Connection, dead: Sequence[str], known: Collection[st
         SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample FROM {jobs} j
         WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {can_settle}
         GROUP BY j.job_type ORDER BY j.job_type""",
-        **_given_up(connection, dead, known),
+        **_given_up(connection, dead, working, known),
     )
     return [(row.job_type, row.jobs, row.sample) for row in rows]
 
 
-def _given_up(connection: Connection, dead: Sequence[str], known: Collection[str] | None) -> dict[str, Any]:
+def _given_up(
+    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str] | None
+) -> dict[str, Any]:
     return {
         "dead": group_value(connection, list(dead)),
+        "working": group_value(connection, list(working)),
         "every_type": known is None,
         "known": group_value(connection, sorted(known or ())),
     }
 
 
 define(
-    given_up="(j.locked_until < {now} OR j.locked_by {among_dead})",
+    given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
+    among_working=among("working"),
     # A job that somebody called off is not run again in any case, whatever its type.
     can_settle="({has_policy} OR :every_type OR j.job_type {among_known} OR j.cancel_requested_at IS NOT NULL)",
 )

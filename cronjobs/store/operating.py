@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.attempt_policy import seconds
 from cronjobs.model import Job, Status
 from cronjobs.store import leases
 from cronjobs.store.claims import job_from
@@ -118,11 +119,15 @@ def statuses(connection: Connection, ids: Collection[int]) -> dict[int, Status]:
 
 @dataclass(frozen=True)
 class Held:
-    """A running job and its lease; ``recorded``: its runner wrote already how the attempt went."""
+    """A running job and its lease; ``recorded``: its runner wrote already how the attempt went.
+
+    ``lease_s``: how long its runner's leases are, in seconds; None: not known.
+    """
 
     job: Job
     locked_until: datetime
     recorded: bool
+    lease_s: float | None = None
 
     @property
     def locked_by(self) -> str:
@@ -134,12 +139,14 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
     rows = run(
         connection,
         """
-        SELECT {facts}, j.locked_until, r.outcome FROM {jobs} j
+        SELECT {facts}, j.locked_until, {lease_length_s} AS lease_s, r.outcome FROM {jobs} j
         LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.id {among_ids} AND j.locked_until IS NOT NULL""",
         ids=group_value(connection, sorted(ids)),
     )
-    return {row.id: Held(job_from(row), row.locked_until, row.outcome is not None) for row in rows}
+    return {
+        row.id: Held(job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s)) for row in rows
+    }
 
 
 def release(connection: Connection, gone: Sequence[Held], act: Act) -> Written:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.store.sql import is_postgresql, run
+from cronjobs.store.sql import after_now, define, is_postgresql, run
 from cronjobs.tables import audit, ticks
 
 
@@ -24,6 +24,7 @@ class Overview:
     oldest_code: str
     pruned_at: datetime | None
     expired: bool  # a lease ran out
+    far_lease: bool  # a lease ends later than this host's could
     held_here: bool  # a lease is held by a process that began with this ``locked_by``, dead or alive
     schedules_due: bool
     jobs_due: bool
@@ -32,14 +33,20 @@ class Overview:
     last_tick_at: datetime | None  # of any host
 
 
-def overview(connection: Connection, *, host: str, place: str, fingerprint: str) -> Overview:
-    """Read what is owed; *host*, *fingerprint* and *place*, how ``locked_by`` begins, are this tick's."""
+define(beyond=after_now(":beyond_s"))
+
+
+def overview(
+    connection: Connection, *, host: str, place: str, fingerprint: str, lease: timedelta = timedelta(days=1)
+) -> Overview:
+    """Read what is owed; *host*, *fingerprint*, *lease* and *place*, how ``locked_by`` begins, are this tick's."""
     row = run(
         connection,
         """
         WITH RECURSIVE {branches}
         SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at,
           EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}) AS expired,
+          EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until > {beyond}) AS far_lease,
           EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL
                   AND substr(locked_by, 1, :place_length) = :place) AS held_here,
           EXISTS (SELECT 1 FROM {schedules} WHERE status = 'active' AND next_at IS NOT NULL
@@ -54,12 +61,13 @@ def overview(connection: Connection, *, host: str, place: str, fingerprint: str)
           (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at
         FROM {meta} m WHERE m.id = 1""",
         host=host,
+        beyond_s=lease.total_seconds(),
         place=place,
         place_length=len(place),
         fingerprint=fingerprint,
     ).one()
     facts = dict(row._mapping)
-    for name in ("expired", "held_here", "schedules_due", "jobs_due", "fingerprint_known"):
+    for name in ("expired", "far_lease", "held_here", "schedules_due", "jobs_due", "fingerprint_known"):
         facts[name] = bool(facts[name])
     return Overview(**facts)
 
