@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -26,10 +27,13 @@ from cronjobs.errors import (
     DatabaseError,
     DatabaseUnreachable,
     DriverMissing,
+    ForkedCopy,
     UsageError,
 )
+from cronjobs.forks import OutOfReach, replace_by_nothing
 from cronjobs.keeper import Keeper
 from cronjobs.refusals import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
+from cronjobs.sqliteconnection import StayingConnection
 from cronjobs.tables import read_json
 from cronjobs.turns import POLL_S, Turns
 
@@ -124,7 +128,7 @@ def _escaped_userinfo(text: str) -> str:
     return f"{scheme}{separator}{userinfo.replace('@', '%40')}{at}{host}{rest[end:]}"
 
 
-class Database:
+class Database(OutOfReach):
     """The jobs database: ``read()`` and ``write()`` hand out a connection inside a transaction.
 
     ``clock`` matters on SQLite, whose clock is the host's, and in tests. Errors of the server or the file come out as
@@ -132,11 +136,21 @@ class Database:
     """
 
     def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
+        super().__init__()
         self.address = address
         self.clock = clock
         self.give_up_at = math.inf  # on the monotonic clock: nobody waits for a turn past this
         self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
         self.engine = _engine(address, clock, connections)
+        self._sessions: WeakSet[Any] = WeakSet()  # with a server
+        if not address.is_sqlite:
+            event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
+
+    def forked(self) -> None:
+        """In a forked copy: let go of the sockets, so that the server sees our end, and hears nothing of the copy's."""
+        for session in list(self._sessions):
+            with suppress(Exception):  # broken already
+                replace_by_nothing(session.fileno())
 
     @property
     def is_sqlite(self) -> bool:
@@ -270,14 +284,17 @@ class Database:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
+        if self.is_copy:
+            raise ForkedCopy
         try:
             yield
         except DBAPIError as error:
             raise tell(self.address, error) from error
 
     def close(self) -> None:
-        self.engine.dispose()
-        self._turns.close()
+        if not self.is_copy:
+            self.engine.dispose()
+            self._turns.close()
 
 
 def _engine(address: Address, clock: Clock, connections: int) -> Engine:
@@ -293,7 +310,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     if address.is_sqlite:
         _create_private(Path(str(address.url.database)), address)
         # autocommit: our own BEGIN decides (see _open_sqlite); the pool hands a connection to any thread, one at a time
-        options["connect_args"] = {"isolation_level": None, "check_same_thread": False}
+        options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
         engine = create_engine(address.url, **options)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _open_sqlite)

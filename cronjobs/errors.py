@@ -94,6 +94,16 @@ class DatabaseError(CronjobsError):
     exit_code = 4
 
 
+class ForkedCopy(CronjobsError):
+    """A process that a handler forked uses what is its parent's."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a forked process cannot use the database connection, context or transaction of the process it was forked "
+            "from: open a connection of its own in it, or do this in the parent"
+        )
+
+
 class BadValue(DatabaseError):
     """The database refused a value (not the statement, not the connection): one row of a batch may be to blame."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from dataclasses import dataclass
@@ -55,6 +56,15 @@ def arm() -> Guard:
         _armed = Guard(SYSTEM.monotonic() - age, SYSTEM.now().timestamp() - age, Watchdog(SYSTEM))
         _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))
     return _armed
+
+
+def left_s() -> float:
+    """How long the timer leaves this process; without end where it was never started."""
+    return math.inf if _armed is None else _armed.watchdog.instant - SYSTEM.monotonic()
+
+
+def user_code_ran() -> bool:
+    return _armed is not None and _armed.watchdog.hardened
 
 
 def open_standard_streams() -> None:

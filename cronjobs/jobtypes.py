@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
+from cronjobs.forks import EndingCopies
 from cronjobs.jobs import Registration, registered
 from cronjobs.masking import mask
 from cronjobs.model import ExitCodes, Isolation, OnLost, OnShutdown, RetryPolicy
@@ -151,7 +152,8 @@ def import_handlers(settings: Settings) -> list[Fault]:
 
 def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) -> Fault | None:
     try:
-        call()
+        with EndingCopies():
+            call()
     except BaseException as error:  # a module may even call sys.exit; KeyboardInterrupt is ours
         if isinstance(error, KeyboardInterrupt):
             raise

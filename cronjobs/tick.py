@@ -385,6 +385,7 @@ class Tick:
 
     def _load_handlers(self) -> None:
         if self.job_types is None:
+            self.watchdog.harden(self.settings.run.lease)  # an import is user code, too
             self.job_types = jobtypes.load(self.settings)
             self.result.faults += len(self.job_types.faults)
             for fault in self.job_types.faults:

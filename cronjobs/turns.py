@@ -15,6 +15,7 @@ from typing import Final
 
 from cronjobs.clock import Clock, sleep
 from cronjobs.errors import DatabaseBusy
+from cronjobs.forks import OutOfReach, replace_by_nothing, undisturbed
 from cronjobs.refusals import file_refusal
 
 POLL_S: Final = 0.002
@@ -102,15 +103,21 @@ class Turns:
             self._changed.notify_all()
 
 
-class _Files:
+class _Files(OutOfReach):
     """Two empty files beside the database: who holds ``-next`` is the only one to try for ``-turn``.
 
     With one lock alone, a process that writes again at once took it back before the poll of the other (5 s of 5 s).
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
+        super().__init__()
         self._database, self._file, self._clock = database, file, clock
         self._open: tuple[int, int] | None = None
+
+    def forked(self) -> None:
+        """A copy that held the files open would keep the turn for as long as it lives, whatever became of us."""
+        for file in self._open or ():
+            replace_by_nothing(file)
 
     def take(self, give_up_at: float) -> bool:
         turn, following = self._opened()
@@ -124,7 +131,8 @@ class _Files:
                 fcntl.flock(following, fcntl.LOCK_UN)
 
     def give_back(self) -> None:
-        fcntl.flock(self._opened()[0], fcntl.LOCK_UN)
+        if not self.is_copy:  # its unlocking would be the original's: flock(2)
+            fcntl.flock(self._opened()[0], fcntl.LOCK_UN)
 
     def close(self) -> None:
         for file in self._open or ():
@@ -133,7 +141,8 @@ class _Files:
 
     def _opened(self) -> tuple[int, int]:
         if self._open is None:
-            self._open = self._lock_file("turn"), self._lock_file("next")
+            with undisturbed():
+                self._open = self._lock_file("turn"), self._lock_file("next")
         return self._open
 
     def _lock_file(self, name: str) -> int:

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
 from cronjobs.context import Context, StopSignal
+from cronjobs.forks import EndingCopies
 from cronjobs.jobs import LONGEST_TIMEOUT
 from cronjobs.jobtypes import JobType
 from cronjobs.masking import mask
@@ -170,9 +172,10 @@ def call_handler(attempt: Attempt, around: Surroundings, clock: Clock) -> Outcom
     )
     arguments = (ctx,) if registration.takes_ctx else ()
     try:
-        result = registration.handler(*arguments, **attempt.job.payload)
-        if inspect.isawaitable(result):
-            result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+        with EndingCopies():
+            result = registration.handler(*arguments, **attempt.job.payload)
+            if inspect.isawaitable(result):
+                result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
         return ctx.not_committed() or _succeeded(ctx.kept(result))
     except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
         return outcome_of(error, attempt, clock)
@@ -246,7 +249,8 @@ async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> An
 
     attempt.stop.when_set(stopped)
     async with asyncio.timeout(attempt.timeout.total_seconds()):
-        return await result
+        with EndingCopies():  # before a copy's loop is closed, whose epoll is the same as ours
+            return await result
 
 
 def _run_command(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Outcome, str | None]:
@@ -359,4 +363,5 @@ class Workers:
                 finished = run_attempt(attempt, self._around, self._clock)
             except BaseException as error:  # ours, not the user's; the slot must not be lost for it
                 finished = Finished(attempt.job, outcome_of(error, attempt, self._clock), worker=name)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the next handler's, and of whatever that starts
             self.ended.put(Ended(attempt, finished, self._clock.monotonic()))

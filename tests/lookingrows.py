@@ -74,7 +74,7 @@ def cronjobs(
     def open_database(settings: Any) -> Database:
         return Database(parse_url(settings.database, settings.schema), clock=clock)
 
-    monkeypatch.setattr("cronjobs.cli.run_due.leave", leave)
+    monkeypatch.setattr("cronjobs.cli.leaving.leave", leave)
     monkeypatch.setattr(main, "leave", leave)
     monkeypatch.setattr(setting, "open_database", open_database)
 

@@ -69,6 +69,7 @@ class Project:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
             for name in ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL", "NO_COLOR"):
                 patch.delenv(name, raising=False)
+            patch.setattr("cronjobs.cli.leaving.leave", _leave)
             patch.setattr("cronjobs.cli.run_due.leave", _leave)
             patch.setattr(main, "leave", _leave)
             with pytest.raises(SystemExit) as ended:

@@ -47,7 +47,7 @@ def check(
     from contextlib import redirect_stdout
 
     from cronjobs import checks, jobtypes
-    from cronjobs.cli.run_due import leave
+    from cronjobs.cli.leaving import leave
     from cronjobs.clock import SYSTEM
     from cronjobs.errors import ConfigError
 

@@ -68,7 +68,7 @@ def drill(
 
     Exit codes: 0 everything held, 1 something did not, 2 usage, 3 configuration, 4 database.
     """
-    from cronjobs.cli.run_due import leave
+    from cronjobs.cli.leaving import leave
     from cronjobs.drill import drill as play
     from cronjobs.drill.checks import Form
 

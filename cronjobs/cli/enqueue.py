@@ -65,8 +65,8 @@ def enqueue(
     was written; 3 configuration; 4 database.
     """
     from cronjobs.cli import given
+    from cronjobs.cli.leaving import leave
     from cronjobs.cli.ours import operator, our_database
-    from cronjobs.cli.run_due import leave
     from cronjobs.clock import sleep
     from cronjobs.enqueueing import new_job, put_job
     from cronjobs.errors import QueueFull, UsageError

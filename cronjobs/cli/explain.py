@@ -96,7 +96,7 @@ def explain(
 
 
 def _leave(code: int) -> None:
-    from cronjobs.cli.run_due import leave
+    from cronjobs.cli.leaving import leave
 
     leave(code, stuck=False)  # whatever threads the user's modules began
 

@@ -185,7 +185,7 @@ def show(
     --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
     "occurrences", the sentence under "next".
     """
-    from cronjobs.cli.run_due import leave
+    from cronjobs.cli.leaving import leave
     from cronjobs.store import looking, schedules
     from cronjobs.store.sql import database_now
 

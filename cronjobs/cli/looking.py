@@ -81,7 +81,7 @@ def status(
     What somebody has to mend stands first, in red: no tick, late jobs, jobs that nobody here can run, deaths of the
     last hour, bad entries of the file. It only looks: the exit code is 0 whatever it finds. Times are the database's.
     """
-    from cronjobs.cli.run_due import leave
+    from cronjobs.cli.leaving import leave
     from cronjobs.health import look, troubles
 
     with jobs_database(ctx, config, database_url) as (settings, database):

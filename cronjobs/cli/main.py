@@ -26,7 +26,8 @@ from cronjobs.cli import (
 from cronjobs.cli import explain as explaining
 from cronjobs.cli import next as coming
 from cronjobs.cli import run as foreground
-from cronjobs.cli.run_due import leave, run_due
+from cronjobs.cli.leaving import leave
+from cronjobs.cli.run_due import run_due
 from cronjobs.cli.setting import ConfigOption, UrlOption, complain, echo
 from cronjobs.errors import CronjobsError
 from cronjobs.version import __version__

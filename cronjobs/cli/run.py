@@ -42,8 +42,8 @@ def run(
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
     from cronjobs.cli import given
+    from cronjobs.cli.leaving import leave
     from cronjobs.cli.ours import our_database
-    from cronjobs.cli.run_due import leave
     from cronjobs.foreground import Foreground, UnknownType, begin_existing, begin_new, claim_policies, live_streams
     from cronjobs.identity import Identity
     from cronjobs.log import Log

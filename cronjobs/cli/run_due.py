@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-import sys
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,6 +15,8 @@ import typer
 
 from cronjobs import events, guard, masking
 from cronjobs.alarm import Alarm, take_word
+from cronjobs.cli.leaving import end_anyway, flush, leave
+from cronjobs.cli.outlet import Outlet
 from cronjobs.cli.setting import (
     ConfigOption,
     UrlOption,
@@ -32,6 +33,7 @@ from cronjobs.cli.stay import stay_for
 from cronjobs.clock import SYSTEM
 from cronjobs.database import parse_url
 from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.forks import keep_streams_from_copies
 from cronjobs.identity import Identity
 from cronjobs.intake import Limits
 from cronjobs.log import Log
@@ -81,7 +83,8 @@ def run_due(
     then goes to them, and exit code 1 also means that one of them ended dead. What it prints of itself comes first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
-    3 configuration, 4 database, 128+n ended by a signal (142: the time limit).
+    3 configuration, 4 database, 128+n ended by a signal (142: the time limit; 137: the same, where a handler had
+    disarmed it or the tick was frozen).
     """
     armed = guard.arm()
     verbose = verbose or bool(ctx.find_root().params.get("verbose"))
@@ -95,6 +98,7 @@ def run_due(
             echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")
             leave(3 if settings.problems else 0, stuck=False)
         database = open_database(settings)
+        atexit.register(database.close)
         require_tables(database)
         if dry_run:
             from cronjobs.cli.dry_run import show
@@ -103,6 +107,8 @@ def run_due(
             leave(3 if settings.problems else 0, stuck=False)
         log = Log(settings.log)
         reporter = Reporter(log, talk)
+        if not is_terminal():
+            keep_streams_from_copies()
         divert_streams()
         divert_logging()
         tick = Tick(
@@ -130,10 +136,11 @@ def run_due(
     took = timedelta(seconds=SYSTEM.monotonic() - armed.began)
     reporter.note(events.tick_ended(result.did(), result.ended, took))
     code = result.exit_code(fail_on.value)
+    end_anyway(code)
     if as_json:
         echo_json(_report(settings, str(database.address), result, code, took, reporter))
     elif talk:
-        echo(_summary(result, took))
+        reporter.outlet.say(_summary(result, took))
     for problem in settings.problems:
         mail.trouble(str(problem))
     if not talk:
@@ -141,13 +148,15 @@ def run_due(
     mail.send()
     if wait and tick.long_jobs:
         if talk:
-            echo(
+            reporter.outlet.say(
                 "waiting for a long job" if len(tick.long_jobs) == 1 else f"waiting for {len(tick.long_jobs)} long jobs"
             )
+        reporter.outlet.end()
         flush()
         armed.watchdog.dismiss()
         with suppress(OSError):  # no memory for it: the processes go on by themselves
             stay_for(tick.long_jobs, mail.config, code, count_dead=fail_on is not FailOn.NEVER)
+    reporter.outlet.end()
     leave(code, stuck=result.stuck)
 
 
@@ -226,6 +235,7 @@ class Reporter:
     def __init__(self, log: Log, talk: bool) -> None:
         self.log = log
         self.talk = talk
+        self.outlet = Outlet()
         self.told: list[events.Event] = []
         self.deaths = 0
 
@@ -239,7 +249,7 @@ class Reporter:
         if self.talk and event.told:
             colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
             name, _, facts = events.line(event).partition(" ")
-            echo(f"{coloured(name, colour) if colour else name} {facts}")
+            self.outlet.say(f"{coloured(name, colour) if colour else name} {facts}")
 
 
 @dataclass
@@ -286,24 +296,3 @@ class Mail:
                 complain(cause)
         for sentence in alarm.over(set(self._causes), now):
             complain(f"cronjobs: {sentence}")
-
-
-def leave(code: int, *, stuck: bool) -> None:
-    """End the process with *code*, whatever threads still run and whatever has become of stdout."""
-    flush()
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if stuck or any(not thread.daemon for thread in others):
-        os._exit(code)
-    raise SystemExit(code)
-
-
-def flush() -> None:
-    """Bring out what was printed; a stream that takes nothing any more is nobody's trouble."""
-    for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
-        try:
-            if stream is not None:
-                stream.flush()
-        except (OSError, ValueError):
-            # A reader that left, a full disk: results are recorded, and the interpreter must not stumble over it.
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -1,0 +1,125 @@
+"""A forked copy of this process: what of ours it must never use, and how it ends.
+
+A handler that calls ``os.fork`` gets a second process with everything in it: the jobs that were claimed ahead, the
+database's connections, the lock files, cron's pipe. Only the handler's own code is meant to run there; when that
+returns, the copy ends. Each guard asks ``os.getpid``, since a fork in C tells Python nothing; what a copy holds of the
+kernel's is put out of its reach as soon as it is made, by ``os.register_at_fork``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+from weakref import WeakSet
+
+_opening: Final = threading.Lock()  # so that no fork comes between opening a descriptor and noting it
+_shared: Final[WeakSet[Any]] = WeakSet()  # whatever has a forked() to call in the copy
+_inherited: Final[list[Any]] = []  # in the copy: never collected, since their destructors would talk to the kernel
+_outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own streams, and which file each of them was
+
+
+class OutOfReach:
+    """Has something that a forked copy must not touch: ``forked`` is called there, as the first thing."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        _shared.add(self)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this process is not the one that made it."""
+        return self._pid != os.getpid()
+
+    def forked(self) -> None:
+        raise NotImplementedError
+
+
+def undisturbed() -> threading.Lock:
+    """A block in which no fork happens: open a descriptor and note it."""
+    return _opening
+
+
+def replace_by_nothing(descriptor: int) -> None:
+    """Close *descriptor* in the copy without freeing its number, which whoever still knows it would hit.
+
+    Closing drops no flock: that belongs to the open file, which the original still has. flock(2)
+    """
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.dup2(null, descriptor, inheritable=False)
+        finally:
+            os.close(null)
+
+
+def keep_streams_from_copies() -> None:
+    """Standard output and error of this process are cron's pipe, and cron waits for whoever holds it."""
+    for number in (1, 2):
+        with suppress(OSError):
+            _outlets[number] = _file_of(number)
+
+
+def _file_of(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _in_the_copy() -> None:
+    _opening.release()
+    for each in list(_shared):
+        _inherited.append(each)
+        each.forked()
+    for number, file in _outlets.items():
+        with suppress(OSError):
+            if _file_of(number) == file:  # pty.fork has put a terminal there already
+                null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+                os.dup2(null, number)
+                os.close(null)
+    # The tick's own handlers only make a note for its loop: here nobody would read it, and SIGTERM would end nothing.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        handler = signal.getsignal(number)
+        if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
+            signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_in_the_copy)
+
+
+class EndingCopies:
+    """A block of user code: whoever leaves it in a forked copy ends there, as a program would, by its exit code."""
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._pid != os.getpid():
+            _end_copy(error)
+
+
+def _end_copy(error: BaseException | None) -> NoReturn:
+    code: object = 0
+    said = error
+    while said is not None and not isinstance(said, SystemExit):
+        said = said.__context__  # of a transaction's end, which cannot roll back here
+    if isinstance(said, SystemExit):
+        code = said.code
+        if code is not None and not isinstance(code, int):
+            _print(lambda: sys.stderr.write(f"{code}\n"))
+            code = 1
+    elif error is not None:
+        _print(lambda: traceback.print_exception(error))
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        _print(stream.flush)
+    os._exit((code if isinstance(code, int) else 0) & 0xFF)
+
+
+def _print(what: Callable[[], Any]) -> None:
+    with suppress(BaseException):  # whatever has become of the streams, the process ends
+        what()
