@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from cronjobs.files import make_folder
 from cronjobs.model import duration_text
 from cronjobs.text import one_line
 
@@ -64,7 +65,7 @@ class Alarm:
 
     def _store(self, known: dict[str, Any]) -> None:
         with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self._file.parent, 0o700)
             fresh = self._file.with_suffix(f".{os.getpid()}")
             fresh.write_text(json.dumps(known))
             fresh.replace(self._file)
@@ -74,7 +75,7 @@ def leave_word(config: Path, line: str) -> None:
     """Keep *line* for the next tick of this configuration file to print: from a process that nobody listens to."""
     file = _word_file(config)
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(file.parent, 0o700)
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.write(descriptor, (one_line(line, 1000) + "\n").encode())

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from cronjobs import trust
 from cronjobs.database import parse_url
 from cronjobs.errors import CronjobsError, Problem
 from cronjobs.jobtypes import Fault, JobType, JobTypes
@@ -66,11 +67,14 @@ def check(
         findings += [Finding(found) for found in _timeouts(place, settings, known)]
     findings += [Finding(found) for found in _commands(place, settings, environ)]
     findings += [Finding(found) for found in _files(place, settings)]
+    others = trust.look(settings, os.geteuid())
+    findings += [Finding(_written_by_others(place, found)) for found in others if found.refused]
     return Checked(
         tuple(findings),
         (
             *_limits(place, settings),
             *_stored_secrets(place, settings),
+            *(_written_by_others(place, found) for found in others if not found.refused),
             *(_long_jobs(place, settings, known) if known is not None else ()),
             *_clock_changes(place, settings, now),
         ),
@@ -92,6 +96,10 @@ class _Place:
             if path in self.settings.positions:
                 return Problem(self.file, *self.settings.positions[path], path, message)
         return Problem(self.file, 0, 0, paths[0] if paths else "", message)
+
+
+def _written_by_others(place: _Place, found: trust.Finding) -> Problem:
+    return place.problem(f"{found.path} {found.what}, who can so change what runs here: {found.cure}", "")
 
 
 def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ on could do harm: which database, project or environment it is, and which schedu
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from cronjobs import fields
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.fields import NAME, NAME_RULE
+from cronjobs.files import open_regular
 from cronjobs.interpolate import Variables, read_env_file
 from cronjobs.masking import long_enough, named_secrets
 from cronjobs.model import LEAST_MEMORY, RetryPolicy
@@ -97,6 +99,7 @@ RUN: Final[dict[str, Reader]] = {
     "lease": fields.span("2s", "1d"),
     "shutdown_grace": fields.span("0s", "10m"),
     "every": fields.span("1m", "1d"),
+    "trust_files": fields.flag,
     "long_jobs": fields.integer(0, 64),
     "max_losses": fields.integer(1, 1000),
 }
@@ -202,6 +205,7 @@ def load(
     return Settings(
         file=given.absolute(),
         folder=folder,
+        env_file=_env_file_path(reading, tree),
         database=database,
         env=tuple(env.items()),
         retry=values.get("defaults", RetryChanges()),
@@ -265,10 +269,16 @@ def _env_file(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
     return variables if len(reading.problems) == before else None
 
 
+def _env_file_path(reading: Reading, tree: YamlMapping) -> Path | None:
+    if "env_file" not in tree.entries:
+        return None
+    return fields.path_beside_file(reading, tree.entries["env_file"][1], "env_file")
+
+
 def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, str]:
     file = fields.path_beside_file(reading, node, path)
     try:
-        with file.open(encoding="utf-8-sig") as opened:
+        with open(open_regular(file, os.O_RDONLY), encoding="utf-8-sig") as opened:
             variables, wrong = read_env_file(opened.read(MAX_BYTES))
     except OSError as error:
         raise FieldError(f"{shown(node)} cannot be read: {error.strerror} ({file})") from None

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.files import make_folder
 from cronjobs.text import visible
 
 # Bytes of a command. Debian's cron takes 998 and says "command too long" to 999 (MAX_COMMAND is 1000; measured with
@@ -348,7 +349,7 @@ def keep_copy(crontab: str) -> Path | None:
     content = crontab.encode("utf-8", "surrogateescape")
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "cronjobs"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, 0o700)
     file = folder / f"crontab-{hashlib.sha256(content).hexdigest()[:12]}"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as copy:

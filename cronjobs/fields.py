@@ -95,6 +95,13 @@ def memory(low: str, high: str) -> Reader:
     return read
 
 
+def flag(reading: Reading, node: Node, path: str) -> bool:
+    said = reading.text(node)
+    if said not in ("true", "false"):
+        raise FieldError(f"{shown(node)} is neither true nor false")
+    return said == "true"
+
+
 def choice(*words: str) -> Reader:
     def read(reading: Reading, node: Node, path: str) -> str:
         text = reading.text(node)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from cronjobs.files import open_regular
 
 _MAX_SECRET_FILE: Final = 64 * 1024
 
@@ -54,7 +57,7 @@ class Variables:
 
     def _file(self, name: str) -> str:
         try:
-            with (self.folder / name).open(encoding="utf-8") as opened:
+            with open(open_regular(self.folder / name, os.O_RDONLY), encoding="utf-8") as opened:
                 value = opened.read(_MAX_SECRET_FILE + 1)
         except OSError as error:
             raise ValueError(f"${{file:{name}}} cannot be read: {error.strerror}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cronjobs import events, masking
 from cronjobs.clock import SYSTEM
+from cronjobs.files import open_regular
 
 
 class Log:
@@ -20,8 +21,7 @@ class Log:
         if file is not None:
             try:
                 # NOFOLLOW: a link planted in a shared folder must not turn into an append to somebody's file.
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._descriptor = os.open(file, flags, 0o600)
+                self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
                 self.fault = f"log {file} cannot be written: {error.strerror}"
 

@@ -28,6 +28,7 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
+    trust_files: bool = False  # root's tick runs what others may write, too
 
     @property
     def default_timeout(self) -> timedelta:
@@ -124,6 +125,7 @@ class Settings:
     python_path: tuple[Path, ...] = ()
     setup: str | None = None  # "django.setup": module.function, called before the imports
     env: tuple[tuple[str, str], ...] = ()
+    env_file: Path | None = None
     log: Path | None = None
     run: RunSettings = RunSettings()
     retry: RetryChanges = RetryChanges()  # defaults.retry

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from cronjobs.clock import Clock, sleep
@@ -148,9 +150,20 @@ class _Files(OutOfReach):
     def _lock_file(self, name: str) -> int:
         path = f"{self._file}-{name}"
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise file_refusal(self._database, path, error) from None
+        with suppress(OSError):  # another user made it: then its mode is that user's to change
+            self._share(descriptor)
+        return descriptor
+
+    def _share(self, descriptor: int) -> None:
+        """Let those in who share the database: its mode and group are the lock's, too, as SQLite does with its own."""
+        database, lock = Path(self._file).stat(), os.fstat(descriptor)
+        if lock.st_gid != database.st_gid:
+            os.fchown(descriptor, -1, database.st_gid)
+        if stat.S_IMODE(lock.st_mode) != (wanted := stat.S_IMODE(database.st_mode) & 0o666):
+            os.fchmod(descriptor, wanted)
 
     def _lock(self, file: int, give_up_at: float, poll_s: float) -> bool:
         while True:

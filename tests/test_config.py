@@ -150,7 +150,7 @@ run: 4
     2:6: run: write it as a mapping: workers: …
 run: {worker: 4}
     2:7: run.worker: unknown key, did you mean "workers"? Allowed here: budget, every, lease, long_jobs,
-    max_losses, shutdown_grace, workers
+    max_losses, shutdown_grace, trust_files, workers
 retention: {succeeded: 14}
     2:24: retention.succeeded: "14" has no unit: write it as 55s, 10m, 24h or 7d
 timezone: europe/berlin
@@ -214,7 +214,7 @@ job_types: {a: {on_shutdown: cancel}}
 job_types: {a: {on_lost: drop}}
     2:26: job_types.a.on_lost: "drop" is not one of retry, dead
 job_types: {a: {on_los: dead}}
-    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, env, isolation, max_memory,
+    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, env, inherit_env, isolation, max_memory,
     on_lost, on_shutdown, retry, retry_exit_codes, success_exit_codes, timeout
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255

@@ -11,12 +11,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 
 # Lowest first: a module imports only what stands before it. A folder stands where its modules do.
 ORDER = [
-    *("version", "text", "errors", "clock", "patience", "model", "limits", "pressure", "settings"),
+    *("version", "text", "files", "errors", "clock", "patience", "model", "limits", "pressure", "settings"),
     *("forks", "caller", "events", "errorgroups", "crongrammar", "policy", "attempt_policy"),
     *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "turns"),
     *("sqliteconnection", "database"),
     *("drift", "grants", "autogenerate", "migrations"),
-    *("yamltree", "interpolate", "masking", "reading", "fields", "config", "definitions", "ownership", "starter"),
+    *("yamltree", "interpolate", "masking", "reading", "fields", "config", "trust"),
+    *("definitions", "ownership", "starter"),
     *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
     *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),

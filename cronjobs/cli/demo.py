@@ -20,6 +20,7 @@ import typer
 from cronjobs.cli.setting import coloured, echo
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.errors import CronjobsError
+from cronjobs.files import make_folder
 
 CONFIG = """\
 # A whole configuration. "cronjobs init" writes one with every setting explained.
@@ -95,7 +96,8 @@ def demo(
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         try:
-            keep.mkdir(parents=True)
+            make_folder(keep.parent)
+            keep.mkdir(mode=0o755)
         except OSError as error:
             raise DemoFailed(f"--keep {keep}: {error.strerror}: name a folder that does not exist yet") from None
         yield keep.absolute()

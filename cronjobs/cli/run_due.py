@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cronjobs import events, guard, masking
+from cronjobs import events, guard, masking, trust
 from cronjobs.alarm import Alarm, take_word
 from cronjobs.cli.leaving import end_anyway, flush, leave
 from cronjobs.cli.outlet import Outlet
@@ -93,6 +93,7 @@ def run_due(
     mail = Mail(_config_path(ctx, config), throttle=not (talk or as_json))
     try:
         settings = _settings(load_settings(ctx, config, database_url), workers, budget)
+        trust.require(settings, os.environ)
         until = armed.limit(duration(budget) if budget else settings.run.budget, settings.run.every)
         if dry_run and not _exists(settings):
             echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")

@@ -12,6 +12,7 @@ import typer
 
 from cronjobs.cli.setting import echo
 from cronjobs.errors import ConfigError, CronError, CronjobsError
+from cronjobs.files import make_folder
 from cronjobs.text import visible
 
 MODE = 0o644  # and less by the umask; never writable by others, who could then run commands as us
@@ -32,7 +33,7 @@ def init(
     }
     _refuse_what_is_there(folder, list(files))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         _write(files)
     except OSError as error:
         where = visible(str(error.filename or folder))

@@ -1,0 +1,30 @@
+"""Files that a configuration names, opened without waiting for anybody; folders, made with the modes that are meant."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
+    """Open *file* and return its descriptor. Raises OSError, for a FIFO, device, socket or folder too; never waits."""
+    try:
+        descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a FIFO that nobody reads, a socket; a folder
+            raise OSError(errno.EINVAL, "it is no regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def make_folder(folder: Path, mode: int = 0o755) -> None:
+    """Make *folder* and what is missing above it, writable by its owner only, whatever the umask; cron's may be 000."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=mode, exist_ok=True)
