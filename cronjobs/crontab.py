@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.files import make_folder
@@ -33,7 +33,6 @@ from cronjobs.text import visible
 LONGEST_COMMAND: Final = 998
 
 _MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
-_UNENDED: Final = "# (the line above this block had no newline of its own)"
 
 # How the crontab(1)s say "there is none", all with exit code 1: Vixie, Debian, cronie, BSD; busybox.
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
@@ -79,8 +78,9 @@ class TickFails(CronjobsError):
 
     def __init__(self, tick: BareTick) -> None:
         self.exit_code = tick.code if tick.code in (3, 4) else 1
+        never = "" if tick.reported else " and without a tick's report"
         super().__init__(
-            f"a tick in cron's environment ended with exit code {tick.code}, so the crontab was left as it is "
+            f"a tick in cron's environment ended with exit code {tick.code}{never}, so the crontab was left as it is "
             f"(--force installs the line all the same). It said:\n{indented(tick.said or 'nothing')}"
         )
 
@@ -180,12 +180,11 @@ def parse_mark(line: str) -> Mark | None:
 
 @dataclass(frozen=True)
 class Found:
-    """Where a block stands: ``crontab[start:stop]``. ``unended``: it remembers that it had to end the line above it."""
+    """Where a block stands: ``crontab[start:stop]``."""
 
     text: str
     start: int
     stop: int
-    unended: bool
 
 
 def find(crontab: str, config: Path) -> Found | None:
@@ -211,7 +210,7 @@ def find(crontab: str, config: Path) -> Found | None:
     if own[1] != own[0] + 1:
         raise BlockBroken(line=marks[own[0] + 1][0], what=f"a mark stands inside the block of {config}")
     text = crontab[first[1] : last[2]]
-    return Found(text, first[1], last[2], text.split("\n")[1].removesuffix("\r") == _UNENDED)
+    return Found(text, first[1], last[2])
 
 
 def install(old: str, block: str, config: Path) -> str:
@@ -221,24 +220,21 @@ def install(old: str, block: str, config: Path) -> str:
     """
     found = find(old, config)
     if found is not None:
-        return old[: found.start] + (_noting_unended(block) if found.unended else block) + old[found.stop :]
-    if old and not old.endswith("\n"):
-        return old + "\n" + _noting_unended(block)
-    return old + block
-
-
-def _noting_unended(block: str) -> str:
-    begin, rest = block.split("\n", 1)
-    return f"{begin}\n{_UNENDED}\n{rest}"
+        new = old[: found.start] + block + old[found.stop :]
+        return new if new == old else _ended(new)
+    return _ended(old) + block
 
 
 def remove(old: str, config: Path) -> str:
-    """*old* without the block of *config*: what it was before :func:`install`, byte for byte. Raises BlockBroken."""
+    """*old* without the block of *config*: what it was before :func:`install`, byte for byte, but for a missing newline
+    at its end. Raises BlockBroken."""
     found = find(old, config)
-    if found is None:
-        return old
-    before, after = old[: found.start], old[found.stop :]
-    return before.removesuffix("\n") if found.unended and not after else before + after
+    return old if found is None else _ended(old[: found.start] + old[found.stop :])
+
+
+def _ended(text: str) -> str:
+    """With the newline behind its last line that crontab(1) insists on: "missing newline before EOF"."""
+    return text + "\n" if text and not text.endswith("\n") else text
 
 
 def diff(old: str, new: str) -> list[str]:
@@ -439,10 +435,11 @@ class BareTick:
     code: int  # 128 + n if a signal ended it, as a shell says it
     database: str | None
     said: str  # what it wrote to stderr; safe to show
+    reported: bool = False  # it was a tick, and says itself how it ended: Python's own exit code 1 says nothing
 
     @property
     def works(self) -> bool:
-        return self.code in (0, 1)  # 1: a job ended dead in it; the tick itself did its work
+        return self.reported and self.code in (0, 1)  # 1: a job ended dead in it; the tick itself did its work
 
 
 def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *, limit: timedelta) -> BareTick:
@@ -477,16 +474,26 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
             raise
         return BareTick(137, None, f"it had not ended after {limit.total_seconds():.0f} s")
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return BareTick(code, _database(out), visible(_text(err).strip()))
+    report = _report(out)
+    database = report.get("database")
+    return BareTick(
+        code,
+        visible(database) if isinstance(database, str) else None,
+        visible(_text(err).strip()),
+        reported=report.get("exit_code") == code and "ended" in report,
+    )
 
 
-def _database(out: bytes) -> str | None:
-    try:
-        report = json.loads(out)
-    except ValueError:
-        return None
-    found = report.get("database") if isinstance(report, dict) else None
-    return visible(found) if isinstance(found, str) else None
+def _report(out: bytes) -> dict[str, Any]:
+    """The tick's own, behind whatever a shell's start-up file prints; empty if there is none."""
+    for start in (0, out.rfind(b"\n{") + 1):
+        try:
+            found = json.loads(out[start:])
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def mail_program(root: Path = Path("/")) -> Path | None:

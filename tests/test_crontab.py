@@ -54,7 +54,12 @@ def test_install_then_remove_gives_back_any_crontab_byte_for_byte(old: str) -> N
     installed = crontab.install(old, BLOCK, CONFIG)
     assert installed.startswith(old)
     assert crontab.find(installed, CONFIG) is not None
-    assert crontab.remove(installed, CONFIG) == old
+    assert crontab.remove(installed, CONFIG) == ended(old)
+
+
+def ended(text: str) -> str:
+    """As crontab(1) takes it: a last line without a newline is refused."""
+    return text + "\n" if text and text[-1] != "\n" else text
 
 
 @given(CRONTABS)
@@ -68,7 +73,7 @@ def test_a_new_interpreter_replaces_the_block_where_it_stands(before: str, after
     newer = crontab.block(CONFIG, Path("/srv/shop/.venv-3.14/bin/python"))
     installed = crontab.install(before, BLOCK, CONFIG) + after
     replaced = crontab.install(installed, newer, CONFIG)
-    assert replaced == crontab.install(before, newer, CONFIG) + after
+    assert replaced == ended(crontab.install(before, newer, CONFIG) + after)
 
 
 def test_lines_that_the_user_added_below_the_block_stay_lines_of_their_own() -> None:
@@ -253,7 +258,13 @@ esac
 case $1 in
 -l) [ -e "$FAKE_STORE" ] || { echo "no crontab for shop" >&2; exit 1; }
     cat "$FAKE_STORE" ;;
--) cat >"$FAKE_STORE" ;;
+-)
+    cat >"$FAKE_STORE.new"
+    if [ -s "$FAKE_STORE.new" ] && [ -n "$(tail -c 1 "$FAKE_STORE.new")" ]; then
+        echo "new crontab file is missing newline before EOF, can't install." >&2
+        exit 1
+    fi
+    mv "$FAKE_STORE.new" "$FAKE_STORE" ;;
 *) exit 2 ;;
 esac
 """
@@ -271,7 +282,9 @@ class Host:
         self._monkeypatch = monkeypatch
         (folder / "bin").mkdir()
         self.script(folder / "bin" / "crontab", FAKE_CRONTAB)
-        self.ticks("""echo '{"database": "sqlite:////srv/shop/cronjobs.db", "exit_code": 0}'""")
+        self.ticks(
+            """echo '{"database": "sqlite:////srv/shop/cronjobs.db", "exit_code": 0, "ended": "nothing is due"}'"""
+        )
         monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
         monkeypatch.setenv("FAKE_STORE", str(self.store))
         monkeypatch.setenv("XDG_STATE_HOME", str(self.state))
@@ -343,7 +356,7 @@ def test_what_crontab_lists_is_written_back_byte_for_byte(host: Host, text: str)
     assert host.crontab is not None
     assert host.crontab.startswith(text)
     crontab.replace(host.crontab, crontab.remove(host.crontab, host.config))
-    assert host.crontab == text
+    assert host.crontab == ended(text)
 
 
 def test_a_crontab_that_changed_in_the_meantime_is_not_overwritten(host: Host) -> None:
@@ -399,6 +412,7 @@ def test_the_tick_gets_crons_environment_and_nothing_of_the_shells(host: Host, m
     environment = crontab.environment(text, host.config, root=host.folder)
     tick = crontab.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=30))
     assert tick == crontab.BareTick(0, None, "")
+    assert not tick.works  # it said nothing of itself
     owner = crontab.user()
     got = dict(line.split("=", 1) for line in (host.folder / "env").read_text().splitlines())
     assert {name: got[name] for name in got.keys() - {"PWD", "OLDPWD", "SHLVL", "_"}} == {
@@ -496,9 +510,40 @@ def test_force_installs_all_the_same_and_says_what_fails(host: Host) -> None:
 
 
 def test_a_job_that_dies_in_the_first_tick_does_not_keep_the_line_out(host: Host) -> None:
-    host.ticks("""echo '{"database": "sqlite:///x", "exit_code": 1}'; exit 1""")
+    host.ticks("""echo hello from a profile; echo '{"ended": "x", "exit_code": 1}'; exit 1""")
     assert host.cli("install").exit_code == 0
     assert host.crontab == host.block
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        "echo 'No module named cronjobs' >&2; exit 1",
+        "exit 0",
+        """echo '{"exit_code": 0}'""",
+        """echo '{"ended": "nothing is due", "exit_code": 0}'; exit 1""",  # it died on its way out
+        """echo '["ended"]'""",
+    ],
+)
+def test_what_does_not_report_as_a_tick_is_not_installed(host: Host, commands: str) -> None:
+    """Exit code 1 is also Python's own, for whatever it cannot start."""
+    host.ticks(commands)
+    result = host.cli("install")
+    assert isinstance(result.exception, crontab.TickFails)
+    assert "without a tick's report" in str(result.exception)
+    assert host.crontab is None
+
+
+@pytest.mark.parametrize("below", ["", "0 4 * * * report"])
+def test_a_crontab_without_a_newline_at_its_end_can_be_cleared_of_the_block(host: Host, below: str) -> None:
+    """crontab(1) lists such a file, and refuses to take it: "missing newline before EOF"."""
+    host.has(crontab.install("0 3 * * * backup", host.block, host.config) + below)
+    assert host.cli("remove").exit_code == 0
+    assert host.crontab == ended("0 3 * * * backup\n" + below)
+    host.has("0 3 * * * backup")
+    assert host.cli("install").exit_code == 0
+    assert host.cli("remove").exit_code == 0
+    assert host.crontab == "0 3 * * * backup\n"
 
 
 def test_dry_run_shows_a_diff_runs_no_tick_and_changes_nothing(host: Host) -> None:
