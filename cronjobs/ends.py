@@ -17,6 +17,7 @@ from cronjobs.model import (
     Job,
     Lost,
     Outcome,
+    Released,
     RetryPolicy,
     Status,
     Succeeded,
@@ -76,6 +77,23 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
         output=_stored(finished.output),
         result=result,
     )
+
+
+def plain_end(finished: Finished, why: str) -> Finished:
+    """The same end in words of our own, for one that could not be decided about or written as it is.
+
+    Work that was done stays done; anything else is a failure, which the default policy retries.
+    """
+    said = f"its end could not be recorded as it was: {why}"
+    match finished.outcome:
+        case Succeeded():
+            outcome: Outcome = Succeeded(None, said)
+        case Released() | CancelledByRequest():
+            outcome = finished.outcome
+        case other:
+            permanent = isinstance(other, Failed) and other.permanent
+            outcome = Failed(said, "EndNotRecorded", permanent=permanent)
+    return replace(finished, outcome=outcome, output=None)
 
 
 def called_off(decided: Decided, said: str) -> Decided:

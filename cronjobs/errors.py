@@ -9,6 +9,7 @@ from typing import Final
 from cronjobs.text import one_line
 
 MESSAGE_LIMIT: Final = 4000  # characters
+EX_SOFTWARE: Final = 70  # sysexits(3): a fault of cronjobs itself
 
 
 class CronjobsError(Exception):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition
 from cronjobs.text import one_line
+from cronjobs.version import __version__
 
 INFO: Final = "info"
 WARNING: Final = "warning"
@@ -164,6 +165,12 @@ def unresolved(job_type: str, waiting: int) -> Event:
 
 def fault(where: str, what: str) -> Event:
     return Event("config.fault", {"where": where, "error": what}, ERROR)
+
+
+def fault_of_ours(error: BaseException, where: str) -> Event:
+    """An error that nobody expected: nothing more is claimed, what runs goes on to its end."""
+    what = f"a fault of cronjobs {__version__} itself, {type(error).__name__}: {error}"
+    return Event("tick.fault", {"error": what, "where": where}, ERROR)
 
 
 def clock_skew(seconds: float) -> Event:

@@ -103,7 +103,7 @@ class Handovers:
 
     def begin(self, attempt: Attempt, until: float) -> None:
         """Start a process for *attempt*; its answer is on the queue by the monotonic instant *until*."""
-        attempt.handed_over = True
+        attempt.handed_over = attempt.on_its_way = True
         # A thread of its own: to start an interpreter and hear of it takes most of a second, and the loop has leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
         thread.start()
@@ -119,6 +119,8 @@ class Handovers:
                 answer = _read_line(opened.fileno(), self._clock, until) or _why_silent(process)
         except OSError as error:
             answer = f"no process could be started: {error.strerror}"
+        except Exception as error:  # without an answer the tick would wait for it to its end
+            answer = f"no process could be started: {type(error).__name__}: {error}"
         self._ended.put(Ended(attempt, Finished(attempt.job, Released()), self._clock.monotonic(), answer))
 
 

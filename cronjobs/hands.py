@@ -21,6 +21,8 @@ class Hands:
     unwritten: list[Ended] = field(default_factory=list)
     unrecorded: list[Attempt] = field(default_factory=list)  # overdue, their history row not yet written
 
+    dropped: set[int] = field(default_factory=set)  # jobs whose end the database takes in no form: their leases run out
+
     def take(self, attempt: Attempt, sent: float) -> None:
         self.held[attempt.job.id] = attempt
         self.leased_at[attempt.job.id] = attempt.leased_at = sent

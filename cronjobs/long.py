@@ -24,7 +24,7 @@ from cronjobs import alarm, config, masking
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.counts import Counts
 from cronjobs.database import Database, parse_url
-from cronjobs.errors import CronjobsError, DatabaseError
+from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseError
 from cronjobs.handover import ADOPTED, FULL, STOPPED, Handover
 from cronjobs.identity import Identity
 from cronjobs.intake import Limits
@@ -207,6 +207,8 @@ class Supervisor:
             )
         if loop.trouble.error is not None:
             return 4
+        if loop.net.error is not None:
+            return EX_SOFTWARE
         return 1 if counts.dead else 0
 
 

@@ -19,7 +19,7 @@ from cronjobs import events
 from cronjobs.clock import Clock, process_age, sleep
 from cronjobs.counts import Counts
 from cronjobs.database import Database
-from cronjobs.ends import Decided, called_off, decide_end, lease_of, running_row, succeeded_itself
+from cronjobs.ends import Decided, called_off, decide_end, lease_of, plain_end, running_row, succeeded_itself
 from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.handover import ADOPTED, FULL, Handovers
 from cronjobs.hands import Hands
@@ -33,15 +33,17 @@ from cronjobs.model import (
     Job,
     Outcome,
     Released,
+    RetryPolicy,
     Succeeded,
     TimedOut,
     duration_text,
 )
 from cronjobs.policy import fits
+from cronjobs.safetynet import FAULT, SafetyNet
 from cronjobs.settings import Settings
 from cronjobs.store import leases
 from cronjobs.store.claims import Admission
-from cronjobs.store.leases import Finish, Renewal
+from cronjobs.store.leases import Finish, Renewal, Written
 from cronjobs.telling import Teller
 from cronjobs.trouble import Trouble
 from cronjobs.turn import Order, Turn, Writer
@@ -79,8 +81,11 @@ class Loop:
     host: str = ""  # long jobs are counted by host
     limits: Limits = field(default_factory=Limits)
     counts: Counts = field(default_factory=Counts)
+    catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
     def __post_init__(self) -> None:
+        self.net = SafetyNet(self.emit, self.catches)
+        self.emit = self.net.emit
         self.writer = Writer(
             self.database,
             self.clock,
@@ -113,16 +118,35 @@ class Loop:
     # --- the story ----------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Work until nothing is due, time is up, or no slot will come free; say which."""
-        while True:
-            self._tell_stopping()
-            self._note_overdue()
-            self._give_back_what_waits()
-            self._turn()
-            ended = self._ended()
-            if ended is not None:
-                return ended
+        """Work until nothing is due, time is up, or no slot will come free; say which.
+
+        An error that nobody expected stops the claims: what has not begun goes back, what runs comes to its end.
+        """
+        while not self.net.gave_up:
+            try:
+                ended = self._round()
+            except Exception as error:
+                self._caught(error)
+                sleep(self.net.pause_s)
+            else:
+                if ended is not None:
+                    return ended
+        return FAULT
+
+    def _round(self) -> str | None:
+        self._tell_stopping()
+        self._note_overdue()
+        self._give_back_what_waits()
+        self._turn()
+        ended = self._ended()
+        if ended is None:
             self._collect(self._wait_s())
+        return ended
+
+    def _caught(self, error: Exception) -> None:
+        self.net.catch(error)
+        # Whatever was broken off behind a commit: what it claimed and nobody took is read from the rows, and goes back.
+        self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
         """Begin shutdown (called from a signal handler): contexts say so at once, no more claims; again: end now."""
@@ -150,6 +174,17 @@ class Loop:
         If one does, the caller must end the process before those leases end, so that no second owner can begin while
         the code still runs here. From the first try on they may be cut, whatever its answer was.
         """
+        try:
+            return self._finish(last_write)
+        except Exception as error:
+            self._caught(error)
+        try:  # the tick's row alone: leases that could not be cut end by themselves, after this process
+            self.writer.write_alone(last_write)
+        except Exception as error:
+            self.net.catch(error)
+        return bool(self.hands.busy() or self.hands.adrift)
+
+    def _finish(self, last_write: Callable[[Connection], None]) -> bool:
         self._collect(0)
         self._release([*self.workers.take_back(), *self.hands.handing_over()])
         while True:
@@ -163,9 +198,11 @@ class Loop:
                     leases.cut_leases(connection, [lease_of(attempt.job) for attempt in stuck], CUT_LEASE)
                 last_write(connection)
 
-            done = self._turn(last=write)
+            unsettled = self.writer.claim_unsettled  # what this turn finds of it goes back in another one
+            done = self._turn(last=write) and not unsettled
             until = min(self.deadline, self.gone_by - LAST_BREATH_S / 2)
-            if done or self.hurry or (self.trouble.stays and not self.hands.held) or self.clock.monotonic() >= until:
+            hopeless = (self.trouble.stays and not self.hands.held) or self.net.gave_up
+            if done or self.hurry or hopeless or self.clock.monotonic() >= until:
                 self._tell_unwritten()
                 self._tell_succeeded()
                 return bool(stuck or self.hands.adrift)
@@ -229,6 +266,10 @@ class Loop:
         except DatabaseError as error:
             self.trouble.note(error)
             return False
+        except Exception as error:  # of one end's values, or of a claim's: the ends are written in any case
+            self._caught(error)
+            self._write_one_by_one()
+            return False
         self.trouble.over()
         self._after(turn)
         if long is not None:
@@ -244,38 +285,46 @@ class Loop:
         """One bad value must not hold up a batch: each end for itself; whether the database was there for all."""
         for ended in list(self.hands.unwritten):
             try:
-                turn = self.writer.write_one((ended, self._decide(ended)))
+                turn = self._write_one(ended)
             except BadValue as error:  # in no form: its lease runs out, and the next tick finds it lost
-                self.hands.unwritten = [other for other in self.hands.unwritten if other is not ended]
-                self._forget(ended.attempt)
-                self.emit(events.database_trouble(str(error)))
+                self._drop(ended, error)
             except DatabaseError as error:
                 self.trouble.note(error)
                 return False
+            except Exception as error:
+                self._caught(error)
+                self._drop(ended, error)
             else:
                 self._after(turn)
         self.trouble.over()
         return True
 
+    def _write_one(self, ended: Ended) -> Turn:
+        try:
+            return self.writer.write_one((ended, self._decide(ended)))
+        except DatabaseError:
+            raise
+        except Exception as error:
+            self._caught(error)
+            plain = replace(ended, finished=plain_end(ended.finished, type(error).__name__))
+            return self.writer.write_one((ended, self._decide(plain)))
+
+    def _drop(self, ended: Ended, error: Exception) -> None:
+        self.hands.unwritten = [other for other in self.hands.unwritten if other is not ended]
+        self.hands.dropped.add(ended.attempt.job.id)
+        self._forget(ended.attempt)
+        self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, str(error)))
+
     # --- after the commit ---------------------------------------------------------------------------------------------
 
     def _after(self, turn: Turn) -> None:
         self.hands.recorded(turn.recorded)
-        self.hands.settle(turn.written.written | turn.written.lost)
-        for ended, decided in turn.ends:
-            job_id = decided.finish.lease.job_id
-            if job_id in turn.written.written:
-                self._forget(ended.attempt)
-                if job_id in turn.written.called_off:
-                    decided = called_off(decided, turn.written.called_off[job_id])
-                elif job_id in turn.written.succeeded:
-                    decided = succeeded_itself(decided)
-                self.teller.ended(ended.attempt, decided)
-            elif job_id in turn.written.lost:
-                self._forget(ended.attempt)
-                # Given back by a COMMIT without an answer, and taken by another: of this attempt nothing is missing.
-                if not isinstance(decided.finished.outcome, Released):
-                    self.teller.lost(ended.attempt)
+        settled: set[int] = set()
+        try:
+            for ended, decided in turn.ends:
+                self._after_end(ended, decided, turn.written, settled)
+        finally:  # what was not come to is written again, and found in the history
+            self.hands.settle(settled)
         if turn.renewal is not None:
             self._after_renewal(turn.renewal, turn.sent)
         if turn.database_now is not None:
@@ -283,10 +332,29 @@ class Loop:
         self._begin(turn.settled, turn.sent, late=True)
         self._begin([*turn.claimed, *turn.long], turn.sent)
 
+    def _after_end(self, ended: Ended, decided: Decided, written: Written, settled: set[int]) -> None:
+        job_id = decided.finish.lease.job_id
+        if job_id in written.written:
+            self._forget(ended.attempt)
+            settled.add(job_id)
+            if job_id in written.called_off:
+                decided = called_off(decided, written.called_off[job_id])
+            elif job_id in written.succeeded:
+                decided = succeeded_itself(decided)
+            self.teller.ended(ended.attempt, decided)
+        elif job_id in written.lost:
+            self._forget(ended.attempt)
+            settled.add(job_id)
+            # Given back by a COMMIT without an answer, and taken by another: of this attempt nothing is missing.
+            if not isinstance(decided.finished.outcome, Released):
+                self.teller.lost(ended.attempt)
+
     def _begin(self, jobs: Sequence[Job], sent: float, late: bool = False) -> None:
         """Hand claimed jobs to the workers; of those found *late* only what still fits into the tick."""
         for job in jobs:
             job_type = self.job_types.types.get(job.job_type)
+            if job.id in self.hands.dropped:  # it has run here, and how it ended can be written in no form
+                continue
             if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
                 continue
             timeout = job_type.timeout
@@ -303,7 +371,9 @@ class Loop:
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
         long = attempt.timeout > self.settings.run.budget
         remaining = timedelta(seconds=self.deadline - self.clock.monotonic())
-        if self.stopping is not None or (late and not long and not fits(attempt.timeout, remaining)):
+        if self.stopping is not None:
+            attempt.stop.set("shutdown")  # it was claimed while the signal came: on_shutdown: drop is for it, too
+        if self._takes_nothing or (late and not long and not fits(attempt.timeout, remaining)):
             self._release([attempt])
         elif long and refusal(attempt) is None:
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
@@ -357,7 +427,7 @@ class Loop:
             first = self.clock.monotonic()
             while True:
                 if ended is not None:
-                    self._take(ended)
+                    self._take_safely(ended)
                 ended = self._next_end(first + AHEAD_S / 2, wait_s > 0)
         except queue.Empty:
             pass
@@ -372,6 +442,16 @@ class Loop:
         ):
             return self.workers.ended.get(timeout=left)
         return self.workers.ended.get_nowait()
+
+    def _take_safely(self, ended: Ended) -> None:
+        try:
+            self._take(ended)
+        except Exception as error:  # it is on no queue any more: it must not be forgotten
+            self._caught(error)
+            if self.hands.holds(ended.attempt) and all(
+                each.attempt is not ended.attempt for each in self.hands.unwritten
+            ):
+                self.hands.unwritten.append(replace(ended, finished=plain_end(ended.finished, type(error).__name__)))
 
     def _take(self, ended: Ended) -> None:
         attempt = ended.attempt
@@ -411,10 +491,19 @@ class Loop:
         self._release([attempt])
 
     def _decide(self, ended: Ended) -> Decided:
+        policy = self.job_types.policy(ended.attempt.job.job_type, self.settings)
+        try:
+            return self._decide_by(ended, policy)
+        except Exception as error:
+            self._caught(error)
+            plain = replace(ended, finished=plain_end(ended.finished, type(error).__name__))
+            return self._decide_by(plain, RetryPolicy())
+
+    def _decide_by(self, ended: Ended, policy: RetryPolicy) -> Decided:
         now = self.clock.monotonic()
         return decide_end(
             ended.finished,
-            self.job_types.policy(ended.attempt.job.job_type, self.settings),
+            policy,
             self.database_now + timedelta(seconds=now - self.now_read_at),
             ended_ago=timedelta(seconds=max(0.0, now - ended.at)),
             max_losses=self.settings.run.max_losses,
@@ -450,8 +539,10 @@ class Loop:
         """Jobs claimed ahead behind ones that turn out slow: other runners shall have them."""
         now = self.clock.monotonic()
         waits = any(attempt.started is None and now - attempt.claimed > UNBEGUN_S for attempt in self.hands.busy())
-        if waits or self.stopping is not None:
+        if waits or self._takes_nothing:
             self._release(self.workers.take_back())
+        if self.net.error is not None:  # perhaps what broke off was their way to the workers
+            self._release([attempt for attempt in self.hands.busy() if not attempt.on_its_way])
 
     def _release(self, attempts: list[Attempt]) -> None:
         now = self.clock.monotonic()
@@ -462,14 +553,18 @@ class Loop:
                 self.hands.unwritten.append(Ended(attempt, Finished(attempt.job, outcome), now))
                 self.intake.typical_s = None  # and claim no further ahead until the pace is known again
 
+    @property
+    def _takes_nothing(self) -> bool:
+        return self.stopping is not None or self.net.error is not None
+
     def _room(self, now: float) -> int:
-        if self.stopping is not None or now < self.next_claim or now >= self.deadline:
+        if self._takes_nothing or now < self.next_claim or now >= self.deadline:
             return 0
         return self.intake.room(self.hands)
 
     def _long_admission(self, now: float) -> Admission | None:
         """Which long jobs to look for now, if it is time to, and time enough to hand them over; else None."""
-        if self.stopping is not None or now < self.next_long_claim or self.deadline - now < self.handover_s:
+        if self._takes_nothing or now < self.next_long_claim or self.deadline - now < self.handover_s:
             return None
         return self.intake.long_admission()
 
@@ -489,6 +584,8 @@ class Loop:
             return self.stopping
         if self.hands.unwritten or handing_over or self.trouble.error is not None or now < self._lingers_until():
             return None
+        if self.net.error is not None:
+            return None if working else FAULT
         if self.intake.left() <= 0 and not working:
             return "the limit is reached"
         if len(busy) - len(working) + len(self.hands.adrift) >= self.workers.count:

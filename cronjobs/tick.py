@@ -19,7 +19,7 @@ from cronjobs.clock import Clock
 from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.definitions import fingerprint
-from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
+from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseBusy, DatabaseError, DatabaseUnreachable
 from cronjobs.identity import Identity
 from cronjobs.intake import Limits
 from cronjobs.jobtypes import JobTypes
@@ -30,6 +30,7 @@ from cronjobs.ownership import is_ours
 from cronjobs.patience import first_look, patiently
 from cronjobs.recovery import Recovery
 from cronjobs.runners import CLOCK_SLACK
+from cronjobs.safetynet import SafetyNet
 from cronjobs.settings import Settings
 from cronjobs.store import claims, meta, ticks
 from cronjobs.store.pruning import set_pruned_at
@@ -57,6 +58,7 @@ class Result:
     pruned: int = 0
     faults: int = 0  # of the user's code and configuration
     trouble: str | None = None  # of the database
+    fault: Exception | None = None  # of cronjobs itself
     stuck: bool = False
     signal: int | None = None
 
@@ -67,9 +69,11 @@ class Result:
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
-        """0 the tick did its work; 1 a job ended dead; 3 configuration; 4 database; 128+n signal."""
+        """0 the tick did its work; 1 a job died; 3 configuration; 4 database; 70 a fault of ours; 128+n signal."""
         if self.trouble is not None:
             return 4
+        if self.fault is not None:
+            return EX_SOFTWARE
         if self.signal is not None:
             return 128 + self.signal
         if self.faults:
@@ -97,6 +101,8 @@ class Tick:
     fire_schedules: bool = True  # else the definitions stay as they are, and no occurrence is settled
 
     def __post_init__(self) -> None:
+        self.net = SafetyNet(self.emit)
+        self.emit = self.net.emit
         self.result = Result()
         self.loop: Loop | None = None
         self.job_types: JobTypes | None = None
@@ -144,6 +150,7 @@ class Tick:
                 self._tell_left_behind()
             self._part(partial(self._prune, seen))
             self._part(self._record, retry_until=self.deadline)
+        result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
         return result
 
     @property
@@ -167,6 +174,10 @@ class Tick:
             self.database_gone = self.database_gone or gone
             self.result.trouble = str(error)
             self.emit(events.database_trouble(str(error)))
+        except CronjobsError:
+            raise
+        except Exception as error:  # nobody expected it: the other parts have their turn all the same
+            self.net.catch(error)
 
     def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
         self.tried_again = True

@@ -139,6 +139,11 @@ class Writer:
         self.claim_unsettled = True
         return self._claim(connection, room, admission)
 
+    def write_alone(self, last: Callable[[Connection], None]) -> None:
+        """Nothing but what *last* writes."""
+        with self._writing() as connection:
+            last(connection)
+
     def write_one(self, end: End) -> Turn:
         """Write one end for itself, without its texts if they are what the database refuses. Raises BadValue if not."""
         ended, decided = end

@@ -78,6 +78,7 @@ class Attempt:
     started: float | None = None
     lease_s: float = 0.0  # how long a lease lasts from ``leased_at`` on; 0: whoever holds it sees to that
     leased_at: float = 0.0
+    on_its_way: bool = False  # to a worker or a process of its own: its end will be heard of
     handed_over: bool = False  # a process of its own is to adopt it, and to outlive the tick
     succeeded: bool = False  # by a transaction of its own: no lease is held any more, its code may still run
     recorded: str | None = None  # the outcome already in its history row, while its thread still runs
@@ -326,6 +327,7 @@ class Workers:
             thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
+        attempt.on_its_way = True
         self._inbox.put(attempt)
 
     def take_back(self) -> list[Attempt]:

@@ -23,7 +23,7 @@ ORDER = [
     *("launcher", "raised", "worker", "child"),
     *("identity", "hands", "intake", "hardlimit", "watchdog", "guard"),
     *("crontab", "alarm", "pruning", "materialise", "sync", "fill"),
-    *("counts", "telling", "trouble", "turn", "handover", "loop", "leftovers", "long"),
+    *("counts", "telling", "trouble", "safetynet", "turn", "handover", "loop", "leftovers", "long"),
     *("runners", "recovery", "tick", "foreground"),
     *("health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),
     *("testing", "drill", "cli", "__main__"),

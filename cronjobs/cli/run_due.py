@@ -83,8 +83,8 @@ def run_due(
     then goes to them, and exit code 1 also means that one of them ended dead. What it prints of itself comes first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
-    3 configuration, 4 database, 128+n ended by a signal (142: the time limit; 137: the same, where a handler had
-    disarmed it or the tick was frozen).
+    3 configuration, 4 database, 70 a fault of cronjobs itself, 128+n ended by a signal (142: the time limit; 137: the
+    same, where a handler had disarmed it or the tick was frozen).
     """
     armed = guard.arm()
     verbose = verbose or bool(ctx.find_root().params.get("verbose"))

@@ -101,6 +101,7 @@ def drain(
         emit=events.append,
         before_writing=lambda _: None,
         limits=Limits(queue=queue, only=only, jobs=limit or MOST_JOBS),
+        catches=False,
     )
     ended = loop.run()
     with database.read() as lent:

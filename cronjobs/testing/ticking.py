@@ -80,6 +80,8 @@ def tick(
             here.loop.workers.dismiss()
         let_orphans_go()
         database.close()
+    if result.fault is not None:
+        raise result.fault
     if result.trouble is not None:
         raise DatabaseError(result.trouble)
     waiting = {event.facts["job_type"]: event.facts["waiting"] for event in events if event.name == "jobs.unresolved"}
