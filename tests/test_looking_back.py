@@ -137,6 +137,8 @@ Wednesday 2026-07-01
                        (job 1)
 02:31:02  failed       mail.send #1 of refresh-cache, 3.20 s on web1: 503 from
                        the mail provider
+02:31:02  dead         mail.send #1 of refresh-cache, and nobody has dealt with
+                       it
 13:54:07  succeeded    reports.nightly #2, 1m on web1
 13:58:07  skipped      refresh-cache (job 1): job 1 was still running
 """
@@ -163,15 +165,16 @@ def test_history_json_is_one_array_with_a_kind(cronjobs: Cronjobs, rows: Rows) -
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--schedule refresh-cache", ["gap", "coalesced", "failed", "skipped"]),
-        ("--type mail.send", ["coalesced", "failed", "skipped"]),
+        ("--schedule refresh-cache", ["gap", "coalesced", "failed", "death", "skipped"]),
+        ("--type mail.send", ["coalesced", "failed", "death", "skipped"]),
         ("--type reports.nightly", ["succeeded"]),
         ("--outcome failed", ["failed"]),
+        ("--outcome dead", ["death"]),
         ("--outcome skipped", ["skipped"]),
         ("--outcome missed", []),
         ("--limit 2", ["succeeded", "skipped"]),
         ("--since 3d --outcome succeeded", ["succeeded", "succeeded"]),
-        ("--since 2026-07-01T02:10", ["gap", "coalesced", "failed", "succeeded", "skipped"]),
+        ("--since 2026-07-01T02:10", ["gap", "coalesced", "failed", "death", "succeeded", "skipped"]),
         ("--since 2026-07-01T02:32", ["succeeded", "skipped"]),
     ],
 )

@@ -15,7 +15,7 @@ from lookingrows import NOW, Cronjobs, Rows, ago
 from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
 from postgres import OWNER
-from sqlalchemy import event, select
+from sqlalchemy import event, select, update
 from test_looking_back import fill, whole_table_read
 
 from cronjobs import tables
@@ -73,7 +73,7 @@ def audit(database: Database) -> list[Any]:
 # --- which jobs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["retry", "cancel", "release"])
+@pytest.mark.parametrize("verb", ["retry", "cancel", "release", "dismiss"])
 @pytest.mark.parametrize("choice", [[], ["1", "--type", "mail.send"], ["1", "--all"], ["--all", "--queue", "default"]])
 def test_jobs_are_meant_in_exactly_one_way(
     cronjobs: Cronjobs, rows: Rows, database: Database, verb: str, choice: list[str]
@@ -111,7 +111,9 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=" ".join)
-@pytest.mark.parametrize(("verb", "takes"), [("retry", operate.RETRY.takes), ("cancel", operate.CANCEL.takes)])
+@pytest.mark.parametrize(
+    ("verb", "takes"), [(verb.name, verb.takes) for verb in (operate.RETRY, operate.CANCEL, operate.DISMISS)]
+)
 def test_filters_choose_what_list_shows_of_the_states_that_the_verb_is_for(
     cronjobs: Cronjobs, rows: Rows, database: Database, filters: list[str], verb: str, takes: tuple[Status, ...]
 ) -> None:
@@ -372,3 +374,32 @@ def test_choosing_and_changing_read_no_big_table_from_end_to_end(
     queries = [(statement, given) for statement, given in sent if "INSERT" not in statement]
     bad = {statement: lines for statement, given in queries if (lines := whole_table_read(database, statement, given))}
     assert not bad
+
+
+def test_a_dismissed_job_stays_dead_and_counts_again_when_it_dies_again(
+    cronjobs: Cronjobs, rows: Rows, database: Database
+) -> None:
+    job_id = rows.job(status="dead", error_type="Timeout")
+    answer = cronjobs("jobs", "dismiss", str(job_id), "--why", "the customer is gone")
+    assert (answer.code, answer.out) == (0, f"job {job_id} is dismissed: it stays dead\n")
+    [entry] = audit(database)
+    assert (entry.action, entry.subject, entry.why) == ("dismiss", f"job {job_id}", "the customer is gone")
+    assert "dismissed" in cronjobs("jobs", "list").out
+    assert "and dismissed" in cronjobs("history").out
+    again = cronjobs("jobs", "dismiss", str(job_id))
+    assert (again.code, again.err) == (1, f"job {job_id} is dismissed already, nothing to do\n")
+    assert cronjobs("jobs", "dismiss", "--all", "--yes").err == "no such job to dismiss\n"
+    died_again = {"finished_at": NOW + timedelta(minutes=1), "dismissed_at": NOW}
+    with database.write() as connection:  # an older version retried it, and knew nothing of dismissals
+        connection.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values(died_again))
+    assert cronjobs("jobs", "dismiss", "--type", "mail.send", "--yes", "--json").json["changed"] == 1
+    assert cronjobs("jobs", "retry", str(job_id)).code == 0
+    assert cronjobs("jobs", "show", str(job_id), "--json").json["dismissed_at"] is None
+
+
+def test_only_what_is_dead_can_be_dismissed(cronjobs: Cronjobs, rows: Rows) -> None:
+    for status in ("queued", "running", "failed", "succeeded", "cancelled"):
+        job_id = rows.job(status=status)
+        answer = cronjobs("jobs", "dismiss", str(job_id))
+        assert (answer.code, answer.err) == (1, f"job {job_id} is {status}: nothing to dismiss\n")
+    assert cronjobs("jobs", "dismiss", "99").err == "job 99 is not there\n"

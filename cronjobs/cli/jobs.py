@@ -165,8 +165,16 @@ def _note(job: Mapping[str, Any], times: Times, settings: Settings) -> str:
             return "" if job["queue"] == "default" else f"queue {safe(job['queue'])}"
         case _:
             lost = f"lost {counted(job['losses'], 'time')}" if job["losses"] else ""
-            counts = ", ".join(part for part in (failed, lost) if part)
+            seen = "dismissed" if is_dismissed(job) else ""
+            counts = ", ".join(part for part in (seen, failed, lost) if part)
             return ": ".join(part for part in (counts, error) if part)
+
+
+def is_dismissed(job: Mapping[str, Any]) -> bool:
+    """Whether somebody has dealt with this death; one that was retried and died again is another."""
+    return (
+        job["dismissed_at"] is not None and job["status"] == Status.DEAD and job["dismissed_at"] >= job["finished_at"]
+    )
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

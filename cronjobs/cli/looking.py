@@ -56,7 +56,7 @@ _DID: Final = {
 
 
 class HistoryOutcome(StrEnum):
-    """How an attempt ended, or why an occurrence had no run of its own."""
+    """How an attempt ended, that a job died, or why an occurrence had no run of its own."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -65,6 +65,7 @@ class HistoryOutcome(StrEnum):
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
     SNOOZED = "snoozed"
+    DEAD = "dead"
     MISSED = "missed"
     SKIPPED = "skipped"
     COALESCED = "coalesced"
@@ -268,8 +269,10 @@ def _pause_text(pause: Mapping[str, Any], times: Times) -> str:
 
 def _next_lines(health: Health, times: Times) -> list[str]:
     active = [schedule for schedule in health.schedules if schedule.status == "active"]
-    coming = sorted((schedule.next_at, schedule) for schedule in active if schedule.next_at and not schedule.paused)
-    return first([f"{safe(schedule.name, 40)} {times.both(at)}" for at, schedule in coming], 5) or [
+    coming = sorted(
+        (schedule.next_at, schedule.name) for schedule in active if schedule.next_at and not schedule.paused
+    )
+    return first([f"{safe(name, 40)} {times.both(at)}" for at, name in coming], 5) or [
         "no schedule" if not active else "nothing: every schedule is paused or at its end"
     ]
 
@@ -292,9 +295,9 @@ def history(
 ) -> None:
     """Tell what happened, oldest first: "what happened last night?".
 
-    Attempts that ended; occurrences of schedules that had no run of their own (missed, skipped, coalesced), with the
-    reason; and, unless a type or an outcome is asked for, the times in which no tick reached the database. Errors in
-    full, tracebacks and outputs: "cronjobs jobs show ID".
+    Attempts that ended; jobs that died; occurrences of schedules that had no run of their own (missed, skipped,
+    coalesced), with the reason; and, unless a type or an outcome is asked for, the times in which no tick reached the
+    database. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
     """
     from cronjobs.store.sql import database_now
 
@@ -302,6 +305,7 @@ def history(
         times = Times(database_now(connection), settings.timezone)
         begin = since_instant(since, times.now, settings.timezone)
         entries = _attempts(connection, begin, limit + 1, schedule, job_type, outcome)
+        entries += _deaths(connection, begin, limit + 1, schedule, job_type, outcome)
         entries += _not_run(connection, begin, limit + 1, schedule, job_type, outcome)
         if job_type is None and outcome is None:
             entries += _gaps(connection, begin, settings, times.now)
@@ -317,7 +321,7 @@ def history(
 
 
 def _when(entry: Mapping[str, Any]) -> datetime:
-    at: datetime = entry["last_for"] if entry["kind"] == "occurrence" else entry["started_at"]
+    at: datetime = entry[{"occurrence": "last_for", "death": "finished_at"}.get(entry["kind"], "started_at")]
     return at
 
 
@@ -326,10 +330,21 @@ def _attempts(
 ) -> list[dict[str, Any]]:
     from cronjobs.store import looking
 
-    if outcome in looking.DID_NOT_RUN:
+    if outcome in (*looking.DID_NOT_RUN, "dead"):
         return []
     rows = looking.attempts_since(connection, begin, limit, schedule=schedule, job_type=job_type, outcome=outcome)
     return [{"kind": "attempt"} | columns_of(row) for row in rows]
+
+
+def _deaths(
+    connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
+) -> list[dict[str, Any]]:
+    from cronjobs.store import looking
+
+    if outcome not in (None, "dead"):
+        return []
+    rows = looking.deaths_since(connection, begin, limit, schedule=schedule, job_type=job_type)
+    return [{"kind": "death"} | columns_of(row) for row in rows]
 
 
 def _not_run(
@@ -398,6 +413,11 @@ def _told(entry: Mapping[str, Any], times: Times) -> tuple[str, str]:
             text = f"{safe(entry['job_type'], 60)} #{entry['job_id']}{of}, "
             text += f"{took(entry['started_at'], entry['finished_at'])} on {host_of(entry['runner'])}"
             return entry["outcome"], text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
+        case "death":
+            of = f" of {safe(entry['schedule'], 60)}" if entry["schedule"] else ""
+            text = f"{safe(entry['job_type'], 60)} #{entry['job_id']}{of}, "
+            text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
+            return "dead", text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
         case "occurrence":
             what = safe(entry["schedule"], 60)
             if entry["count"] > 1:

@@ -94,6 +94,9 @@ jobs.app.command(
     "cancel", epilog='For example: cronjobs jobs cancel 17 --why "sent by hand", jobs cancel --queue mail'
 )(operate.cancel)
 jobs.app.command("release", epilog="For example: cronjobs jobs release 17, jobs release --all")(operate.release)
+jobs.app.command("dismiss", epilog="For example: cronjobs jobs dismiss 17, jobs dismiss --type mail.send --since 24h")(
+    operate.dismiss
+)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(effects.app, name="effects")
 app.add_typer(schedules.app, name="schedules")

@@ -1,4 +1,4 @@
-"""``cronjobs jobs retry``, ``cancel`` and ``release``: what an operator does to jobs, named or chosen by filters."""
+"""``cronjobs jobs retry``, ``cancel``, ``release``, ``dismiss``: what an operator does to jobs, named or filtered."""
 
 from __future__ import annotations
 
@@ -101,7 +101,28 @@ def release(
     _operate(ctx, RELEASE, ids, filters, everything, yes, why, config, database_url, as_json)
 
 
-# --- the three verbs --------------------------------------------------------------------------------------------------
+@with_filters
+def dismiss(
+    ctx: typer.Context,
+    ids: IdsArgument = None,
+    filters: Filters = ALL,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    why: WhyOption = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take note of dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
+
+    Name them, or choose them as "jobs list" does; then it says how many and asks. It can still be put back by "jobs
+    retry"; should it die again, it counts again. Exit code 1: one of them is not dead, was dismissed before, or is not
+    there.
+    """
+    _operate(ctx, DISMISS, ids, filters, everything, yes, why, config, database_url, as_json)
+
+
+# --- the four verbs --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -173,6 +194,16 @@ def _cancel(operation: Operation, ids: Sequence[int]) -> None:
     _refuse(operation, CANCEL, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
 
 
+def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
+    from cronjobs.store import operating
+
+    with operation.database.write() as connection:
+        done = operating.dismiss(connection, ids, operation.act).done
+    operation.result.changed += len(done)
+    operation.tell(done, "is dismissed: it stays dead")
+    _refuse(operation, DISMISS, [job_id for job_id in ids if job_id not in done])
+
+
 def _release(operation: Operation, ids: Sequence[int]) -> None:
     from cronjobs.store import operating
     from cronjobs.store.sql import database_now
@@ -211,10 +242,13 @@ def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
     with operation.database.read() as connection:
         found = operating.statuses(connection, ids)
         stripped = operating.stripped(connection, ids) if verb is RETRY else set()
+        dismissed = operating.dismissed(connection, ids) if verb is DISMISS else set()
     for job_id in ids:
         status = found.get(job_id)
         if job_id in stripped:
             operation.result.refused[job_id] = f"is {status} and pruned but for its key: what it was to do is gone"
+        elif job_id in dismissed:
+            operation.result.refused[job_id] = "is dismissed already, nothing to do"
         elif status in verb.takes:
             operation.result.again.append(job_id)
         elif status is None:
@@ -256,6 +290,7 @@ def _why_kept(holding: Held, operation: Operation, times: Times) -> str:
 RETRY: Final = Verb("retry", "retried", (Status.DEAD, Status.CANCELLED, Status.FAILED), _retry)
 CANCEL: Final = Verb("cancel", "cancelled", (Status.QUEUED, Status.FAILED, Status.RUNNING), _cancel)
 RELEASE: Final = Verb("release", "released", (Status.RUNNING,), _release)
+DISMISS: Final = Verb("dismiss", "dismissed", (Status.DEAD,), _dismiss)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -323,6 +358,8 @@ def _choose(operation: Operation, verb: Verb, filters: Filters, yes: bool) -> ar
         for row in looking.choose(connection, wanted, verb.takes):
             if verb is RELEASE and not operation.is_gone(row.locked_by or ""):
                 left += 1
+                continue
+            if verb is DISMISS and row.dismissed_at is not None and row.dismissed_at >= row.finished_at:
                 continue
             chosen.append(row.id)
             kinds[row.job_type, row.status] += 1

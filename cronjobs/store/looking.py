@@ -214,11 +214,11 @@ def _alive_since(since: datetime | None) -> list[ColumnElement[bool]]:
 
 
 def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
-    """Every job in one of *statuses* (the filter's own aside), as one snapshot: id, job_type, status, locked_by.
+    """Every job in one of *statuses* (the filter's own aside), as one snapshot: id, type, status, who holds it, ends.
 
     Streamed: a hundred thousand rows are never in memory at once.
     """
-    columns = (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by)
+    columns = (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by, jobs.c.finished_at, jobs.c.dismissed_at)
     return _stream(connection, _of_statuses(wanted, statuses, *columns))
 
 
@@ -321,6 +321,21 @@ def attempts_since(
     for column, value in ((jobs.c.schedule, schedule), (jobs.c.job_type, job_type), (job_runs.c.outcome, outcome)):
         if value is not None:
             query = query.where(column == value)
+    return connection.execute(query).all()
+
+
+def deaths_since(
+    connection: Connection, since: datetime, limit: int, *, schedule: str | None = None, job_type: str | None = None
+) -> Sequence[Row[Any]]:
+    """The newest *limit* jobs that died since and are dead, newest first."""
+    dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
+    columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
+    query = (
+        select(jobs.c.id.label("job_id"), *columns, jobs.c.last_error.label("error"), dismissed.label("dismissed"))
+        .where(*_in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type, schedule=schedule)))
+        .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
+        .limit(limit)
+    )
     return connection.execute(query).all()
 
 

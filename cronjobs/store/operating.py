@@ -1,4 +1,4 @@
-"""What operators do to jobs: put them back, call them off, free those whose runner is gone; a short batch at a time.
+"""What operators do to jobs: put back, call off, dismiss, free those whose runner is gone; a short batch at a time.
 
 Nobody waits for a row that someone else holds locked: it is passed over, and the caller comes back for it.
 """
@@ -26,6 +26,7 @@ define(
     # Each status that a verb is for is a literal: the plan shall see it.
     can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped}",
     can_cancel="j.{waiting}",
+    can_dismiss="j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)",
     runs="j.status = 'running'",
 )
 
@@ -51,7 +52,7 @@ class Act:
     @property
     def words(self) -> str:
         """ "cancelled by ada: wrong customer"."""
-        done = {"cancel": "cancelled", "retry": "retried", "release": "released"}[self.action]
+        done = {"cancel": "cancelled", "retry": "retried", "release": "released", "dismiss": "dismissed"}[self.action]
         return f"{done} by {self.actor}" + (f": {self.why}" if self.why else "")
 
 
@@ -70,7 +71,7 @@ def retry(connection: Connection, ids: Collection[int], act: Act) -> Changed:
     Their history stays, and so does ``attempts``: the fence only rises.
     """
     again = """status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
-      cancel_requested_at = NULL"""
+      cancel_requested_at = NULL, dismissed_at = NULL"""
     done = _change(connection, ids, "{can_retry}", again)
     record_act(connection, act, done)
     return Changed(done)
@@ -86,6 +87,19 @@ def cancel(connection: Connection, ids: Collection[int], act: Act) -> Changed:
     # One row for each: the end of the attempt is written with who asked and why.
     record_act(connection, act, asked, each=True)
     return Changed(done, asked)
+
+
+def dismiss(connection: Connection, ids: Collection[int], act: Act) -> Changed:
+    """Note that somebody has dealt with dead jobs: they stay dead, and are no trouble any more."""
+    done = _change(connection, ids, "{can_dismiss}", "dismissed_at = {now}")
+    record_act(connection, act, done)
+    return Changed(done)
+
+
+def dismissed(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Those that are dead and dismissed."""
+    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status = 'dead' AND NOT ({can_dismiss})"
+    return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
 
 
 def _change(
