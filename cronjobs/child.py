@@ -24,7 +24,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.context import StopSignal
 from cronjobs.database import Database, parse_url
 from cronjobs.jobs import registered
-from cronjobs.model import Failed, Interrupted, Outcome, RetryPolicy
+from cronjobs.model import Interrupted, Outcome, Released, RetryPolicy
 from cronjobs.text import one_line
 from cronjobs.wire import Request, read_reason, write_outcome
 from cronjobs.worker import MISMATCH_DELAY, Attempt, Surroundings, call_handler, refusal
@@ -55,8 +55,7 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     if registration is None:
         why = f": {faults[0].where} {faults[0].what}" if faults else ""
         said = f"no handler is registered for {request.job.job_type} in a process of its own{why}"
-        trace = faults[0].traceback if faults else None
-        return Failed(one_line(said, 1000), "HandlerMissing", trace, at_least=MISMATCH_DELAY)
+        return Released(one_line(said, 1000), after=MISMATCH_DELAY)
     database = Database(parse_url(request.database, request.schema), connections=1)
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, request.ends_at - now))

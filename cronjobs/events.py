@@ -41,6 +41,19 @@ def job_released(job: Job) -> Event:
     return Event("job.released", _of(job, ""), told=False)
 
 
+def job_not_begun(job: Job, error: str) -> Event:
+    """Given back without a charge: what failed was none of its doing."""
+    return Event("job.not_begun", _of(job, "", error=error), ERROR)
+
+
+def worker_not_started(error: str, workers: int) -> Event:
+    """The host has no room for one more thread."""
+    rest = f"the jobs go on with {workers}" if workers else "nothing can run in this tick"
+    return Event(
+        "worker.not_started", {"workers": workers, "error": f"no thread could be started: {error}; {rest}"}, ERROR
+    )
+
+
 def job_started(job: Job, worker: str) -> Event:
     return Event("job.started", _of(job, worker), told=False)
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from sqlalchemy import Connection
 
@@ -41,6 +41,7 @@ from cronjobs.model import (
     Job,
     Lost,
     Outcome,
+    Released,
     Status,
     Succeeded,
     Transition,
@@ -287,8 +288,11 @@ class Heartbeat:
         self._in_trouble = False
         self._thread = threading.Thread(target=self._beat, name="cronjobs-heartbeat", daemon=True)
 
-    def __enter__(self) -> Heartbeat:
+    def start(self) -> None:
+        """Begin to renew. Raises RuntimeError where no thread can be started."""
         self._thread.start()
+
+    def __enter__(self) -> Heartbeat:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -389,9 +393,14 @@ class Foreground:
         self._emit(events.job_claimed(self._job))
         with self._signals():
             stop = self._attempt.stop
-            with Heartbeat(
+            heartbeat = Heartbeat(
                 self._database, lease_of(self._job), self._settings.run.lease, stop, self._clock, self._streams
-            ) as self._heartbeat:
+            )
+            try:
+                heartbeat.start()
+            except RuntimeError as error:
+                self._give_back(f"no thread could be started: {error}")
+            with heartbeat as self._heartbeat:
                 finished = self._finished()
             ended_at = self._clock.monotonic()
             if self._heartbeat.lost:
@@ -404,6 +413,14 @@ class Foreground:
             return Done(self._job, Lost(), None, self._signal)
         self._emit(events.job_ended(decided.finished, decided.transition, self._job_type.retry))
         return Done(self._job, decided.finished.outcome, decided, self._signal)
+
+    def _give_back(self, why: str) -> NoReturn:
+        """Nothing has begun: the job waits as before, or is cancelled if it was made for this run. Raises CannotRun."""
+        self._record(Finished(self._job, self._unbegun(why)), self._clock.monotonic())
+        raise CannotRun(f"job {self._job.id} was not begun: {why}")
+
+    def _unbegun(self, why: str) -> Outcome:
+        return CancelledByRequest(f"{why}; begun by hand, so it is not run again") if self._by_hand else Released(why)
 
     def _finished(self) -> Finished:
         settings, clock = self._settings, self._clock
@@ -425,6 +442,8 @@ class Foreground:
             self._signal is not None and isinstance(outcome, Failed | Interrupted)
         ):
             outcome = Interrupted(f"interrupted by hand ({self._why()})")
+        if isinstance(outcome, Released):
+            outcome = self._unbegun(outcome.error or "it could not be begun")
         if self._by_hand and isinstance(outcome, Interrupted):
             outcome = CancelledByRequest(f"{outcome.error}; begun by hand, so it is not run again")
         return replace(finished, outcome=outcome)

@@ -106,7 +106,10 @@ class Handovers:
         attempt.handed_over = attempt.on_its_way = True
         # A thread of its own: to start an interpreter and hear of it takes most of a second, and the loop has leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            self._answer(attempt, f"no thread could be started: {error}")
 
     def _hand_over(self, attempt: Attempt, until: float) -> None:
         try:
@@ -121,6 +124,9 @@ class Handovers:
             answer = f"no process could be started: {error.strerror}"
         except Exception as error:  # without an answer the tick would wait for it to its end
             answer = f"no process could be started: {type(error).__name__}: {error}"
+        self._answer(attempt, answer)
+
+    def _answer(self, attempt: Attempt, answer: str) -> None:
         self._ended.put(Ended(attempt, Finished(attempt.job, Released()), self._clock.monotonic(), answer))
 
 

@@ -61,6 +61,8 @@ UNSEEN_S: Final = 0.02  # until the next claim, where another runner was judging
 HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
 LONGEST_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
 
+NOT_BEGUN: Final = Released()
+
 
 @dataclass
 class Loop:
@@ -378,7 +380,17 @@ class Loop:
         elif long and refusal(attempt) is None:
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
-            self.workers.hand(attempt)
+            self._hand(attempt)
+
+    def _hand(self, attempt: Attempt) -> None:
+        before = self.workers.fault
+        handed = self.workers.hand(attempt)
+        if self.workers.fault is not None and before is None:
+            self.intake.workers = self.workers.count
+            self.emit(events.worker_not_started(self.workers.fault, self.workers.count))
+        if not handed:  # and nothing more is claimed: no slot is left
+            self.net.error = self.net.error or RuntimeError(self.workers.fault)
+            self._release([attempt])
 
     def begin_adopted(self, attempt: Attempt, sent: float) -> None:
         """Run an attempt whose lease this process has adopted, by a statement sent at the monotonic instant *sent*."""
@@ -386,7 +398,7 @@ class Loop:
         self.counts.claimed = self.intake.claimed = self.counts.claimed + 1
         self.next_renewal = sent + self._heartbeat_s()
         self._move_watchdog()
-        self.workers.hand(attempt)
+        self._hand(attempt)
 
     def _after_renewal(self, renewal: Renewal, sent: float) -> None:
         self.hands.renewed(renewal.renewed, sent)
@@ -462,7 +474,7 @@ class Loop:
         if not self.hands.holds(attempt) and not attempt.succeeded:
             return  # its lease is lost: whatever it did, nothing of it is recorded
         if isinstance(ended.finished.outcome, Released):
-            self._release([attempt])
+            self._release([attempt], ended.finished.outcome)
             return
         self.nothing_due, self.next_claim = False, 0.0  # it may have enqueued more
         self.intake.note(ended.finished.duration)
@@ -544,12 +556,14 @@ class Loop:
         if self.net.error is not None:  # perhaps what broke off was their way to the workers
             self._release([attempt for attempt in self.hands.busy() if not attempt.on_its_way])
 
-    def _release(self, attempts: list[Attempt]) -> None:
+    def _release(self, attempts: list[Attempt], why: Released = NOT_BEGUN) -> None:
         now = self.clock.monotonic()
+        if why.error is not None:  # the next one would hardly fare better at once
+            self.next_claim = max(self.next_claim, now + POLL_S)
         taken = {id(ended.attempt) for ended in self.hands.unwritten}
         for attempt in attempts:
             if self.hands.holds(attempt) and id(attempt) not in taken:
-                outcome = unbegun(attempt) or Released()
+                outcome = unbegun(attempt) or why
                 self.hands.unwritten.append(Ended(attempt, Finished(attempt.job, outcome), now))
                 self.intake.typical_s = None  # and claim no further ahead until the pace is known again
 

@@ -215,7 +215,13 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Claimed, never begun: it goes back untouched and leaves no history row."""
+    """Claimed, never begun: it goes back untouched and leaves no history row.
+
+    ``error``: what kept it from beginning, which is none of the job's doing; it is tried again *after* a while.
+    """
+
+    error: str | None = None
+    after: timedelta = timedelta(minutes=1)
 
 
 Outcome = Succeeded | Failed | TimedOut | Lost | Interrupted | CancelledByRequest | Snoozed | Released

@@ -80,8 +80,10 @@ def decide(
             return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
         case CancelledByRequest():
             return Transition(Status.CANCELLED, failures, losses, interruptions=0)
-        case Released():
+        case Released(error=None):
             return Transition(Status.QUEUED, failures, losses, job.interruptions)
+        case Released(after=after):
+            return Transition(Status.QUEUED, failures, losses, job.interruptions, run_at=now + after, delay=after)
         case Snoozed(until=until):
             wait = max(until - now, SOONEST_RETRY)
             return Transition(Status.QUEUED, failures, losses, interruptions=0, run_at=now + wait, delay=wait)

@@ -42,6 +42,7 @@ from cronjobs.model import (
     Job,
     Lost,
     Outcome,
+    Released,
     Succeeded,
     TimedOut,
     duration_text,
@@ -85,6 +86,13 @@ class Command:
             case "shutdown":
                 return self.shutdown_grace or self.grace
         return self.grace
+
+
+class NoRoom(Exception):
+    """The host had no process, descriptor or disk left: nothing of the command has begun, and nothing is its fault."""
+
+
+NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
 class StopSignal(Protocol):
@@ -132,7 +140,9 @@ def run_command(
     What a command leaves running when it ends is ended too, and named in the output; that does not make it fail.
 
     A command that could not be started is a failed attempt, retried: a file may be missing only while a deploy replaces
-    it. *lease* says until when the lease is ours, on the monotonic clock: should this process be frozen then, the
+    it. Where the host had no room for a process it is given back instead, and nothing is charged.
+
+    *lease* says until when the lease is ours, on the monotonic clock: should this process be frozen then, the
     command is killed without it (None: nobody minds). *on_output* is handed what is printed, as it comes, for a person
     who watches; what it raises ends the command.
     """
@@ -140,8 +150,13 @@ def run_command(
         return _stopped(command, stop.reason, _Ending()), None
     try:
         end = _attend(command, stop, clock, lease, on_output)
-    except (OSError, ValueError) as error:  # no process, no temporary file; a character that no argument can hold
+    except NoRoom as error:
+        return Released(_sentence(f"no process could be started for the command: {error}")), None
+    except (OSError, ValueError) as error:  # a character that no argument can hold
         return Failed(_sentence(f"the command could not be started: {error}"), "StartError"), None
+    if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
+        why = os.strerror(end.ending.failure[1])
+        return Released(_sentence(f"no process could be started for the command: {why}")), None
     return _outcome(command, end.ending, end.reason, _last_line(end.output.text())), end.output.text()
 
 
@@ -162,9 +177,13 @@ def run_handler(
     What the handler returned or raised comes back as it is, and a result counts also when it came after the SIGTERM:
     unlike an exit 0 it cannot be mistaken. So that it is one, the SIGTERM is for the handler's process alone: one whose
     ``subprocess.run`` we ended might know nothing of it, and return as if all were done. A process that ends without a
-    word crashed: a failure, named by its signal.
+    word crashed: a failure, named by its signal. One that could not be started at all is given back, nothing charged.
     """
-    with tempfile.TemporaryFile() as answer:
+    try:
+        opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
+    except OSError as error:
+        return Released(_sentence(f"no process could be started for it: {error}")), None
+    with opened as answer:
         command = Command(
             # -P: not the working folder first, where a file of the user's may be named like a module of the library.
             # -u: what it printed is in the file before whatever kills it.
@@ -184,8 +203,13 @@ def run_handler(
             return _stopped(command, stop.reason, _Ending()), None
         try:
             end = _attend(command, stop, clock, lease, on_output, lambda reason: write_reason(answer.fileno(), reason))
+        except NoRoom as error:
+            return Released(_sentence(f"no process could be started for it: {error}")), None
         except OSError as error:
-            return Failed(_sentence(f"no process could be started for it: {error}"), "StartError"), None
+            return Failed(_sentence(f"its process could not be watched: {error}"), "StartError"), None
+        if end.ending.failure is not None:
+            why = os.strerror(end.ending.failure[1])
+            return Released(_sentence(f"no interpreter could be started for it: {why}")), None
         said = read_outcome(answer.fileno())
     output = end.output.text()
     if isinstance(said, TimedOut):
@@ -221,7 +245,11 @@ def _attend(
 ) -> _End:
     """Start *command* and stay until nothing of it is left; *tell* is called with a reason before the SIGTERM."""
     leased_s = lease() - clock.monotonic() if lease is not None else None
-    with _Child(command, leased_s) as child:
+    try:
+        started = _Child(command, leased_s)
+    except (OSError, MemoryError) as error:  # no process, no descriptor, no temporary file
+        raise NoRoom(str(error) or type(error).__name__) from error
+    with started as child:
         reason = _watch(child, command, stop, clock, lease, on_output, tell)
         output = child.output()
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:

@@ -26,7 +26,8 @@ class Teller:
     def ended(self, attempt: Attempt, decided: Decided) -> None:
         self.counts.count(decided, attempt.recorded)
         if isinstance(decided.finished.outcome, Released):
-            self.emit(events.job_released(attempt.job))
+            error = decided.finished.outcome.error
+            self.emit(events.job_released(attempt.job) if error is None else events.job_not_begun(attempt.job, error))
         else:
             policy = self.job_types.policy(attempt.job.job_type, self.settings)
             self.emit(events.job_ended(decided.finished, decided.transition, policy))

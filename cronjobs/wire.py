@@ -21,6 +21,7 @@ from cronjobs.model import (
     Job,
     Lost,
     Outcome,
+    Released,
     Snoozed,
     Succeeded,
     TimedOut,
@@ -29,7 +30,8 @@ from cronjobs.settings import RunSettings, Settings
 
 REASON_ROOM: Final = 64  # bytes before the outcome; the longest reason is "lease lost"
 _OUTCOMES: Final = {
-    kind.__name__: kind for kind in (Succeeded, Failed, TimedOut, Lost, Interrupted, CancelledByRequest, Snoozed)
+    kind.__name__: kind
+    for kind in (Succeeded, Failed, TimedOut, Lost, Interrupted, CancelledByRequest, Snoozed, Released)
 }
 
 
@@ -133,7 +135,7 @@ def read_outcome(descriptor: int) -> Outcome | None:
 
 def _span(name: str, value: Any) -> Any:
     match name, value:
-        case (("retry_after" | "at_least"), {"seconds": float(seconds)}):
+        case (("retry_after" | "at_least" | "after"), {"seconds": float(seconds)}):
             return timedelta(seconds=seconds)
         case "until", str():
             return datetime.fromisoformat(value)

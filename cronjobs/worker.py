@@ -81,6 +81,7 @@ class Attempt:
     on_its_way: bool = False  # to a worker or a process of its own: its end will be heard of
     handed_over: bool = False  # a process of its own is to adopt it, and to outlive the tick
     succeeded: bool = False  # by a transaction of its own: no lease is held any more, its code may still run
+    begun: bool = False  # its own code may have run: from here on a failure is its own
     recorded: str | None = None  # the outcome already in its history row, while its thread still runs
     recorded_at: float = 0.0
 
@@ -194,6 +195,7 @@ def _run_apart(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Ou
         grace=_shutdown_grace(around),
         worker=attempt.worker,
     )
+    attempt.begun = True
     return run_handler(
         request,
         attempt.stop,
@@ -280,6 +282,7 @@ def _run_command(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[
         shutdown_grace=_shutdown_grace(around),
         max_memory=declared.max_memory,
     )
+    attempt.begun = True
     return run_command(command, attempt.stop, clock=clock, lease=lease_of_process(attempt), on_output=around.on_output)
 
 
@@ -311,24 +314,39 @@ def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:
 
 
 class Workers:
-    """A fixed number of daemon threads. ``hand`` gives them an attempt, ``ended`` is where ends come back."""
+    """Daemon threads, up to ``count``. ``hand`` gives them an attempt, ``ended`` is where ends come back.
+
+    ``fault``: why there are fewer than were asked for; ``count`` is then how many there are.
+    """
 
     def __init__(self, count: int, around: Surroundings, clock: Clock) -> None:
         self.count = count
+        self.fault: str | None = None
         self.ended: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         self._inbox: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._around = around
         self._clock = clock
         self._threads: list[threading.Thread] = []
 
-    def hand(self, attempt: Attempt) -> None:
+    def hand(self, attempt: Attempt) -> bool:
+        """Give *attempt* to a worker; False: there is none, and none can be started."""
         if len(self._threads) < self.count:
-            name = str(len(self._threads) + 1)
-            thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._start_one()
+        if not self._threads:
+            return False
         attempt.on_its_way = True
         self._inbox.put(attempt)
+        return True
+
+    def _start_one(self) -> None:
+        name = str(len(self._threads) + 1)
+        thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:  # a limit on processes, or on memory: those that run go on
+            self.count, self.fault = len(self._threads), one_line(str(error), 200)
+        else:
+            self._threads.append(thread)
 
     def take_back(self) -> list[Attempt]:
         """The attempts that no worker has begun; they are given back untouched."""
@@ -364,6 +382,12 @@ class Workers:
             try:
                 finished = run_attempt(attempt, self._around, self._clock)
             except BaseException as error:  # ours, not the user's; the slot must not be lost for it
-                finished = Finished(attempt.job, outcome_of(error, attempt, self._clock), worker=name)
+                finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the next handler's, and of whatever that starts
             self.ended.put(Ended(attempt, finished, self._clock.monotonic()))
+
+    def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
+        """What an exception of ours means for *attempt*: nothing, if its code had not begun."""
+        if attempt.begun:
+            return outcome_of(error, attempt, self._clock)
+        return Released(one_line(f"it could not be begun: {type(error).__name__}: {error}", ERROR_LIMIT // 4))

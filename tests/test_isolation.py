@@ -346,13 +346,18 @@ def _(ctx): say("ran", ctx)
     ],
     ids=["does not import", "has no such handler"],
 )
-def test_code_that_a_deploy_takes_away_between_claim_and_start_costs_a_try_and_time(
+def test_code_that_a_deploy_takes_away_between_claim_and_start_costs_time_and_no_try(
     sqlite_project: Project, second: str, said: str
 ) -> None:
-    run = run_each(sqlite_project, MID_DEPLOY.format(second=second), "deploy.job")["deploy.job"]
-    assert (run["status"], run["error_type"]) == ("failed", "HandlerMissing")
-    assert said in run["error"]
-    assert run["waits_s"] >= 299  # as for a payload of another shape: the new code is complete by then
+    project = sqlite_project.configure("run: {workers: 4}\n", MID_DEPLOY.format(second=second))
+    job_id = project.add("deploy.job", max_attempts=1)
+    before = project.value("SELECT run_at FROM cronjobs_jobs")
+    assert project.tick(within_s=60).process.returncode == 0
+    job = project.job(job_id)
+    assert (job["status"], job["attempts"], job["failures"], job["losses"]) == ("queued", 1, 0, 0)
+    assert said in job["last_error"]
+    # As for a payload of another shape: the new code is complete by then.
+    assert project.value("SELECT run_at FROM cronjobs_jobs") - before >= 299 * 1_000_000
     assert sqlite_project.effects() == []
 
 

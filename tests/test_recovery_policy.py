@@ -11,26 +11,21 @@ from typing import Any
 
 import pytest
 from hosts import Host
-from sqlalchemy import select, update
+from lost import MINUTE, as_an_older_version, claim_as_a_tick, forget, paying, row
+from sqlalchemy import update
 from test_tick import put
 
 from cronjobs import jobs, jobtypes
 from cronjobs.attempt_policy import AttemptPolicy, policy_of, read_policy
 from cronjobs.database import Database
 from cronjobs.ends import running_row
-from cronjobs.hands import Hands
-from cronjobs.intake import Intake, Limits
 from cronjobs.limits import Limit
-from cronjobs.model import Job, RetryPolicy, TimedOut, duration
+from cronjobs.model import RetryPolicy, TimedOut, duration
 from cronjobs.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
-from cronjobs.store import claims, leases, operating
+from cronjobs.store import leases, operating
 from cronjobs.store.limits import running_by_key
 from cronjobs.tables import jobs as jobs_table
 from cronjobs.testing import FakeClock
-
-MINUTE = timedelta(minutes=1)
-GONE = "web9:another-boot:4026530000:77:1234:abcdef"  # a runner of which nobody here can say whether it lives
-TRIES = RetryPolicy(max_attempts=3, base="90s", factor=1, jitter=0)
 
 
 @pytest.fixture
@@ -40,66 +35,13 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def ran() -> Iterator[list[str]]:
-    """Handlers for the test, and what they did."""
-    seen: list[str] = []
-    before = dict(jobs._registered)
-
-    @jobs.job("pay.once", on_lost="dead")
-    def once() -> None:
-        seen.append("pay.once")
-
-    @jobs.job("pay.tries", retry=TRIES)
-    def tries() -> None:
-        seen.append("pay.tries")
-
-    @jobs.job("pay.single", retry=RetryPolicy(max_attempts=1))
-    def single() -> None:
-        seen.append("pay.single")
-
-    yield seen
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    with paying() as seen:
+        yield seen
 
 
 @pytest.fixture
 def host(database: Database, tmp_path: Path, ran: list[str]) -> Host:
     return Host(database, tmp_path)
-
-
-def forget(*names: str) -> None:
-    """As a module whose import fails, or a host that has none of them."""
-    for name in names or list(jobs._registered):
-        del jobs._registered[name]
-
-
-def claim_as_a_tick(host: Host) -> list[Job]:
-    """What a tick claims that is then never heard of again."""
-    types = jobtypes.load(host.settings)
-    admission = Intake(host.settings, types, Limits(), 4, runner=MINUTE).admission(MINUTE, Hands())
-    with host.database.write() as connection:
-        return claims.claim(connection, limit=10, locked_by=GONE, lease=MINUTE, admission=admission).jobs
-
-
-def as_an_older_version(host: Host, job_id: int) -> None:
-    """Claim *job_id* as code does that knows no policy."""
-    now = host.database.clock.now()
-    with host.database.write() as connection:
-        connection.execute(
-            update(jobs_table)
-            .where(jobs_table.c.id == job_id)
-            .values(
-                status="running",
-                attempts=jobs_table.c.attempts + 1,
-                locked_by=GONE,
-                locked_until=now + MINUTE,
-                started_at=now,
-            )
-        )
-
-
-def row(host: Host, job_id: int) -> Any:
-    with host.database.read() as connection:
-        return connection.execute(select(jobs_table).where(jobs_table.c.id == job_id)).one()
 
 
 # --- who recovers does not know the type ------------------------------------------------------------------------------

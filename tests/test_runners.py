@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from commands import LINUX_ONLY, until
 from hosts import Host
+from lost import claim_as_a_tick, paying, row
 from test_operate import cli
-from test_recovery_policy import claim_as_a_tick, ran, row  # noqa: F401
 from test_tick import put
 from ticking import Project
 
@@ -48,7 +48,13 @@ def process() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
 
 
 @pytest.fixture
-def host(database: Database, tmp_path: Path, ran: list[str]) -> Host:  # noqa: F811
+def ran() -> Iterator[list[str]]:
+    with paying() as seen:
+        yield seen
+
+
+@pytest.fixture
+def host(database: Database, tmp_path: Path, ran: list[str]) -> Host:
     return Host(database, tmp_path, Identity.here().host)
 
 

@@ -168,13 +168,15 @@ class OneHere(Workers):
     def __init__(self, around: Surroundings, clock: Clock, raised: list[BaseException]) -> None:
         assert isinstance(around.database, LentDatabase)
         self.count = 1
+        self.fault: str | None = None
         self._ends = _Ends(self._attempt)
         self.ended = self._ends
         self._around, self._clock, self._raised = around, clock, raised
         self._database: LentDatabase = around.database
 
-    def hand(self, attempt: Attempt) -> None:
+    def hand(self, attempt: Attempt) -> bool:
         self._ends.waiting.append(attempt)
+        return True
 
     def take_back(self) -> list[Attempt]:
         unbegun = list(self._ends.waiting)
