@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.settings import ScheduleSettings, Settings
+from cronjobs.tables import BadJson
 
 _SPANS: Final = (
     "every",
@@ -42,12 +43,14 @@ def definition(schedule: ScheduleSettings) -> dict[str, Any]:
     return {key: value for key, value in (plain | spans).items() if value is not None}
 
 
-def schedule_from_definition(name: str, stored: dict[str, Any]) -> ScheduleSettings:
+def schedule_from_definition(name: str, stored: dict[str, Any] | BadJson) -> ScheduleSettings:
     """The schedule that ``definition`` made *stored* of.
 
     Another version may have written it: keys that are not known, and values that this version cannot hold, are left
-    out, which leaves the default.
+    out, which leaves the default. Raises ValueError for what is no JSON object.
     """
+    if not isinstance(stored, dict):
+        raise ValueError(stored.reason if isinstance(stored, BadJson) else "it is not a JSON object")
     known: dict[str, Any] = {key: stored[key] for key in _PLAIN if key in stored and _FITS.get(key, _text)(stored[key])}
     spans: dict[str, Any] = {
         key: timedelta(seconds=stored[f"{key}_s"]) for key in _SPANS if _is_span(stored.get(f"{key}_s"))

@@ -15,7 +15,8 @@ from cronjobs.clock import sleep
 from cronjobs.errors import QueueFull, UsageError
 from cronjobs.model import Status, duration, duration_text
 from cronjobs.payloads import check_meta, check_payload, text_fault
-from cronjobs.store.enqueue import NewJob, json_text, row_of
+from cronjobs.store.enqueue import NewJob, row_of
+from cronjobs.store.sql import json_text
 from cronjobs.tables import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT, from_microseconds
 from cronjobs.writing import OnConflict, Patience, Put, Writing
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -155,6 +156,12 @@ def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
     return Event(
         "schedules.applied", {"fingerprint": fingerprint} | {what: names for what, names in changes.items() if names}
     )
+
+
+def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
+    why = "the file is not in force as a whole yet: others hold these just now, or time was up; the next tick goes on"
+    some = [*list(left)[:5], *(["…"] if len(left) > 5 else [])]
+    return Event("sync.unfinished", {"fingerprint": fingerprint, "left": some, "error": why}, WARNING)
 
 
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:

@@ -8,7 +8,7 @@ the schedule.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -17,10 +17,11 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import events
+from cronjobs.chunks import CHUNK, PAUSES_S, InParts, chunks, refusal
 from cronjobs.clock import sleep
 from cronjobs.database import Database
 from cronjobs.definitions import schedule_from_definition
-from cronjobs.errors import BadValue, CronjobsError, DatabaseBusy, DatabaseError, DatabaseUnreachable, TransientTrouble
+from cronjobs.errors import BadValue, CronjobsError
 from cronjobs.policy import ON_TIME_WITHIN, Busy, CatchUpPlan, Placed, Range, ledger_reason, overlap
 from cronjobs.pressure import Cap, admit
 from cronjobs.settings import ScheduleSettings
@@ -34,11 +35,6 @@ from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
 FUTURE_WATERMARK: Final = timedelta(minutes=5)
 MICROSECOND: Final = timedelta(microseconds=1)
 CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as may (max_waiting)")
-PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # for an enqueuer who has the lock of a capped queue
-CHUNK: Final = 500  # schedules in one transaction, at most
-CHUNK_JOBS: Final = 2_000  # jobs that one transaction makes, unless a single schedule makes more
-CHUNK_BYTES: Final = 8_000_000  # of payloads in them, likewise
-LOCKS_IN_A_ROW: Final = 2  # met by schedules alone in their transactions: then it is the table that is locked
 
 
 @dataclass
@@ -90,7 +86,6 @@ def materialise(
     emit: Callable[[events.Event], None],
     *,
     but: Collection[str] = (),
-    everything: bool = False,
     within: timedelta = REMEMBERED,
     before_writing: Callable[[Connection], None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
@@ -98,20 +93,16 @@ def materialise(
     """Settle every occurrence that is due, the longest due first: of each schedule its ledger rows, its jobs and its
     new watermark in one transaction, and many schedules in each.
 
-    *but* names schedules to leave alone (their entry in the file is broken). *everything* takes also those whose
-    wake-up hint has not come, as a sync wants before definitions change. When *go_on* says no, the rest is left
+    *but* names schedules to leave alone (their entry in the file is broken). When *go_on* says no, the rest is left
     to the next call. What the database refuses of one schedule is told as an event and costs the others nothing.
     *within*: how far back it counts which job types the ticks knew, as overlap asks for it.
     """
-    done = Materialised()
-    settling = Settling(database, emit, done, before_writing, go_on, within)
+    settling = Settling(database, emit, before_writing, go_on, within)
+    done = settling.done
     last: StoredSchedule | None = None
     while True:
         with database.read() as connection:
-            if everything:
-                stored = [found for found in store.all_schedules(connection) if found.status == "active"]
-            else:
-                stored = store.due_schedules(connection, but, after=last, limit=CHUNK)
+            stored = store.due_schedules(connection, but, after=last, limit=CHUNK)
         if not stored:
             break
         last, now = stored[-1], stored[0].read_at
@@ -123,91 +114,55 @@ def materialise(
         for found in planned:
             if found.event is not None:
                 emit(found.event)
-        for chunk in chunks([found for found in planned if not found.unreadable]):
-            settling.settle(chunk, now)
-        if everything:
-            break
+        settling.settle([found for found in planned if not found.unreadable], now)
     settling.settle_held()
     if done.left:
         emit(events.schedules_left())
-    if settling.trouble is not None:
-        raise settling.trouble
+    if settling.in_parts.trouble is not None:
+        raise settling.in_parts.trouble
     return done
 
 
-def chunks(planned: Sequence[Due]) -> Iterator[list[Due]]:
-    """Whole schedules, as many as one transaction takes."""
-    chunk: list[Due] = []
-    made = size = 0
-    for due in planned:
-        jobs = sum(len(piece.plan.run) for piece in due.pieces)
-        payloads = sum(len(piece.plan.run) * _size(piece.schedule) for piece in due.pieces)
-        if chunk and (len(chunk) >= CHUNK or made + jobs > CHUNK_JOBS or size + payloads > CHUNK_BYTES):
-            yield chunk
-            chunk, made, size = [], 0, 0
-        chunk.append(due)
-        made, size = made + jobs, size + payloads
-    if chunk:
-        yield chunk
+def weight(due: Due) -> tuple[int, int]:
+    """How many jobs *due* makes at most, and how many bytes their payloads have, about."""
+    jobs = [(len(piece.plan.run), len(repr(piece.schedule.payload))) for piece in due.pieces]
+    return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
 
-def _size(schedule: ScheduleSettings) -> int:
-    return len(repr(schedule.payload)) if schedule.payload else 0
-
-
-@dataclass
 class Settling:
-    """Writes chunk after chunk, and finds out who is to blame when one is refused.
+    """Writes chunk after chunk; ``held`` are those whose queues enqueuers held, with the now of their plan."""
 
-    ``trouble`` that passes is kept to the end, so that it costs the others nothing; whoever repeats the whole finds
-    only what is left.
-    """
+    def __init__(
+        self,
+        database: Database,
+        emit: Callable[[events.Event], None],
+        before_writing: Callable[[Connection], None],
+        go_on: Callable[[], bool],
+        within: timedelta = REMEMBERED,
+    ) -> None:
+        self.database, self.emit, self.before_writing, self.go_on = database, emit, before_writing, go_on
+        self.within = within
+        self.done = Materialised()
+        self.in_parts = InParts(is_sqlite=database.is_sqlite)
+        self.held: list[tuple[Due, datetime]] = []
 
-    database: Database
-    emit: Callable[[events.Event], None]
-    done: Materialised
-    before_writing: Callable[[Connection], None]
-    go_on: Callable[[], bool]
-    within: timedelta = REMEMBERED
-    trouble: DatabaseError | None = None
-    held: list[tuple[Due, datetime]] = field(default_factory=list)  # with the now of their plan
-    locks: int = 0
+    def settle(self, planned: Sequence[Due], now: datetime) -> None:
+        for chunk in chunks(planned, weight):
+            self.in_parts.write(chunk, lambda part: self._write(part, now), self._refused)
 
-    def settle(self, chunk: Sequence[Due], now: datetime) -> None:
-        """Settle *chunk* in one transaction; if that is refused, in parts, down to the schedule that is to blame."""
+    def _write(self, part: Sequence[Due], now: datetime) -> None:
         if not self.go_on():
             self.done.left = True
             return
-        try:
-            with self.database.write() as connection:
-                self.before_writing(connection)
-                written = write(connection, chunk, now, self.within)
-        except (BadValue, TransientTrouble) as error:
-            if isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and self.database.is_sqlite):
-                raise
-            if len(chunk) == 1:
-                self._refused(chunk[0], error)
-            else:
-                for part in _parts(chunk, error):
-                    self.settle(part, now)
-            return
-        self.locks = 0
+        with self.database.write() as connection:
+            self.before_writing(connection)
+            written = write(connection, part, now, self.within)
         self.done.busy += written.busy
         self.held += [(due, now) for due in written.held]
-        for name, row in written.rows:
-            self.done.count(row.outcome, row.count)
-            more = {"reason": row.reason, "job_id": row.job_id}
-            self.emit(events.occurrence_recorded(name, row.outcome, row.count, row.last_for, **more))
+        tell(written, self.emit, self.done)
 
-    def _refused(self, due: Due, error: DatabaseError) -> None:
-        """Of *due* alone: a value of its own, else something that passes."""
-        if isinstance(error, BadValue):
-            self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {error}"))
-            return
-        self.trouble = error
-        self.locks += isinstance(error, DatabaseBusy)
-        if self.locks >= LOCKS_IN_A_ROW:
-            raise error
+    def _refused(self, due: Due, error: BadValue) -> None:
+        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {refusal(error)}"))
 
     def settle_held(self) -> None:
         """Come back for the schedules whose queues enqueuers held: mostly for a moment, and nobody waits for longer."""
@@ -217,21 +172,16 @@ class Settling:
             sleep(pause)
             again, self.held = self.held, []
             for now in sorted({now for _, now in again}):
-                for chunk in chunks([due for due, then in again if then == now]):
-                    self.settle(chunk, now)
+                self.settle([due for due, then in again if then == now], now)
         self.done.busy += [due.stored.name for due, _ in self.held]
 
 
-def _parts(chunk: Sequence[Due], error: DatabaseError) -> list[Sequence[Due]]:
-    """How a chunk that was refused is tried again: by halves, which finds one bad schedule among many in a few tries.
-
-    Where it met a lock, its first and its last come first, alone: each try takes as long as a lock is waited for, and
-    if it is the table that is locked no other would fare better.
-    """
-    half = len(chunk) // 2
-    if isinstance(error, DatabaseBusy) and len(chunk) > 3:
-        return [chunk[:1], chunk[-1:], chunk[1:half], chunk[half:-1]]
-    return [chunk[:half], chunk[half:]]
+def tell(written: Written, emit: Callable[[events.Event], None], done: Materialised) -> None:
+    for name, row in written.rows:
+        done.count(row.outcome, row.count)
+        emit(
+            events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
+        )
 
 
 # --- one schedule: decide ---------------------------------------------------------------------------------------------

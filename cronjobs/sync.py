@@ -1,25 +1,33 @@
-"""Bring the file's schedules and caps of queues into the database: plan it as data, apply it in one transaction."""
+"""Bring the file's schedules and caps of queues into the database: plan it as data, apply it in chunks.
+
+A chunk is some whole schedules. Of each one transaction settles what was due under the definition that ends, and puts
+the new one in its place, so that no occurrence is lost or done twice wherever a sync is cut off. The file counts as
+applied with the last chunk; until then whoever carries it goes on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from cronjobs import events
+from cronjobs.chunks import PAUSES_S, InParts, chunks, refusal
+from cronjobs.clock import sleep
 from cronjobs.database import Database
 from cronjobs.definitions import definition, fingerprint
-from cronjobs.materialise import materialise
+from cronjobs.errors import BadValue
+from cronjobs.materialise import Due, Materialised, Written, plan_for, tell, weight, write
 from cronjobs.pressure import Cap
 from cronjobs.settings import ScheduleSettings, Settings
-from cronjobs.store import queues
+from cronjobs.store import queues, ticks
 from cronjobs.store import schedules as store
-from cronjobs.store.schedules import StoredSchedule
+from cronjobs.store.schedules import Definition, StoredSchedule
 from cronjobs.store.sql import database_now
-from cronjobs.store.ticks import record
+from cronjobs.store.ticks import Act, Overview
 
 TIMING: Final = ("cron", "every_s", "timezone")  # what moves occurrences; other edits leave the watermark alone
 
@@ -68,7 +76,8 @@ def plan(stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings
             add.append(name)
         elif there.definition != written:
             change.append(name)
-            if any(there.definition.get(key) != written.get(key) for key in TIMING):
+            before = there.definition if isinstance(there.definition, dict) else {}  # else nobody can read it
+            if any(before.get(key) != written.get(key) for key in TIMING):
                 retimed.add(name)
     remove = tuple(name for name in active if name not in wanted and name not in disabled)
     refused = None
@@ -89,12 +98,59 @@ def with_caps(todo: Plan, in_force: Mapping[str, Cap], settings: Settings) -> Pl
     return replace(todo, cap=cap, uncap=tuple(name for name in in_force if name not in kept))
 
 
+# --- whether to apply -------------------------------------------------------------------------------------------------
+
+LEAST_SILENCE: Final = timedelta(minutes=5)
+
+
+def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
+    """Whether a tick of *host* applies its file.
+
+    It does if nobody has, or if this host's last tick carried another file: a deploy, or a roll-back; else hosts in the
+    middle of a deploy would take turns. A host that never ticked before, as a container of a new name, cannot know: its
+    file is applied when no tick has carried the one in force for a while. A sync that was cut off is ended by who began
+    it, by who carries the same file, and else by anybody, after the same while.
+    """
+    mark = fingerprint(settings)
+    if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):
+        return True
+    silence = max(LEAST_SILENCE, 2 * settings.run.every)
+    begun = ticks.unfinished_sync(connection) if seen.sync_unfinished else None
+    if begun is not None:
+        return begun.subject == mark or begun.host == host or seen.now - begun.at > silence
+    if seen.last_fingerprint is not None:
+        return False
+    in_force = ticks.file_in_force(connection)
+    return in_force not in (None, mark) and not ticks.carried_since(connection, str(in_force), seen.now - silence)
+
+
+# --- applying ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Synced:
-    """``applied`` False: someone else was at it, or the plan was refused; all is as it was."""
+    """``applied`` False: the plan was refused, or of ``left`` (schedules, queues) something is still to be done."""
 
     applied: bool
     plan: Plan
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What becomes of one schedule: *was* is its row if it is in force now, under whatever name; *due* its settling.
+
+    ``wanted`` None: it is retired.
+    """
+
+    name: str
+    wanted: ScheduleSettings | None
+    was: StoredSchedule | None
+    due: Due | None
+
+    @property
+    def settles(self) -> bool:
+        return self.due is not None and not self.due.unreadable
 
 
 def sync(
@@ -106,82 +162,218 @@ def sync(
     actor: str,
     allow_removals: bool = False,
     before_writing: Callable[[Connection], None] = lambda _: None,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
-    """Apply the file's schedules and caps; first the old definitions are materialised up to now, so nothing is lost."""
+    """Apply the file's schedules and caps. What was due under a definition that ends is settled first, with it.
+
+    When *go_on* says no, the rest is left to the next sync of this file, and so is what others hold just now.
+    """
+    applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
+    first = Plan()
+    for pause in (*PAUSES_S, None):
+        with database.read() as connection:
+            now = database_now(connection)
+            stored = store.all_schedules(connection)
+            caps = queues.caps_in_force(connection)
+            applying.last_sync = ticks.last_sync(connection)
+            begun = ticks.unfinished_sync(connection)
+            in_force = ticks.file_in_force(connection)
+        todo = with_caps(plan(stored, settings.schedules, settings.disabled_schedules), caps, settings)
+        if applying.rounds == 0:
+            # Removals that were allowed once are allowed until the file is applied.
+            if begun is not None and begun.subject == applying.mark and (begun.detail or {}).get("removals"):
+                allow_removals = True
+            if todo.refused and not allow_removals:
+                return Synced(False, todo)
+            first = todo
+        elif todo.empty and begun is None and in_force == applying.mark:
+            applying.applied, applying.left = True, {}  # another tick has applied the same file meanwhile
+            break
+        if applying.apply(todo, stored, now, removals=allow_removals) or applying.stopped:
+            break
+        if pause is None or not go_on() or applying.refused.issuperset(applying.left):
+            break
+        sleep(pause)
+    if applying.applied and not first.empty:
+        emit(events.schedules_applied(applying.mark, _detail(first)))
+    elif applying.left:
+        emit(events.sync_unfinished(applying.mark, applying.left))
+        if applying.in_parts.trouble is not None:
+            raise applying.in_parts.trouble
+    return Synced(applying.applied, replace(first, refused=None), tuple(applying.left))
+
+
+class Applying:
+    """One file on its way into the database. ``left``: names of what was not done in the last round.
+
+    ``stopped``: time is up, or another sync is at it. ``refused`` are those that the database does not take.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        emit: Callable[[events.Event], None],
+        host: str,
+        actor: str,
+        before_writing: Callable[[Connection], None],
+        go_on: Callable[[], bool],
+    ) -> None:
+        self.database, self.settings, self.emit, self.host, self.actor = database, settings, emit, host, actor
+        self.before_writing, self.go_on = before_writing, go_on
+        self.mark = fingerprint(settings)
+        self.in_parts = InParts(is_sqlite=database.is_sqlite)
+        self.last_sync = 0  # the newest entry in the trail that we know: ours, once we have begun
+        self.begun = False
+        self.rounds = 0
+        self.applied = self.stopped = False
+        self.left: dict[str, None] = {}
+        self.refused: set[str] = set()
+
+    def apply(self, todo: Plan, stored: Sequence[StoredSchedule], now: datetime, *, removals: bool) -> bool:
+        """Do *todo*, which was planned at *now*; whether that was all of it."""
+        self.todo, self.now, self.removals = todo, now, removals
+        self.rounds += 1
+        edits = [edit for edit in _edits(todo, stored, self.settings, now) if edit.name not in self.refused]
+        self.left = dict.fromkeys(
+            [
+                *(edit.name for edit in edits),
+                *self.refused,
+                *map(_queue, [*(cap.queue for cap in todo.cap), *todo.uncap]),
+            ]
+        )
+        self.done = Materialised()
+        for chunk in list(chunks(edits, lambda edit: weight(edit.due) if edit.due else (0, 0))) or [[]]:
+            if self.stopped:
+                break
+            self.in_parts.write(chunk, self._write, self._refuse)
+        return self.applied
+
+    def _refuse(self, edit: Edit, error: BadValue) -> None:
+        self.refused.add(edit.name)
+        self.emit(events.schedule_broken(edit.name, f"the database refuses it: {refusal(error)}"))
+
+    def _write(self, chunk: Sequence[Edit]) -> None:
+        if self.stopped or not self.go_on():
+            self.stopped = True
+            return
+        with self.database.write() as connection:
+            self.before_writing(connection)
+            if not store.lock_definitions(connection) or not self._is_ours(connection):
+                return
+            done, written = self._settle(connection, chunk)
+            capped = queues.put_caps(connection, self.todo.cap, self.todo.uncap)
+            acts = [*self._cap_acts(capped), *self._define(connection, done)]
+            over = {*(edit.name for edit in done), *map(_queue, capped)}
+            left = [name for name in self.left if name not in over]
+            if not left:
+                acts.append(Act("sync", self.mark, self.actor, _detail(self.todo)))
+            ticks.record_all(connection, acts, host=self.host, at=self.now)
+            begun = None
+            if left and not self.begun:
+                begun = ticks.begin_sync(
+                    connection, self.mark, actor=self.actor, host=self.host, at=self.now, removals=self.removals
+                )
+        # Only now, as the transaction is committed.
+        if begun is not None:
+            self.begun, self.last_sync = True, begun
+        self.left, self.applied = dict.fromkeys(left), not left
+        self.todo = replace(
+            self.todo,
+            cap=tuple(cap for cap in self.todo.cap if cap.queue not in capped),
+            uncap=tuple(name for name in self.todo.uncap if name not in capped),
+        )
+        tell(written, self.emit, self.done)
+        for edit in done:
+            if edit.settles and edit.due is not None and edit.due.event is not None:
+                self.emit(edit.due.event)
+
+    def _is_ours(self, connection: Connection) -> bool:
+        """Whether nobody else has applied a file, or begun to, since this was planned."""
+        if ticks.last_sync(connection) == self.last_sync:
+            return True
+        # The same file, before we began: what is left to do is planned anew.
+        begun = ticks.unfinished_sync(connection)
+        newest = begun.subject if begun is not None else ticks.file_in_force(connection)
+        self.stopped = self.begun or newest != self.mark
+        return False
+
+    def _settle(self, connection: Connection, chunk: Sequence[Edit]) -> tuple[list[Edit], Written]:
+        """Settle what was due under the definitions that end; return the edits that may be made now.
+
+        The others wait: a tick is at their rows or has been since they were read, or an enqueuer holds their queue.
+        """
+        there = store.lock_as_read(connection, [edit.was for edit in chunk if edit.was is not None])
+        new = [edit.name for edit in chunk if edit.was is None]
+        taken = store.active_names(connection, new) if new else set()
+        free = [edit for edit in chunk if (edit.was.id in there if edit.was else edit.name not in taken)]
+        due = [edit.due for edit in free if edit.due is not None and edit.settles]
+        written = write(connection, due, self.now) if due else Written((), (), ())
+        waiting = {found.stored.id for found in written.held}
+        waiting |= {found.stored.id for found in due if found.stored.name in written.busy}
+        return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written
+
+    def _define(self, connection: Connection, edits: Sequence[Edit]) -> list[Act]:
+        renamed = {edit.was.name: edit.name for edit in edits if edit.was is not None and edit.was.name != edit.name}
+        changed = {*self.todo.add, *self.todo.change}
+        define = [_definition(edit, self.mark, self.now) for edit in edits if edit.wanted and edit.name in changed]
+        retire = [edit.name for edit in edits if edit.wanted is None]
+        store.rename(connection, renamed)
+        store.put_definitions(connection, define)
+        store.retire(connection, retire)
+        return [
+            *(Act("rename", new, self.actor, {"from": old}) for old, new in renamed.items()),
+            *(Act("define", each.name, "file", each.definition) for each in define),
+            *(Act("retire", name, self.actor) for name in retire),
+        ]
+
+    def _cap_acts(self, capped: Collection[str]) -> list[Act]:
+        return [
+            *(
+                Act("cap", cap.queue, self.actor, {"max_waiting": cap.max_waiting, "on_full": cap.on_full})
+                for cap in self.todo.cap
+                if cap.queue in capped
+            ),
+            *(Act("uncap", name, self.actor) for name in self.todo.uncap if name in capped),
+        ]
+
+
+def _edits(todo: Plan, stored: Sequence[StoredSchedule], settings: Settings, now: datetime) -> list[Edit]:
+    rows = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
+    was = {new: old for old, new in todo.rename}
+    edits = []
+    for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
+        row = rows.get(was.get(name, name))
+        due = None if row is None else plan_for(row, now)
+        edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, due))
+    return edits
+
+
+def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
     from cronjobs.occurrences import next_after, timing
 
-    materialise(database, emit, everything=True, before_writing=before_writing)
-    mark = fingerprint(settings)
-    with database.write() as connection:
-        before_writing(connection)
-        if not store.lock_definitions(connection):
-            return Synced(False, Plan())
-        now = database_now(connection)
-        stored = {schedule.name: schedule for schedule in store.all_schedules(connection)}
-        todo = plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
-        todo = with_caps(todo, queues.caps_in_force(connection), settings)
-        if todo.refused and not allow_removals:
-            return Synced(False, todo)
-        was = {new: old for old, new in todo.rename}
-        if any(_behind(stored[was.get(name, name)], now) for name in (*todo.retimed, *todo.remove)):
-            return Synced(False, todo)  # another tick is settling its occurrences: next time
-        if not queues.put_caps(connection, todo.cap, todo.uncap):
-            return Synced(False, todo)  # somebody enqueues there: next time
-        for cap in todo.cap:
-            limits = {"max_waiting": cap.max_waiting, "on_full": cap.on_full}
-            record(connection, action="cap", subject=cap.queue, actor=actor, host=host, detail=limits, at=now)
-        for name in todo.uncap:
-            record(connection, action="uncap", subject=name, actor=actor, host=host, at=now)
-        for old, new in todo.rename:
-            store.rename(connection, old, new)
-            stored[new] = stored.pop(old)
-            record(connection, action="rename", subject=new, actor=actor, host=host, detail={"from": old}, at=now)
-        for name in (*todo.add, *todo.change):
-            schedule = settings.schedules[name]
-            when = timing(schedule.cron, schedule.every, schedule.timezone)
-            # A new schedule, or one that comes back, never fires for the past.
-            seen_until = now if name in todo.add else None
-            next_at = next_after(when, now if seen_until else stored[name].seen_until)
-            _define(connection, schedule, mark, seen_until, next_at, now, host)
-        if todo.remove:
-            store.retire(connection, todo.remove)
-            for name in todo.remove:
-                record(connection, action="retire", subject=name, actor=actor, host=host, at=now)
-        detail = {
-            "add": list(todo.add),
-            "change": list(todo.change),
-            "remove": list(todo.remove),
-            "rename": [f"{old} → {new}" for old, new in todo.rename],
-        }
-        if changed := [*map(str, todo.cap), *(f"{name}: no cap" for name in todo.uncap)]:
-            detail["queues"] = changed
-        record(connection, action="sync", subject=mark, actor=actor, host=host, detail=detail, at=now)
-    if not todo.empty:
-        emit(events.schedules_applied(mark, detail))
-    return Synced(True, todo)
+    assert edit.wanted is not None
+    # A new schedule, or one that comes back, never fires for the past. Where nobody can read what was in force, the
+    # definition that mends it settles from the old watermark on: nothing is lost.
+    seen_until = now if edit.was is None else edit.was.seen_until
+    if edit.due is not None and edit.settles:
+        seen_until = edit.due.seen_until
+    when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
+    return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))
 
 
-def _behind(stored: StoredSchedule, now: datetime) -> bool:
-    """Whether occurrences of the definition in force are still unsettled."""
-    return stored.next_at is not None and stored.next_at <= now
+def _queue(name: str) -> str:
+    """A queue among the names of what is left to do."""
+    return f"queue {name}"
 
 
-def _define(
-    connection: Connection,
-    schedule: ScheduleSettings,
-    mark: str,
-    seen_until: datetime | None,
-    next_at: datetime | None,
-    now: datetime,
-    host: str,
-) -> None:
-    written: dict[str, Any] = definition(schedule)
-    store.put_definition(
-        connection,
-        name=schedule.name,
-        definition=written,
-        fingerprint=mark,
-        seen_until=seen_until,
-        next_at=next_at,
-    )
-    record(connection, action="define", subject=schedule.name, actor="file", host=host, detail=written, at=now)
+def _detail(todo: Plan) -> dict[str, Any]:
+    detail = {
+        "add": list(todo.add),
+        "change": list(todo.change),
+        "remove": list(todo.remove),
+        "rename": [f"{old} → {new}" for old, new in todo.rename],
+    }
+    if changed := [*map(str, todo.cap), *(f"{name}: no cap" for name in todo.uncap)]:
+        detail["queues"] = changed
+    return detail

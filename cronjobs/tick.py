@@ -36,7 +36,7 @@ from cronjobs.store import claims, meta, ticks
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.store.queues import any_cap
 from cronjobs.store.ticks import Overview
-from cronjobs.sync import sync
+from cronjobs.sync import applies, sync
 from cronjobs.version import __version__
 from cronjobs.watchdog import Watchdog
 from cronjobs.worker import Surroundings, Workers
@@ -110,6 +110,7 @@ class Tick:
         self.stop_requested: str | None = None
         self.started_at: datetime | None = None
         self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
+        self.applies = False  # whether this tick puts its file in force
         self.database_gone = False
         self.tried_again = False  # so that what the parts before the work made is not known for certain
         self.to_recover = False
@@ -201,6 +202,7 @@ class Tick:
                 lease=self.settings.run.lease + CLOCK_SLACK,
             )
             self.to_recover = self.recovery.look(connection, seen)
+            self.applies = self.fire_schedules and applies(connection, seen, self.settings, host=self.identity.host)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
         self.fingerprint = seen.last_fingerprint
@@ -223,10 +225,9 @@ class Tick:
         self.result.faults += self.recovery.left_alone
 
     def _sync(self, seen: Overview) -> None:
-        """Apply the file if nobody has, or if this host's last tick carried another: a deploy, or a roll-back."""
+        """Apply the file where ``applies`` says so."""
         mark = fingerprint(self.settings)
-        carried_another = seen.last_fingerprint is not None and seen.last_fingerprint != mark
-        if seen.fingerprint_known and not carried_another:
+        if not self.applies:
             self.fingerprint = mark
             return
         if not self._go_on():
@@ -243,6 +244,7 @@ class Tick:
             host=self.identity.host,
             actor="tick",
             before_writing=self._begin_row,
+            go_on=self._time_to_settle,
         )
         if done.plan.refused:
             self.result.faults += 1

@@ -61,14 +61,9 @@ def fill(database: Database) -> None:
             leases.finish(connection, [Finish(lease=lease, status=status, result=result, **facts, **told)])
         # The fifth was lost with its runner: its lease ran out long ago.
         connection.exec_driver_sql("UPDATE cronjobs_jobs SET locked_until = 1600000000123456 WHERE status = 'running'")
-        schedules.put_definition(
-            connection,
-            name="nightly",
-            definition={"cron": "0 2 * * *", "job": "t.work", "timezone": "UTC"},
-            fingerprint="f1",
-            seen_until=now,
-            next_at=now + timedelta(hours=3, microseconds=7),
-        )
+        nightly = {"cron": "0 2 * * *", "job": "t.work", "timezone": "UTC"}
+        next_at = now + timedelta(hours=3, microseconds=7)
+        schedules.put_definitions(connection, [schedules.Definition("nightly", nightly, "f1", now, next_at)])
         [schedule] = schedules.all_schedules(connection)
         day = timedelta(days=1)
         rows = [

@@ -146,7 +146,7 @@ def test_a_fingerprint_changes_with_a_cap_and_without_caps_is_what_it_was(yard: 
     assert fingerprint(plain) == "ebbf3e9b552c8320"
 
 
-def test_sync_waits_for_no_enqueuer_and_applies_nothing_by_halves(
+def test_sync_waits_for_no_enqueuer_and_applies_all_but_that_queue(
     postgres_migrated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from databases import opened
@@ -156,10 +156,13 @@ def test_sync_waits_for_no_enqueuer_and_applies_nothing_by_halves(
         yard.sync(carrying(yard, Cap("mail", 9, "error")))
         enqueue(user, "t.say", queue="mail")
         later = carrying(yard, Cap("mail", 8, "error"), schedules={"s": minutely()})
-        assert not yard.sync(later).applied
+        done = yard.sync(later)
+        assert (done.applied, done.left) == (False, ("queue mail",))
         assert in_force(yard) == {"mail": Cap("mail", 9, "error")}
+        assert yard.definition().status == "active"
         user.rollback()
         assert yard.sync(later).applied
+        assert in_force(yard) == {"mail": Cap("mail", 8, "error")}
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------

@@ -115,9 +115,7 @@ def test_ids_go_on_above_those_that_were_ever_given(move: Move) -> None:
     move.copy()
     with move.new.write() as connection:
         assert enqueue(connection, "t.work").id == max(pruned) + 1
-        schedules.put_definition(
-            connection, name="b", definition={}, fingerprint="", seen_until=database_now(connection), next_at=None
-        )
+        schedules.put_definitions(connection, [schedules.Definition("b", {}, "", database_now(connection), None)])
         assert [found.id for found in schedules.all_schedules(connection)] == [2, 1]
 
 

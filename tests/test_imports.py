@@ -22,7 +22,7 @@ ORDER = [
     *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),
     *("identity", "hands", "intake", "hardlimit", "watchdog", "guard"),
-    *("crontab", "alarm", "pruning", "materialise", "sync", "fill"),
+    *("crontab", "alarm", "pruning", "chunks", "materialise", "sync", "fill"),
     *("counts", "telling", "trouble", "safetynet", "turn", "handover", "loop", "leftovers", "long"),
     *("runners", "recovery", "tick", "foreground"),
     *("health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 from databases import opened
-from sqlalchemy import Engine, event, text, update
-from yard import MINUTE, START, Yard, at, minutely
+from sqlalchemy import text, update
+from ticking import Project
+from yard import MINUTE, START, Yard, at, broken, minutely, names, statements
 
+from cronjobs import chunks
 from cronjobs import materialise as core
 from cronjobs.database import Database
 from cronjobs.enqueueing import enqueue
@@ -37,10 +38,6 @@ def yard(database: Database, clock: FakeClock, tmp_path: Path) -> Yard:
     return Yard(database, clock, tmp_path)
 
 
-def names(count: int) -> list[str]:
-    return [f"s{number:03}" for number in range(count)]
-
-
 def many(yard: Yard, count: int, **fields: Any) -> None:
     yard.sync(yard.file(*(minutely(name=name, **fields) for name in names(count))))
 
@@ -51,24 +48,6 @@ def define(yard: Yard, name: str, **fields: Any) -> None:
         [row] = [row for row in store.all_schedules(connection) if row.name == name]
         changed = row.definition | fields
         connection.execute(update(schedules).where(schedules.c.name == name).values(definition=changed))
-
-
-def broken(yard: Yard) -> list[str]:
-    return [event.facts["schedule"] for event in yard.events if event.name == "schedule.broken"]
-
-
-@contextmanager
-def statements(database: Database) -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        seen.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
 
 
 def test_the_number_of_statements_does_not_grow_with_the_number_of_schedules(yard: Yard) -> None:
@@ -114,8 +93,8 @@ def test_chunks_are_whole_schedules_and_bounded_by_jobs_and_bytes(monkeypatch: p
         ("CHUNK_BYTES", 1100, [3, 3]),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(core, name, most)
-            assert [len(chunk) for chunk in core.chunks(due)] == sizes, name
+            patch.setattr(chunks, name, most)
+            assert [len(chunk) for chunk in chunks.chunks(due, core.weight)] == sizes, name
 
 
 # --- one bad schedule -------------------------------------------------------------------------------------------------
@@ -195,10 +174,29 @@ def test_an_occurrence_that_the_ledger_has_meanwhile_is_refused_and_its_job_with
     yard.tick()
     monkeypatch.setattr(store, "lock_schedules", lambda _connection, marks: {id_ for id_, _ in marks})
     monkeypatch.setattr(store, "ledger_above", lambda *_: {})
-    settling = core.Settling(yard.database, yard.events.append, core.Materialised(), lambda _: None, lambda: True)
+    settling = core.Settling(yard.database, yard.events.append, lambda _: None, lambda: True)
     settling.settle([due for due in planned if due is not None], yard.clock.now())
     assert broken(yard) == names(3)
     assert [len(yard.jobs(name)) for name in names(3)] == [1, 1, 1]
+
+
+def test_the_refusal_that_is_told_does_not_show_the_row(yard: Yard) -> None:
+    many(yard, 1, payload={"token": "canary"})
+    define(yard, "s000", priority=12)
+    yard.clock.advance(MINUTE)
+    yard.tick()
+    [told] = [event.facts["error"] for event in yard.events if event.name == "schedule.broken"]
+    assert "cronjobs_jobs_priority_ck" in told
+    assert "canary" not in told
+
+
+def test_jobs_run_while_the_definition_of_their_schedule_cannot_be_read(sqlite_project: Project) -> None:
+    project = sqlite_project.configure("schedules:\n  a: {cron: '0 3 1 1 *', job: t.quick}\n")
+    assert project.tick().wait() == 0
+    project.sql("UPDATE cronjobs_schedules SET definition = '{not json'")
+    ids = [project.add("t.quick", schedule="a"), project.add("t.quick")]
+    assert project.tick().wait() == 0
+    assert project.times_ran() == dict.fromkeys(ids, 1)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -254,7 +252,7 @@ def test_a_held_queue_costs_a_moment_whatever_number_of_schedules_are_for_it(
     enqueue(user, "t.say", queue="mail")
     yard.clock.advance(MINUTE)
     assert sorted(yard.tick().busy) == names(30)
-    assert tuple(pauses) == core.PAUSES_S
+    assert tuple(pauses) == chunks.PAUSES_S
     assert [len(yard.jobs(name)) for name in ("sms", "other", "s000")] == [1, 1, 0]
     user.rollback()
     assert yard.tick().counts == {"enqueued": 30}

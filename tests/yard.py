@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Engine, event, select, update
 
 from cronjobs import events
 from cronjobs.database import Database
@@ -74,3 +76,25 @@ def minutely(**fields: Any) -> ScheduleSettings:
 
 def at(minute: int, hour: int = 8) -> datetime:
     return datetime(2026, 3, 2, hour, minute, tzinfo=UTC)
+
+
+def names(count: int) -> list[str]:
+    return [f"s{number:03}" for number in range(count)]
+
+
+def broken(yard: Yard) -> list[str]:
+    return [event.facts["schedule"] for event in yard.events if event.name == "schedule.broken"]
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)

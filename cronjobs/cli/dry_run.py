@@ -27,8 +27,7 @@ from cronjobs.settings import Settings
 from cronjobs.store import claims, outlook, schedules, ticks
 from cronjobs.store.jobtypes import runnable_types
 from cronjobs.store.overlap import unfinished_jobs
-from cronjobs.store.ticks import Overview
-from cronjobs.sync import Plan, plan
+from cronjobs.sync import Plan, applies, plan
 from cronjobs.text import one_line
 
 LINES: Final = 50  # of jobs, and of schedules
@@ -69,11 +68,14 @@ def _look(connection: Connection, settings: Settings, known: JobTypes, queue: st
     pauses = schedules.pauses_in_force(connection)
     stored = schedules.all_schedules(connection)
     fires = os.environ.get("CRONJOBS_SCHEDULES", "").lower() != "off"
-    todo = _sync_plan(settings, seen, stored) if fires else None
-    # A sync settles every active schedule first; without one only those whose hint has come are looked at.
-    chosen = [schedule for schedule in stored if schedule.status == "active"]
-    if todo is None:
-        chosen = schedules.due_schedules(connection, settings.disabled_schedules) if fires else []
+    todo = None
+    if fires and applies(connection, seen, settings, host=here.host):
+        todo = plan(stored, settings.schedules, settings.disabled_schedules)
+    # A sync settles what it changes first, whether it is due by its hint or not.
+    chosen = schedules.due_schedules(connection, settings.disabled_schedules) if fires else []
+    if todo is not None:
+        ends = {*todo.change, *todo.remove, *(old for old, _ in todo.rename)}.difference(each.name for each in chosen)
+        chosen += [schedule for schedule in stored if schedule.status == "active" and schedule.name in ends]
     planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]
     told = [_schedule(connection, due) for due in planned if _says_something(due)]
     wanted = [name for name in known.types if only in (None, name)]
@@ -92,14 +94,6 @@ def _look(connection: Connection, settings: Settings, known: JobTypes, queue: st
         pauses=pauses,
         next_run_at=outlook.next_run_at(connection),
     )
-
-
-def _sync_plan(settings: Settings, seen: Overview, stored: Sequence[schedules.StoredSchedule]) -> Plan | None:
-    """What this tick's sync would change; None where it would leave the definitions alone. The rule of tick.py."""
-    carried_another = seen.last_fingerprint is not None and seen.last_fingerprint != fingerprint(settings)
-    if seen.fingerprint_known and not carried_another:
-        return None
-    return plan(stored, settings.schedules, settings.disabled_schedules)
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------

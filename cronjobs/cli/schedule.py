@@ -48,8 +48,8 @@ def sync(
 ) -> None:
     """Put the file's schedules in force now, without waiting for a tick.
 
-    A tick does the same by itself when a host's file is new. First everything that is due under the old definitions
-    is settled; jobs that are made already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
+    A tick does the same by itself when a host's file is new. What is due under a definition that ends is settled
+    first; jobs that are made already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
     ">" for one with a new name, "-" for one that no longer fires, and "~" for a queue whose cap changes.
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
@@ -64,6 +64,7 @@ def sync(
         todo = core.plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
         todo = core.with_caps(todo, caps, settings)
         applied = False
+        left: tuple[str, ...] = ()
     else:
         with our_database(ctx, config, database_url, adopt=True) as (settings, database):
             stored = _stored(database)
@@ -75,7 +76,7 @@ def sync(
                 actor=operator(),
                 allow_removals=allow_removals,
             )
-            todo, applied = done.plan, done.applied
+            todo, applied, left = done.plan, done.applied, done.left
     refused = None if allow_removals else todo.refused
     was = {new: old for old, new in todo.rename}
     changes = {name: _changes(settings, stored[was.get(name, name)].definition, name) for name in todo.change}
@@ -90,9 +91,10 @@ def sync(
     if refused:
         complain(refused)
     elif not plan and not applied:
+        some = f"{', '.join(left[:10])}{', …' if len(left) > 10 else ''}" or "all"
         complain(
-            "a tick is settling what was due under the old definitions, or an open transaction holds a capped queue: "
-            "nothing was changed, try again"
+            "the file is not in force as a whole: a tick is settling what was due there, or an open transaction holds "
+            f"a capped queue ({some}); the next tick with this file goes on, or try again"
         )
     if refused or not (plan or applied):
         raise typer.Exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from cronjobs.caller import caller
 from cronjobs.model import Status
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import after_now, among, define, group, group_value, is_postgresql, run
+from cronjobs.store.sql import after_now, among, define, group, group_value, is_postgresql, json_text, run
 from cronjobs.tables import jobs
 
 _COLUMNS: Final = {
@@ -33,7 +33,6 @@ _COLUMNS: Final = {
     "scheduled_for": "timestamptz",
     "enqueued_by": "text",
 }
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 define(
     new_rows=group("rows", _COLUMNS),
@@ -209,10 +208,6 @@ def row_of(job: NewJob) -> dict[str, Any]:
         "enqueued_by": job.enqueued_by,
     }
     return row | {name: value for name, value in optional.items() if value is not None}
-
-
-def json_text(value: Mapping[str, Any]) -> str:
-    return _ENCODER.encode(value)
 
 
 def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:

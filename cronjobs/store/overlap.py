@@ -17,7 +17,12 @@ from cronjobs.store.sql import Fragment, among, define, group_value, is_postgres
 
 def definition_value(key: str) -> Fragment:
     """A value of a schedule's definition, as text."""
-    return lambda postgresql: f"s.definition ->> '{key}'" if postgresql else f"json_extract(s.definition, '$.{key}')"
+    return lambda postgresql: (
+        f"s.definition ->> '{key}'"
+        if postgresql
+        # A text that is no JSON would end the claim, and with it every job.
+        else f"CASE WHEN json_valid(s.definition) THEN json_extract(s.definition, '$.{key}') END"
+    )
 
 
 define(

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.pressure import Cap
 from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
-from cronjobs.tables import queues
 
 define(
     among_queues=among("names"),
     asked_queues=group("rows", {"name": "text"}),
+    cap_rows=group("rows", {"name": "text", "max_waiting": "int", "on_full": "text"}),
     this_transaction=lambda postgresql: (
         "CAST(pg_current_xact_id_if_assigned() AS text)" if postgresql else "CAST(NULL AS text)"
     ),
@@ -126,31 +125,32 @@ def any_cap(connection: Connection) -> bool:
     return run(connection, "SELECT 1 FROM {queues} WHERE max_waiting IS NOT NULL LIMIT 1").first() is not None
 
 
-def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> bool:
+def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
     """Put *caps* in force and take those of the queues *lifted* away; what was dropped stays counted.
 
-    False, and nothing is written: an enqueuer's open transaction holds one of the rows, and none is waited for.
+    Return the queues for which that was done: an enqueuer's open transaction may hold a row, and none is waited for.
     """
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
-        return True
+        return set()
     asked = {"names": group_value(connection, names)}
-    there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_queues}", **asked).scalars())
+    free = set(names)
     if is_postgresql(connection):
+        there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_queues}", **asked).scalars())
         lock = "SELECT q.name FROM {queues} q WHERE q.name {among_queues} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
-        if set(run(connection, lock, **asked).scalars()) != there:
-            return False
-    for name in lifted:
-        run(connection, "UPDATE {queues} SET max_waiting = NULL WHERE name = :name", name=name)
-    dialect: Any = postgresql if is_postgresql(connection) else sqlite
-    for cap in caps:
-        values = {"max_waiting": cap.max_waiting, "on_full": cap.on_full}
-        connection.execute(
-            dialect.insert(queues)
-            .values(name=cap.queue, **values)
-            .on_conflict_do_update(index_elements=[queues.c.name], set_=values)
+        free -= there.difference(run(connection, lock, **asked).scalars())
+    if gone := sorted(free.intersection(lifted)):
+        lift = "UPDATE {queues} SET max_waiting = NULL WHERE name {among_queues}"
+        run(connection, lift, names=group_value(connection, gone))
+    if put := [{"name": cap.queue} | vars(cap) for cap in caps if cap.queue in free]:
+        run(
+            connection,
+            """INSERT INTO {queues} (name, max_waiting, on_full)
+               SELECT r.name, r.max_waiting, r.on_full FROM {cap_rows} r WHERE true
+               ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting, on_full = excluded.on_full""",
+            rows=group_value(connection, put),
         )
-    return True
+    return free
 
 
 def pressures(connection: Connection) -> Sequence[Row[Any]]:

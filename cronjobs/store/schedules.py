@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
-from cronjobs.tables import jobs, occurrences, pauses, schedules, to_microseconds
+from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.tables import occurrences, pauses, to_microseconds
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,20 @@ _LEDGER_COLUMNS: Final = {
 
 define(
     among_but=among("but"),
+    among_schedules=among("names"),
     ledger_rows=group("rows", _LEDGER_COLUMNS),
     ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
+    definition_rows=group(
+        "rows",
+        {
+            "name": "text",
+            "definition": "text",
+            "fingerprint": "text",
+            "seen_until": "timestamptz",
+            "next_at": "timestamptz",
+        },
+    ),
+    renamed_rows=group("rows", {"old": "text", "new": "text"}),
     watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
     schedule_columns="""
       j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, {now} AS read_at,
@@ -211,40 +223,76 @@ def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: d
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-def put_definition(
-    connection: Connection,
-    *,
-    name: str,
-    definition: dict[str, Any],
-    fingerprint: str,
-    seen_until: datetime | None,
-    next_at: datetime | None,
-) -> None:
-    """Insert or redefine a schedule and make it active. ``seen_until`` None keeps the watermark (not a timing edit)."""
-    dialect = postgresql if is_postgresql(connection) else sqlite
-    values = {"definition": definition, "fingerprint": fingerprint, "status": "active", "next_at": next_at}
-    if seen_until is None:
-        connection.execute(update(schedules).where(schedules.c.name == name).values(values))
+@dataclass(frozen=True)
+class Definition:
+    """A schedule as a file defines it, with the watermark and the wake-up hint that it gets."""
+
+    name: str
+    definition: dict[str, Any]
+    fingerprint: str
+    seen_until: datetime
+    next_at: datetime | None
+
+
+def lock_as_read(connection: Connection, stored: Collection[StoredSchedule]) -> set[int]:
+    """Lock those rows that are still as they were read, in name, definition and watermark; return their ids.
+
+    A row that another tick is at is passed over.
+    """
+    rows = run(
+        connection,
+        "SELECT j.id, j.name, j.fingerprint, j.status, j.seen_until FROM {schedules} j WHERE j.id {among_ids} "
+        "ORDER BY j.id {lock}",
+        ids=group_value(connection, [schedule.id for schedule in stored]),
+    ).all()
+    read = {(each.id, each.name, each.fingerprint, each.status, each.seen_until) for each in stored}
+    return {row.id for row in rows if tuple(row) in read}
+
+
+def active_names(connection: Connection, names: Collection[str]) -> set[str]:
+    """Which of *names* are schedules in force."""
+    statement = "SELECT name FROM {schedules} WHERE status = 'active' AND name {among_schedules}"
+    return set(run(connection, statement, names=group_value(connection, sorted(names))).scalars())
+
+
+def put_definitions(connection: Connection, definitions: Sequence[Definition]) -> None:
+    """Insert or redefine schedules, and make them active."""
+    if not definitions:
         return
-    values["seen_until"] = seen_until
-    connection.execute(
-        dialect.insert(schedules)
-        .values(name=name, **values)
-        .on_conflict_do_update(index_elements=[schedules.c.name], set_=values)
+    rows = [vars(each) | {"definition": json_text(each.definition)} for each in definitions]
+    run(
+        connection,
+        """INSERT INTO {schedules} (name, definition, fingerprint, status, seen_until, next_at)
+           SELECT r.name, CAST(r.definition AS {json_type}), r.fingerprint, 'active', r.seen_until, r.next_at
+           FROM {definition_rows} r WHERE true
+           ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, fingerprint = excluded.fingerprint,
+             status = excluded.status, seen_until = excluded.seen_until, next_at = excluded.next_at""",
+        rows=group_value(connection, rows),
     )
 
 
-def rename(connection: Connection, old: str, new: str) -> None:
-    """Give a schedule another name; its ledger and watermark hang on its id, its unfinished jobs follow."""
-    connection.execute(update(schedules).where(schedules.c.name == old).values(name=new))
-    connection.execute(update(jobs).where(jobs.c.schedule == old, jobs.c.finished_at.is_(None)).values(schedule=new))
+def rename(connection: Connection, names: Mapping[str, str]) -> None:
+    """Give schedules other names, new by old; ledger and watermark hang on their ids, unfinished jobs follow."""
+    if not names:
+        return
+    rows = group_value(connection, [{"old": old, "new": new} for old, new in names.items()])
+    run(connection, "UPDATE {schedules} AS j SET name = r.new FROM {renamed_rows} r WHERE j.name = r.old", rows=rows)
+    run(
+        connection,
+        """UPDATE {jobs} AS j SET schedule = r.new FROM {renamed_rows} r
+           WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
+        rows=rows,
+    )
 
 
 def retire(connection: Connection, names: Collection[str]) -> None:
     """Stop firing these schedules; rows, ledger and jobs stay."""
-    connection.execute(
-        update(schedules).where(schedules.c.name.in_(list(names))).values(status="retired", next_at=None)
-    )
+    if names:
+        run(
+            connection,
+            "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_schedules}",
+            names=group_value(connection, sorted(names)),
+        )
 
 
 # --- pauses -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.store.sql import after_now, define, is_postgresql, run
-from cronjobs.tables import audit, ticks
+from cronjobs.store.sql import after_now, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.tables import audit, ticks, to_microseconds
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Overview:
     jobs_due: bool
     last_fingerprint: str | None  # of the file this host carried at its previous tick
     fingerprint_known: bool  # some host has applied this file before
+    sync_unfinished: bool  # somebody is applying a file, or was killed at it
     last_tick_at: datetime | None  # of any host
 
 
@@ -57,6 +59,7 @@ def overview(
           -- by id: a clock that stepped back must not make an older tick the last one
           (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1) AS last_fingerprint,
           EXISTS (SELECT 1 FROM {audit} a WHERE a.action = 'sync' AND a.subject = :fingerprint) AS fingerprint_known,
+          EXISTS (SELECT 1 FROM {audit} a WHERE {unfinished_sync}) AS sync_unfinished,
           -- by id here too: a tick whose clock was years ahead would be the last one for years
           (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at
         FROM {meta} m WHERE m.id = 1""",
@@ -67,7 +70,16 @@ def overview(
         fingerprint=fingerprint,
     ).one()
     facts = dict(row._mapping)
-    for name in ("expired", "far_lease", "held_here", "schedules_due", "jobs_due", "fingerprint_known"):
+    booleans = (
+        "expired",
+        "far_lease",
+        "held_here",
+        "schedules_due",
+        "jobs_due",
+        "fingerprint_known",
+        "sync_unfinished",
+    )
+    for name in booleans:
         facts[name] = bool(facts[name])
     return Overview(**facts)
 
@@ -110,6 +122,98 @@ def record(
     if at is not None:
         values["at"] = at  # type: ignore[assignment]
     connection.execute(insert(audit).values(values))
+
+
+@dataclass(frozen=True)
+class Act:
+    """A row of the audit trail."""
+
+    action: str
+    subject: str
+    actor: str
+    detail: dict[str, Any] | None = None
+
+
+def record_all(connection: Connection, acts: Sequence[Act], *, host: str, at: datetime) -> None:
+    """Append to the audit trail, in this order."""
+    rows = [
+        {"n": n, "action": act.action, "subject": act.subject, "actor": act.actor}
+        | ({} if act.detail is None else {"detail": json_text(act.detail)})
+        for n, act in enumerate(acts)
+    ]
+    if rows:
+        run(
+            connection,
+            """INSERT INTO {audit} (at, actor, host, action, subject, detail)
+               SELECT CAST(:at AS {instant_type}), r.actor, :host, r.action, r.subject, CAST(r.detail AS {json_type})
+               FROM {audit_rows} r ORDER BY r.n""",
+            rows=group_value(connection, rows),
+            host=host,
+            at=at if is_postgresql(connection) else to_microseconds(at),
+        )
+
+
+# --- which file is in force -------------------------------------------------------------------------------------------
+
+# A file is in force when all of it is: "sync". One that takes several transactions begins with "sync_begun".
+define(
+    audit_rows=group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"}),
+    instant_type=lambda postgresql: "timestamptz" if postgresql else "integer",
+    unfinished_sync="""
+      a.action = 'sync_begun' AND NOT EXISTS (SELECT 1 FROM {audit} s WHERE s.action = 'sync' AND s.id > a.id)""",
+)
+
+
+@dataclass(frozen=True)
+class BegunSync:
+    """A sync that somebody began and that has not ended: he is at it, or was killed."""
+
+    id: int
+    subject: str  # the file's fingerprint
+    host: str | None
+    at: datetime
+    detail: dict[str, Any] | None
+
+
+def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
+    """Say that a file is being applied; return the id of that entry. *removals*: they are allowed."""
+    act = insert(audit).values(
+        action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail={"removals": removals}
+    )
+    found: int = connection.execute(act.returning(audit.c.id)).scalar_one()
+    return found
+
+
+def unfinished_sync(connection: Connection) -> BegunSync | None:
+    """The newest sync, if it has not ended."""
+    row = run(
+        connection,
+        "SELECT a.id, a.subject, a.host, a.at, a.detail FROM {audit} a WHERE {unfinished_sync} "
+        "ORDER BY a.id DESC LIMIT 1",
+    ).first()
+    return None if row is None else BegunSync(**row._mapping)
+
+
+def last_sync(connection: Connection) -> int:
+    """The id of the newest entry that a file was applied, or begun to be; 0: there is none."""
+    statement = "SELECT max(a.id) FROM {audit} a WHERE a.action IN ('sync', 'sync_begun')"
+    found: int = run(connection, statement).scalar() or 0
+    return found
+
+
+def file_in_force(connection: Connection) -> str | None:
+    """The fingerprint of the file that was applied last."""
+    # "+ 0": by the index on action, and not through all that has been recorded since.
+    statement = "SELECT a.subject FROM {audit} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
+    found: str | None = run(connection, statement).scalar()
+    return found
+
+
+def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
+    """Whether a tick that began after *since* carried the file of this *fingerprint*."""
+    statement = "SELECT 1 FROM {ticks} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
+    instant = since if is_postgresql(connection) else to_microseconds(since)
+    return run(connection, statement, since=instant, fingerprint=fingerprint).first() is not None
 
 
 def last_audit(connection: Connection, action: str, subject: str) -> Any:

@@ -1,0 +1,84 @@
+"""Many rows in few transactions: how much goes into one, and how the one that is to blame for a refusal is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, DatabaseUnreachable, TransientTrouble
+
+T = TypeVar("T")
+
+CHUNK: Final = 500  # schedules in one transaction, at most
+CHUNK_JOBS: Final = 2_000  # jobs that one transaction makes, unless a single schedule makes more
+CHUNK_BYTES: Final = 8_000_000  # of payloads in them, likewise
+LOCKS_IN_A_ROW: Final = 2  # met by schedules alone in their transactions: then it is the table that is locked
+PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # for an enqueuer who has the lock of a capped queue
+
+
+def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
+    """As many of *items* as one transaction takes; *weigh* says how many jobs one of them makes, and how many bytes."""
+    chunk: list[T] = []
+    jobs = size = 0
+    for item in items:
+        more_jobs, more_bytes = weigh(item)
+        if chunk and (len(chunk) >= CHUNK or jobs + more_jobs > CHUNK_JOBS or size + more_bytes > CHUNK_BYTES):
+            yield chunk
+            chunk, jobs, size = [], 0, 0
+        chunk.append(item)
+        jobs, size = jobs + more_jobs, size + more_bytes
+    if chunk:
+        yield chunk
+
+
+class InParts:
+    """Writes chunk after chunk; one that the database refuses is tried again in parts, down to the row to blame.
+
+    ``refused`` hears of a row whose values the database does not take. Trouble that passes is kept in ``trouble`` to
+    the end, so that it costs the other rows nothing; whoever repeats the whole finds only what is left.
+    """
+
+    def __init__(self, *, is_sqlite: bool) -> None:
+        self.is_sqlite = is_sqlite
+        self.trouble: DatabaseError | None = None
+        self._locks = 0
+
+    def write(
+        self, chunk: Sequence[T], write: Callable[[Sequence[T]], None], refused: Callable[[T, BadValue], None]
+    ) -> None:
+        """Call *write* with *chunk*, or with parts of it. Raises what concerns every row alike."""
+        try:
+            write(chunk)
+        except (BadValue, TransientTrouble) as error:
+            everybodys = isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and self.is_sqlite)
+            if everybodys or not chunk:
+                raise
+            if len(chunk) > 1:
+                for part in _parts(chunk, error):
+                    self.write(part, write, refused)
+            elif isinstance(error, BadValue):
+                refused(chunk[0], error)
+            else:
+                self.trouble = error
+                self._locks += isinstance(error, DatabaseBusy)
+                if self._locks >= LOCKS_IN_A_ROW:
+                    raise
+        else:
+            self._locks = 0
+
+
+def refusal(error: BadValue) -> str:
+    """Why the database refused a row, without the row: that may hold secrets, and differs from minute to minute."""
+    return str(error).partition(" DETAIL:")[0]
+
+
+def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
+    """How a chunk that was refused is tried again: by halves, which finds one bad row among many in a few tries.
+
+    Where it met a lock, its first and its last come first, alone: each try takes as long as a lock is waited for, and
+    if it is the table that is locked no other would fare better.
+    """
+    half = len(chunk) // 2
+    if isinstance(error, DatabaseBusy) and len(chunk) > 3:
+        return [chunk[:1], chunk[-1:], chunk[1:half], chunk[half:-1]]
+    return [chunk[:half], chunk[half:]]
