@@ -130,7 +130,7 @@ def weight(due: Due) -> tuple[int, int]:
 
 
 class Settling:
-    """Writes chunk after chunk; ``held`` are those whose queues enqueuers held, with the now of their plan."""
+    """Writes chunk after chunk; ``held`` are those whose rows or queues others held, with the now of their plan."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Settling:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {refusal(error)}"))
 
     def settle_held(self) -> None:
-        """Come back for the schedules whose queues enqueuers held: mostly for a moment, and nobody waits for longer."""
+        """Come back for the schedules that others held: mostly for a moment, and nobody waits for longer."""
         for pause in PAUSES_S:
             if not self.held or not self.go_on():
                 break
@@ -402,8 +402,8 @@ def spread_offset(schedule: ScheduleSettings) -> timedelta:
 class Written:
     """The ledger rows of a chunk, with their schedules' names; of ``busy`` and ``held`` nothing was written.
 
-    ``busy``: another tick is at them, or was since they were read. ``held``: an enqueuer's open transaction holds
-    their queue.
+    ``busy``: another tick has settled them since they were read. ``held``: somebody has their row, or their queue (an
+    enqueuer's open transaction), mostly for a moment.
     """
 
     rows: tuple[tuple[str, LedgerRow], ...]
@@ -413,11 +413,15 @@ class Written:
 
 def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: timedelta = REMEMBERED) -> Written:
     """Settle all of *chunk* that nobody else is at, in as many statements as one schedule would take."""
-    locked = store.lock_schedules(connection, [(due.stored.id, due.stored.seen_until) for due in chunk])
-    mine = [due for due in chunk if due.stored.id in locked]
-    busy = tuple(due.stored.name for due in chunk if due.stored.id not in locked)
+    # The comparison makes what was computed outside the transaction safe to write in it.
+    locked = store.lock_rows(connection, [due.stored.id for due in chunk])
+    mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.seen_until]
+    busy = tuple(
+        due.stored.name for due in chunk if locked.get(due.stored.id, due.stored.seen_until) != due.stored.seen_until
+    )
+    taken = tuple(due for due in chunk if due.stored.id not in locked)
     if not mine:
-        return Written((), busy, ())
+        return Written((), busy, taken)
     known = _known(connection, mine, now, within)
     wanted = {due.stored.id: wants_room(due, known[due.stored.id]) for due in mine}
     queues = set().union(*wanted.values())
@@ -428,7 +432,7 @@ def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: t
                 room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
         rows = _write(connection, [due for due in mine if due not in held], known, room, now)
-    return Written(rows, busy, held)
+    return Written(rows, busy, (*taken, *held))
 
 
 def _known(connection: Connection, mine: Sequence[Due], now: datetime, within: timedelta) -> dict[int, Known]:

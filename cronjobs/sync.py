@@ -25,6 +25,7 @@ from cronjobs.pressure import Cap
 from cronjobs.settings import ScheduleSettings, Settings
 from cronjobs.store import queues, ticks
 from cronjobs.store import schedules as store
+from cronjobs.store.jobtypes import remembered
 from cronjobs.store.schedules import Definition, StoredSchedule
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import Act, Overview
@@ -308,7 +309,7 @@ class Applying:
         taken = store.active_names(connection, new) if new else set()
         free = [edit for edit in chunk if (edit.was.id in there if edit.was else edit.name not in taken)]
         due = [edit.due for edit in free if edit.due is not None and edit.settles]
-        written = write(connection, due, self.now) if due else Written((), (), ())
+        written = write(connection, due, self.now, remembered(self.settings.run.every)) if due else Written((), (), ())
         waiting = {found.stored.id for found in written.held}
         waiting |= {found.stored.id for found in due if found.stored.name in written.busy}
         return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written

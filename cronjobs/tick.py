@@ -33,6 +33,7 @@ from cronjobs.runners import CLOCK_SLACK
 from cronjobs.safetynet import SafetyNet
 from cronjobs.settings import Settings
 from cronjobs.store import claims, meta, ticks
+from cronjobs.store.jobtypes import remembered
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.store.queues import any_cap
 from cronjobs.store.ticks import Overview
@@ -257,6 +258,7 @@ class Tick:
             self.database,
             self._emit_occurrence,
             but=self.settings.disabled_schedules,
+            within=remembered(self.settings.run.every),
             before_writing=self._begin_row,
             go_on=self._time_to_settle,
         )

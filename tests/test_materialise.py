@@ -172,7 +172,8 @@ def test_an_occurrence_that_the_ledger_has_meanwhile_is_refused_and_its_job_with
     with yard.database.read() as connection:
         planned = [core.plan_for(stored, yard.clock.now()) for stored in store.due_schedules(connection)]
     yard.tick()
-    monkeypatch.setattr(store, "lock_schedules", lambda _connection, marks: {id_ for id_, _ in marks})
+    read = {due.stored.id: due.stored.seen_until for due in planned if due is not None}
+    monkeypatch.setattr(store, "lock_rows", lambda *_: read)
     monkeypatch.setattr(store, "ledger_above", lambda *_: {})
     settling = core.Settling(yard.database, yard.events.append, lambda _: None, lambda: True)
     settling.settle([due for due in planned if due is not None], yard.clock.now())
@@ -270,6 +271,21 @@ def test_an_enqueuer_who_is_done_in_a_moment_delays_nothing_to_the_next_tick(
     yard.clock.advance(MINUTE)
     done = yard.tick()
     assert (done.busy, done.counts) == ([], {"enqueued": 2, "skipped": 3})
+
+
+def test_a_row_that_a_claim_holds_for_a_moment_is_come_back_for(
+    shared: tuple[Yard, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard, user = shared
+    many(yard, 5)
+    user.execute("SELECT 1 FROM cronjobs_schedules WHERE name = 's003' FOR NO KEY UPDATE")
+    yard.clock.advance(MINUTE)
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "sleep", lambda _: None)
+        assert yard.tick().busy == ["s003"]
+    assert [name for name in names(5) if not yard.jobs(name)] == ["s003"]
+    monkeypatch.setattr(core, "sleep", lambda _: user.commit())
+    assert yard.tick().counts == {"enqueued": 1}
 
 
 def test_a_locked_table_is_waited_for_three_times_and_not_once_for_each_schedule(

@@ -122,19 +122,23 @@ def due_schedules(
     return _stored(rows)
 
 
+def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, datetime]:
+    """Lock the rows of these schedules, passing over those that others hold; return the watermarks of the locked."""
+    rows = run(
+        connection,
+        "SELECT j.id, j.seen_until FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
+        ids=group_value(connection, sorted(ids)),
+    ).all()
+    return {row.id: row.seen_until for row in rows}
+
+
 def lock_schedules(connection: Connection, watermarks: Sequence[tuple[int, datetime]]) -> set[int]:
     """Lock those schedules whose watermark is still as read, passing over what another tick is at; return their ids.
 
     The comparison makes what was computed outside the transaction safe to write in it.
     """
-    ids = [id_ for id_, _ in watermarks]
-    rows = run(
-        connection,
-        "SELECT j.id, j.seen_until FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
-        ids=group_value(connection, ids),
-    ).all()
-    expected = dict(watermarks)
-    return {row.id for row in rows if row.seen_until == expected[row.id]}
+    locked = lock_rows(connection, [id_ for id_, _ in watermarks])
+    return {id_ for id_, seen_until in watermarks if locked.get(id_) == seen_until}
 
 
 def lock_definitions(connection: Connection) -> bool:
