@@ -76,7 +76,7 @@ def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None =
         job_type.retry,
         on_lost=job_type.on_lost,
         max_losses=run.max_losses,
-        in_thread=job_type.isolation == "thread" and not job_type.is_long(run.budget),
+        in_thread=job_type.isolation == "thread" and not job_type.is_long(run.longest_in_tick),
         runner_s=None if runner is None else round((runner + RUNNER_SLACK).total_seconds(), 1),
         lease_s=run.lease.total_seconds(),
     )

@@ -192,7 +192,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Pr
     for timed in _timed(settings, known):
         name, limit = timed.job_type.name, duration_text(timed.timeout)
         grace = PROCESS_GRACE if timed.job_type.isolation == "process" else timedelta(0)
-        if timed.timeout > run.budget:
+        if timed.timeout > run.longest_in_tick:
             if run.long_jobs == 0:
                 yield place.problem(
                     f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs is "
@@ -201,10 +201,12 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Pr
                 )
         elif timed.timeout + grace + START_UP > run.budget:
             more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
+            own = (
+                f", or more than {duration_text(run.longest_in_tick)} for a process of its own" if run.long_jobs else ""
+            )
             yield place.problem(
                 f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
-                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}, or more "
-                f"than {duration_text(run.budget)} for a process of its own",
+                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}{own}",
                 *timed.places,
             )
 
@@ -212,12 +214,13 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Pr
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
     """One line for all of them: what a time-out above the budget means is worth knowing, and needs no mending."""
     run = settings.run
-    long = [timed for timed in _timed(settings, known) if timed.timeout > run.budget]
+    long = [timed for timed in _timed(settings, known) if timed.timeout > run.longest_in_tick]
     if long and run.long_jobs:
         names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
         yield place.problem(
-            f"above run.budget ({duration_text(run.budget)}), so in a process of its own that outlives the tick, at "
-            f"most {run.long_jobs} at once on a host (run.long_jobs): {names}",
+            f"above the {duration_text(run.longest_in_tick)} that a tick has for one job (run.budget less its start), "
+            f"so in a process of its own that outlives the tick, at most {run.long_jobs} at once on a host "
+            f"(run.long_jobs): {names}",
             *long[0].places,
         )
 

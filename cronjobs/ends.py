@@ -47,11 +47,17 @@ def lease_of(job: Job) -> Lease:
 
 
 def decide_end(
-    finished: Finished, policy: RetryPolicy, now: datetime, *, ended_ago: timedelta = timedelta(0), max_losses: int
+    finished: Finished,
+    policy: RetryPolicy,
+    now: datetime,
+    *,
+    ended_ago: timedelta = timedelta(0),
+    max_losses: int,
+    every: timedelta = timedelta(minutes=1),
 ) -> Decided:
     """Decide about one ended attempt; *now* is the database's clock, *ended_ago* how long the end waited for us."""
     job, outcome = finished.job, finished.outcome
-    transition = decide(job, outcome, policy, now, random.uniform(-1, 1), max_losses=max_losses)
+    transition = decide(job, outcome, policy, now, random.uniform(-1, 1), max_losses=max_losses, every=every)
     return Decided(finished, transition, _finish(finished, transition, ended_ago))
 
 
@@ -147,13 +153,13 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) ->
     )
 
 
-def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime) -> Decided:
+def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
     """Decide about an attempt whose runner is gone, by *policy* alone: who recovers it may not know its type."""
     job = replace(expired.job, retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
-    end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses)
-    # The history row is there, or the attempt began, as far as anyone knows, when it was claimed.
-    finish = replace(end.finish, outcome=None) if expired.outcome else replace(end.finish, duration=None)
+    end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every)
+    # When it began says the history row; without one, as far as anyone knows, it did when it was claimed.
+    finish = replace(end.finish, outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return replace(end, finish=finish)
 
 

@@ -401,8 +401,8 @@ def job_facts(
 
 def _is_long(settings: Settings, timeout_s: float | None, job_type: JobType | None) -> bool:
     if timeout_s is None:
-        return job_type is not None and job_type.is_long(settings.run.budget)
-    return timeout_s > settings.run.budget.total_seconds()
+        return job_type is not None and job_type.is_long(settings.run.longest_in_tick)
+    return timeout_s > settings.run.longest_in_tick.total_seconds()
 
 
 _SAME: Final = (

@@ -76,6 +76,8 @@ def _begin(job: JobFacts, made: MadeFor | None, clock: Clock) -> list[str]:
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
+    if job.attempts and job.attempts[0].outcome != job.status:  # interrupted, snoozed, or put back by a person
+        return []
     behind = begun - job.run_at
     if behind < timedelta(0):
         return [f"It was begun at {clock.time(begun)}, before it was due at {clock.time(job.run_at)}."]
@@ -228,8 +230,8 @@ def _reasons(job: JobFacts, clock: Clock, around: Surroundings) -> list[str]:
         reasons.append(one_line(job.limit, 300))
     if job.long_places is not None:
         reasons.append(
-            f"its timeout is longer than a tick, so it needs a process of its own, and of these a host runs at most "
-            f"{job.long_places} at once (run.long_jobs)"
+            "its timeout is longer than a tick has time for, so it needs a process of its own, and of these a host "
+            f"runs at most {job.long_places} at once (run.long_jobs)"
         )
     last = around.last_tick
     if last is None:

@@ -487,6 +487,7 @@ class Foreground:
                 database_now(connection),
                 ended_ago=timedelta(seconds=max(0.0, self._clock.monotonic() - ended_at)),
                 max_losses=self._settings.run.max_losses,
+                every=self._settings.run.every,
             )
             if isinstance(finished.outcome, Interrupted):
                 decided = self._put_back(decided)

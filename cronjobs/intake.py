@@ -81,15 +81,16 @@ class Intake:
 
     def admission(self, remaining: timedelta, hands: Hands) -> Admission:
         """Those whose time-out ends before the tick does, so that the tick never has to interrupt one."""
+        longest = self.settings.run.longest_in_tick
         known = self._known()
         return Admission(
             known=known.keys(),
             fitting=[
                 name
                 for name, job_type in known.items()
-                if fits(_whole_time(job_type), remaining) and not job_type.is_long(self.settings.run.budget)
+                if fits(_whole_time(job_type), remaining) and not job_type.is_long(longest)
             ],
-            remaining_s=remaining.total_seconds(),
+            remaining_s=min(remaining, longest).total_seconds(),
             queue=self.limits.queue,
             careful=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
             free=max(0, self.free(hands)),
@@ -100,15 +101,15 @@ class Intake:
 
     def long_admission(self) -> Admission | None:
         """Those that no tick is long enough for; None: none may be begun."""
-        budget = self.settings.run.budget
+        longest = self.settings.run.longest_in_tick
         if not self.settings.run.long_jobs or self.left() <= 0:
             return None
         known = self._known()
         return Admission(
             known=known.keys(),
-            fitting=[name for name, job_type in known.items() if job_type.is_long(budget)],
+            fitting=[name for name, job_type in known.items() if job_type.is_long(longest)],
             remaining_s=-1,
-            longest_s=budget.total_seconds(),
+            longest_s=longest.total_seconds(),
             queue=self.limits.queue,
             limits=self.settings.limits,
             policies=self.policies(),

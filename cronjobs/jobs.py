@@ -244,12 +244,12 @@ def job(
     """Register the decorated function as the handler of job type *name*; the function stays what it is, and enqueues
     itself by ``.enqueue``, ``.enqueue_async`` and ``.options`` (see JobFunction).
 
-    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). One above ``run.budget`` makes a long job,
-    which has a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread" (the default)
-    or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or bytes).
-    ``on_shutdown``: what becomes of a job that was claimed and not begun: "release" (the default) leaves it for the
-    next tick, "drop" cancels it. ``on_lost``: what becomes of one whose runner died: "retry" (the default) or "dead",
-    for work that must not repeat by itself. The file's ``job_types:`` wins over all of these.
+    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). One above ``run.budget`` less 5 s makes a long
+    job, which has a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread" (the
+    default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or bytes).
+    ``on_shutdown``: what becomes of a job that a stopping tick had claimed and not begun: "release" (the default)
+    leaves it for the next tick, "drop" cancels it. ``on_lost``: what becomes of one whose runner died: "retry" (the
+    default) or "dead", for work that must not repeat by itself. The file's ``job_types:`` wins over all of these.
     Raises UsageError for a name that is taken by another function, or an option that cannot be meant.
     """
     fault = name_fault(name)

@@ -37,9 +37,9 @@ class JobType:
     on_lost: OnLost = "retry"
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
 
-    def is_long(self, budget: timedelta) -> bool:
-        """Whether it may take longer than a tick, and so has a process that outlives the tick."""
-        return self.timeout > budget
+    def is_long(self, longest_in_tick: timedelta) -> bool:
+        """Whether it may take longer than a tick has time, and so has a process that outlives the tick."""
+        return self.timeout > longest_in_tick
 
 
 @dataclass(frozen=True)

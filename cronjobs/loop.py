@@ -371,7 +371,7 @@ class Loop:
             self.next_renewal = min(self.next_renewal, sent + self._heartbeat_s())
 
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
-        long = attempt.timeout > self.settings.run.budget
+        long = attempt.timeout > self.settings.run.longest_in_tick
         remaining = timedelta(seconds=self.deadline - self.clock.monotonic())
         if self.stopping is not None:
             attempt.stop.set("shutdown")  # it was claimed while the signal came: on_shutdown: drop is for it, too
@@ -519,6 +519,7 @@ class Loop:
             self.database_now + timedelta(seconds=now - self.now_read_at),
             ended_ago=timedelta(seconds=max(0.0, now - ended.at)),
             max_losses=self.settings.run.max_losses,
+            every=self.settings.run.every,
         )
 
     # --- keeping time -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from cronjobs.model import (
@@ -67,12 +67,20 @@ def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
 
 
 def decide(
-    job: Job, outcome: Outcome, policy: RetryPolicy, now: datetime, jitter: float, *, max_losses: int = 10
+    job: Job,
+    outcome: Outcome,
+    policy: RetryPolicy,
+    now: datetime,
+    jitter: float,
+    *,
+    max_losses: int = 10,
+    every: timedelta = timedelta(minutes=1),
 ) -> Transition:
     """Say what becomes of *job* after an attempt ended with *outcome*.
 
-    *now* is the database's clock; *jitter* a random number in [-1, 1]. Only failures and time-outs are charged (and
-    interruptions after the third in a row); losses and snoozes prove nothing against the job.
+    *now* is the database's clock; *jitter* a random number in [-1, 1]; ticks come *every* so often.
+    Only failures and time-outs are charged (and interruptions after the third in a row); losses and snoozes prove
+    nothing against the job.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -101,7 +109,7 @@ def decide(
             if failures >= (job.max_attempts or policy.max_attempts):
                 return Transition(Status.DEAD, failures, losses, interruptions=0)
             delay = _retry_delay(job, outcome, policy, failures, now, jitter)
-            if job.gives_up_at is not None and now + delay >= job.gives_up_at:
+            if job.gives_up_at is not None and next_tick(now + delay, every) >= job.gives_up_at:
                 return Transition(Status.DEAD, failures, losses, interruptions=0)
             return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + delay, delay=delay)
 
@@ -118,6 +126,14 @@ def _retry_delay(
         # A nightly schedule whose provider is back must not sleep through its next turn (design: overlap).
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)
+
+
+def next_tick(instant: datetime, every: timedelta) -> datetime:
+    """When the tick begins that runs what is due at *instant*: cron's wake-ups are the multiples of *every*."""
+    return instant + (-(instant - _EPOCH) % every)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def fits(timeout: timedelta, remaining: timedelta) -> bool:

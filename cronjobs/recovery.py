@@ -72,7 +72,9 @@ class Recovery:
                 now, found = leases.expired_leases(
                     connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working, known=known
                 )
-                decided = [settle_expired(expired, self._policy_of(expired), now) for expired in found]
+                decided = [
+                    settle_expired(expired, self._policy_of(expired), now, self.settings.run.every) for expired in found
+                ]
                 rows = [end.finish for end in decided]
                 written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
             for expired, end in zip(found, decided, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from cronjobs.errors import Problem
 from cronjobs.limits import Limit
@@ -14,6 +14,8 @@ from cronjobs.pressure import Cap
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
+START_UP: Final = timedelta(seconds=5)  # of a tick's budget, for imports and the parts before the work
+
 RetryUntil = Literal["next_occurrence"]
 
 
@@ -34,6 +36,14 @@ class RunSettings:
     def default_timeout(self) -> timedelta:
         """Of a job type that declares none: two undeclared jobs in a row still fit into one tick."""
         return min(timedelta(seconds=30), self.budget / 3)
+
+    @property
+    def longest_in_tick(self) -> timedelta:
+        """A declared timeout above this makes a long job: a tick that has started up may not have more to give.
+
+        Without long jobs (``long_jobs: 0``) all of the budget is tried.
+        """
+        return self.budget - min(START_UP, self.budget / 3) if self.long_jobs else self.budget
 
 
 @dataclass(frozen=True)

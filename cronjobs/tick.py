@@ -318,7 +318,7 @@ class Tick:
                 for job_type, timeout_s, waiting in claims.due_by_type(connection, self.limits.queue):
                     if job_type in types and self.limits.only in (None, job_type):
                         needs = timeout_s if timeout_s is not None else types[job_type].timeout.total_seconds()
-                        if remaining < needs <= self.settings.run.budget.total_seconds():
+                        if remaining < needs <= self.settings.run.longest_in_tick.total_seconds():
                             told.append(events.not_started(job_type, waiting, needs, remaining))
         for event in told:
             self.emit(event)

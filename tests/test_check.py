@@ -67,23 +67,23 @@ FOUND = [
         '5:3: job_types.t.sya: no handler is registered under this name, did you mean "t.say"?',
     ),
     (
-        "job_types:\n  t.say: {timeout: 55s}",
-        "5:20: job_types.t.say.timeout: t.say: timeout 55s leaves no room in run.budget (55s) for the tick's start: ",
+        "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 55s}",
+        "6:20: job_types.t.say.timeout: t.say: timeout 55s leaves no room in run.budget (55s) for the tick's start: ",
     ),
     (
-        "schedules:\n  a: {every: 5m, command: [echo], timeout: 53s}",
+        "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, command: [echo], timeout: 53s}",
         "schedules.a.timeout: a: timeout 53s and 2s to stop its process leave no room in run.budget (55s)",
     ),
     (
-        "job_types:\n  t.say: {timeout: 53s, isolation: process}",
+        "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 53s, isolation: process}",
         (
             "2s to stop its process leave no room in run.budget (55s) for the tick's start: it would never begin. "
-            "Write at most 52s, or more than 55s for a process of its own"
+            "Write at most 52s"
         ),
     ),
     (
-        "schedules:\n  a: {every: 5m, job: t.any, timeout: 55s}",
-        "5:39: schedules.a.timeout: t.any: timeout 55s leaves no room in run.budget (55s)",
+        "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, job: t.any, timeout: 55s}",
+        "6:39: schedules.a.timeout: t.any: timeout 55s leaves no room in run.budget (55s)",
     ),
     (
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 2h}",
@@ -243,8 +243,9 @@ def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
         0,
         [
             (
-                "note: cronjobs.yaml:7:42: schedules.a.timeout: above run.budget (55s), so in a process of its own "
-                "that outlives the tick, at most 4 at once on a host (run.long_jobs): a (20m), t.say (2h), t.any (56s)"
+                "note: cronjobs.yaml:7:42: schedules.a.timeout: above the 50s that a tick has for one job "
+                "(run.budget less its start), so in a process of its own that outlives the tick, at most "
+                "4 at once on a host (run.long_jobs): a (20m), t.say (2h), t.any (56s)"
             ),
             "ok: 3 job types, 2 schedules",
         ],

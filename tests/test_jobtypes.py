@@ -15,6 +15,7 @@ from cronjobs import jobtypes
 from cronjobs.jobs import job
 from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.model import ExitCodes, RetryPolicy
+from cronjobs.settings import RunSettings
 
 MIB = 2**20
 
@@ -120,10 +121,10 @@ def test_a_memory_limit_without_a_process_disables_the_job_type(yaml: str, said:
     ]
 
 
-@pytest.mark.parametrize(("timeout", "is_long"), [("54s", False), ("55s", False), ("55001ms", True), ("30d", True)])
-def test_a_declared_timeout_above_the_budget_makes_a_long_job(timeout: str, is_long: bool) -> None:
-    assert one(f"timeout: {timeout}").is_long(timedelta(seconds=55)) is is_long
-    assert one(timeout=timeout).is_long(timedelta(seconds=55)) is is_long
+@pytest.mark.parametrize(("timeout", "is_long"), [("49s", False), ("50s", False), ("50001ms", True), ("30d", True)])
+def test_a_declared_timeout_above_what_a_tick_has_makes_a_long_job(timeout: str, is_long: bool) -> None:
+    assert one(f"timeout: {timeout}").is_long(RunSettings().longest_in_tick) is is_long
+    assert one(timeout=timeout).is_long(RunSettings().longest_in_tick) is is_long
 
 
 @pytest.mark.parametrize("budget", ["5s", "55s", "10m", "1h"])
@@ -134,7 +135,7 @@ def test_an_undeclared_timeout_never_makes_a_long_job(budget: str) -> None:
     settings = read(f"{DATABASE}run: {{budget: {budget}}}")
     found = jobtypes.load(settings).types["t.x"]
     assert found.timeout == min(timedelta(seconds=30), settings.run.budget / 3)
-    assert not found.is_long(settings.run.budget)
+    assert not found.is_long(settings.run.longest_in_tick)
 
 
 def test_a_generator_as_a_handler_is_a_fault_of_that_type_alone() -> None:

@@ -26,7 +26,7 @@ from cronjobs.model import (
     duration_text,
     size,
 )
-from cronjobs.policy import Busy, backoff, decide, overlap
+from cronjobs.policy import Busy, backoff, decide, next_tick, overlap
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 POLICY = RetryPolicy(max_attempts=3, base="1m", jitter=0.0)
@@ -205,11 +205,40 @@ def test_a_signature_mismatch_waits_five_minutes_whatever_its_schedule_and_polic
     after = decide(scheduled, mismatch, RetryPolicy(**shape), NOW, jitter)
     if after.status is Status.DEAD:  # asked for: rather given up than retried beyond the next occurrence
         assert retry_until is not None
-        assert next_in <= 300 or backoff(RetryPolicy(**shape), 1, jitter) >= timedelta(seconds=next_in)
+        delay = max(FIVE_MINUTES, backoff(RetryPolicy(**shape), 1, jitter))
+        assert next_tick(NOW + delay, timedelta(minutes=1)) >= next_occurrence
     else:
         assert after.delay is not None
         assert after.delay >= FIVE_MINUTES
         assert after.run_at == NOW + after.delay
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "every_s", "next_in_s", "is_dead"),
+    [
+        (5, 60, 120, False),  # the tick in a minute runs it, and the next occurrence is a minute later
+        (5, 60, 60, True),  # the tick that would run it is the next occurrence's
+        (60, 60, 61, False),
+        (61, 60, 119, True),  # due before the next occurrence, and run after it
+        (61, 60, 121, False),
+        (30, 300, 240, True),
+        (30, 300, 301, False),
+    ],
+)
+def test_retry_until_the_next_occurrence_goes_by_the_tick_that_would_run_the_try(
+    delay_s: int, every_s: int, next_in_s: int, is_dead: bool
+) -> None:
+    policy = RetryPolicy(base=timedelta(seconds=delay_s), cap=timedelta(hours=1), jitter=0)
+    scheduled = job(next_occurrence=NOW + timedelta(seconds=next_in_s), retry_until="next_occurrence")
+    after = decide(scheduled, ERROR, policy, NOW, 0, every=timedelta(seconds=every_s))
+    assert (after.status is Status.DEAD) is is_dead
+
+
+def test_the_tick_that_runs_what_is_due_is_the_next_multiple_of_every() -> None:
+    half = NOW + timedelta(seconds=30)
+    assert next_tick(NOW, timedelta(minutes=1)) == NOW
+    assert next_tick(half, timedelta(minutes=1)) == NOW + timedelta(minutes=1)
+    assert next_tick(half, timedelta(minutes=7)) - half < timedelta(minutes=7)
 
 
 @pytest.mark.parametrize(

@@ -240,9 +240,9 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
         facts.append(f"queue {job['queue']}")
     if job["schedule"]:
         facts.append(f"schedule {job['schedule']}")
-    timeout_s, budget_s = job["timeout_s"], settings.run.budget.total_seconds()
-    if timeout_s is not None and timeout_s > budget_s:
-        facts.append(f"in a process of its own: its timeout {timeout_s:g} s is above run.budget {budget_s:g} s")
+    timeout_s, longest_s = job["timeout_s"], settings.run.longest_in_tick.total_seconds()
+    if timeout_s is not None and timeout_s > longest_s:
+        facts.append(f"in a process of its own: its timeout {timeout_s:g} s is above the {longest_s:g} s of a tick")
     return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)
 
 

@@ -248,7 +248,9 @@ _FINISH: Final = """
   error_type = coalesce(o.error_type, j.error_type),
   last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
   result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {json_type}) ELSE j.result END,
-  started_at = CASE WHEN o.duration IS NULL THEN j.started_at ELSE {began_at} END,
+  started_at = CASE WHEN o.duration IS NULL THEN coalesce(
+      (SELECT r.started_at FROM {job_runs} r WHERE r.job_id = j.id AND r.attempt = o.attempt), j.started_at)
+    ELSE {began_at} END,
   finished_at = CASE WHEN {status_after} IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END"""
 
 
