@@ -26,9 +26,10 @@ from cronjobs.store import copying as store
 from cronjobs.store import ticks
 from cronjobs.store.meta import Meta, adopt, require_schema
 from cronjobs.store.pruning import set_pruned_at
-from cronjobs.tables import Json, audit, job_runs, jobs, schedules
+from cronjobs.store.sizes import MOST_FETCHED
+from cronjobs.tables import NOT_UTF8, Json, audit, job_runs, jobs, schedules
 from cronjobs.tables import ticks as ticks_table
-from cronjobs.text import clean
+from cronjobs.text import BrokenText, clean, decoded
 
 ACTION: Final = "copy"  # in the audit trail of the new side: how far it came
 POLL_S: Final = 0.2
@@ -269,14 +270,16 @@ def _fit(table: Table, row: Mapping[str, Any], odd: list[str]) -> dict[str, Any]
 
 def _fit_value(table: Table, row: Mapping[str, Any], name: str, value: Any, odd: list[str]) -> Any:
     """*value* as PostgreSQL takes it. SQLite holds any type in any column, and plain SQL may have written it."""
+    key = next(iter(table.primary_key)).name
     match table.c[name].type:
         case Json():
             text, why = as_jsonb(_text(value))
             if why is not None:
-                key = next(iter(table.primary_key)).name
                 odd.append(f"{table.name} {key} {row[key]}: {name} came over as a text: {why}")
             return text
         case Text():
+            if isinstance(value, BrokenText):
+                odd.append(f"{table.name} {key} {row[key]}: {name} came over with replacement characters: {NOT_UTF8}")
             return clean(_text(value))
         case Float():
             return max(-1e300, min(1e300, float(value)))
@@ -287,7 +290,9 @@ def _fit_value(table: Table, row: Mapping[str, Any], name: str, value: Any, odd:
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return decoded(value)
+    return value if isinstance(value, str) else str(value)
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
@@ -296,6 +301,10 @@ def as_jsonb(text: str) -> tuple[str, str | None]:
     A job with such a payload is dead with a reason when it comes due, there as here.
     """
     try:
+        if isinstance(text, BrokenText):
+            raise ValueError(NOT_UTF8)
+        if len(text) > MOST_FETCHED:  # parsed it may take a hundred times as much memory
+            raise ValueError(f"it is larger than {MOST_FETCHED:,} bytes")
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
         json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate has no UTF-8
         if re.search(r"(?<!\\)(\\\\)*\\u0000", text):

@@ -6,6 +6,7 @@ the timeouts (``SET LOCAL``: nothing outlives the transaction, as PgBouncer's tr
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sqlite3
@@ -35,6 +36,7 @@ from cronjobs.keeper import Keeper
 from cronjobs.refusals import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
 from cronjobs.sqliteconnection import StayingConnection
 from cronjobs.tables import read_json
+from cronjobs.text import decoded, is_utf8
 from cronjobs.turns import POLL_S, Turns
 
 CONNECT_TIMEOUT_S: Final = 5
@@ -240,6 +242,8 @@ class Database(OutOfReach):
                     number, life = connection.exec_driver_sql(_NUMBER).one()
         except DBAPIError as error:
             # Without a number nothing was written, or the COMMIT had not been sent.
+            if isinstance(error.orig, sqlite3.Error):
+                raise  # of the database that is copied from
             if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
                 raise
             reason = _reason(self.address, error)
@@ -289,6 +293,8 @@ class Database(OutOfReach):
         try:
             yield
         except DBAPIError as error:
+            if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
+                raise  # of another database, whose block is around this one or within it
             raise tell(self.address, error) from error
 
     def close(self) -> None:
@@ -303,6 +309,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         "pool_size": connections,
         "max_overflow": connections,
         "json_deserializer": read_json,
+        "json_serializer": _json,
         "execution_options": {"cronjobs_clock": clock},
     }
     if address.schema:
@@ -332,8 +339,38 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         engine = create_engine(address.url, **options)
     except (ImportError, NoSuchModuleError):  # psycopg is missing, or libpq for it
         raise DriverMissing(str(address)) from None
+    event.listen(engine, "do_connect", _connect_postgresql)
     event.listen(engine, "begin", _open_postgresql)
     return engine
+
+
+def _connect_postgresql(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+    """Connect, and remember what our texts travel in (see ``_session``)."""
+    connection = dialect.connect(*arguments, **options)
+    encoding = "UTF8"
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        encoding = "SQL_ASCII"
+        _load_any_bytes(connection)
+    record.info[_ENCODING] = encoding
+    return connection
+
+
+def _load_any_bytes(connection: Any) -> None:
+    """Make texts of what psycopg would leave as bytes: a database in SQL_ASCII holds any."""
+    from psycopg.adapt import Buffer, Loader
+
+    class AnyText(Loader):
+        def load(self, data: Buffer) -> str:
+            return decoded(data)
+
+    for kind in ("text", "varchar", "bpchar", "name", '"char"', 705):  # 705: of a literal, "unknown"
+        connection.adapters.register_loader(kind, AnyText)
+
+
+def _json(value: Any) -> str:
+    """JSON with characters as they are: a server in SQL_ASCII cannot turn an escape into one."""
+    written = json.dumps(value, ensure_ascii=False)
+    return written if written.isascii() or is_utf8(written) else json.dumps(value)
 
 
 def _create_private(file: Path, address: Address) -> None:
@@ -356,6 +393,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _set_pragmas(connection: sqlite3.Connection) -> None:
+    connection.text_factory = decoded  # another program may have written bytes that are no UTF-8
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     # WAL: readers and the one writer do not wait for each other. FULL: a committed job survives a power cut.
@@ -380,6 +418,9 @@ def _open_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
+_ENCODING: Final = "cronjobs_encoding"  # in a connection's ``info``
+
+
 def _begin_postgresql(timeouts: dict[str, int], *more: str) -> str:
     local = [f"SET LOCAL {name} = {ms}" for name, ms in (POSTGRESQL_TIMEOUTS | timeouts).items()]
     # Each statement sees what was committed when it began, whatever the role's default: counts under a lock rest on it,
@@ -387,8 +428,25 @@ def _begin_postgresql(timeouts: dict[str, int], *more: str) -> str:
     return "; ".join(["BEGIN", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *more, *local])
 
 
+def _session(encoding: str) -> str:
+    """What a transaction's texts travel in, whatever the server, the database, the role or the URL is set to.
+
+    The server turns its own encoding into UTF-8 and back. One in SQL_ASCII knows none, and would refuse a whole answer
+    for one byte in it: its bytes come as they are.
+    """
+    return f"SET LOCAL client_encoding = '{encoding}'"
+
+
 # UTC: days are 24 hours in our statements whatever zone the server keeps, and instants arrive without a conversion.
-_POSTGRESQL_BEGIN: Final = _begin_postgresql({}, "SET LOCAL timezone = 'UTC'")
+# The others: psycopg reads instants only in that style, and a float must come back as the one that was written.
+_OURS: Final = (
+    "SET LOCAL timezone = 'UTC'",
+    "SET LOCAL datestyle = 'ISO, MDY'",
+    "SET LOCAL intervalstyle = 'postgres'",
+    "SET LOCAL standard_conforming_strings = on",
+    "SET LOCAL extra_float_digits = 1",
+)
+_POSTGRESQL_BEGIN: Final = _begin_postgresql({}, *_OURS)
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -400,7 +458,8 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 
 def _open_postgresql(connection: Connection) -> None:
-    connection.exec_driver_sql(connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN))
+    begin = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
+    connection.exec_driver_sql(f"{begin}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:

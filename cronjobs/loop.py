@@ -263,10 +263,12 @@ class Loop:
         except BadValue as error:
             if self.hands.unwritten and self._write_one_by_one():
                 return last is None
-            self.trouble.note(error)
+            if not self.writer.may_work_row_by_row(error):
+                self.trouble.note(error)
             return False
         except DatabaseError as error:
-            self.trouble.note(error)
+            if not self.writer.may_work_row_by_row(error):
+                self.trouble.note(error)
             return False
         except Exception as error:  # of one end's values, or of a claim's: the ends are written in any case
             self._caught(error)
@@ -331,6 +333,8 @@ class Loop:
             self._after_renewal(turn.renewal, turn.sent)
         if turn.database_now is not None:
             self.database_now, self.now_read_at = turn.database_now, turn.sent
+        for job_id, why in turn.refused.items():
+            self.emit(events.database_trouble(f"job {job_id} cannot be claimed: {why}"))
         self._begin(turn.settled, turn.sent, late=True)
         self._begin([*turn.claimed, *turn.long], turn.sent)
 

@@ -20,7 +20,7 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  #
 def payload_fault(payload: Any) -> str | None:
     """Say what is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
     if isinstance(payload, BadJson):
-        return f"payload is {payload.reason}"
+        return f"{payload.what} is {payload.reason}"
     if not isinstance(payload, dict):
         return f"payload must be a JSON object, not {_kind(payload)}"
     fault = _fault(payload, "payload", 1)

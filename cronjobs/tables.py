@@ -34,6 +34,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from cronjobs.text import BrokenText, decoded
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -99,16 +101,25 @@ class BadJson:
     """What stands in for a JSON value that plain SQL wrote and nobody can read; one such row never stops the others."""
 
     reason: str
+    what: str = "payload"
+
+
+NOT_UTF8: Final = "not UTF-8"
 
 
 def read_json(value: str | bytes) -> Any:
     """Parse JSON that anyone may have written; what cannot be read comes back as ``BadJson``."""
     if value in ("{}", b"{}"):  # most meta, many payloads
         return {}
+    text = value if isinstance(value, str) else decoded(value)
+    if isinstance(text, BrokenText):
+        return BadJson(NOT_UTF8)
     try:
-        return _DECODER.decode(value if isinstance(value, str) else bytes(value).decode())
+        return _DECODER.decode(text)
     except RecursionError:
         return BadJson("JSON is nested too deeply")
+    except MemoryError:
+        return BadJson("too large for this host's memory")
     except ValueError as error:
         return BadJson(f"not JSON: {error}")
 

@@ -24,17 +24,39 @@ _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _MARKER_ROOM: Final = 64  # bytes kept free for the line in the middle
 
 
+class BrokenText(str):
+    """A row's text that is not UTF-8, as it can be shown: with replacement characters. ``raw``: its bytes as stored."""
+
+    raw: bytes
+
+
+def decoded(raw: bytes | bytearray | memoryview) -> str:
+    """A row's text. SQLite, and PostgreSQL in SQL_ASCII, keep whatever bytes a program wrote."""
+    data = bytes(raw)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        broken = BrokenText(data.decode(errors="replace"))
+        broken.raw = data
+        return broken
+
+
+def is_utf8(text: str) -> bool:
+    """Whether *text* has UTF-8: a lone surrogate has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def clean(text: str) -> str:
     """Make *text* storable: NUL becomes ``\\x00``, a lone surrogate ``\\udcff``; the rest stays.
 
     PostgreSQL's text cannot hold NUL, and UTF-8 has no lone surrogates (Python makes them of undecodable file names).
     """
     text = text.replace("\0", r"\x00")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace").decode()
-    return text
+    return text if is_utf8(text) else text.encode(errors="backslashreplace").decode()
 
 
 def cap(text: str, limit_bytes: int) -> str:

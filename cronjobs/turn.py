@@ -6,7 +6,7 @@ a turn that failed is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -17,7 +17,15 @@ from sqlalchemy import Connection
 from cronjobs.clock import Clock
 from cronjobs.database import Database
 from cronjobs.ends import Decided, afterword, lease_of, without_texts
-from cronjobs.errors import BadValue
+from cronjobs.errors import (
+    BadValue,
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    TransientTrouble,
+)
 from cronjobs.model import Job
 from cronjobs.store import claims, leases
 from cronjobs.store.claims import Admission, Claim
@@ -25,6 +33,8 @@ from cronjobs.store.leases import Finish, Lease, Renewal, Written
 from cronjobs.worker import Ended
 
 WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop keeps time
+
+_NO_ROWS_FAULT: Final = (DatabaseUnreachable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseDamaged)
 
 End = tuple[Ended, Decided]
 
@@ -66,6 +76,7 @@ class Turn:
     long: Sequence[Job] = ()
     database_now: datetime | None = None
     unseen: bool = False
+    refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
 
 
 class Writer:
@@ -86,6 +97,8 @@ class Writer:
         self._lease = lease
         self._before_writing = before_writing
         self.claim_unsettled = False  # a turn that claimed ended in an error: the rows may be ours
+        self.warily = False  # one of the rows made a claim fail: from here on each is taken by itself
+        self._refused: set[int] = set()
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -95,6 +108,12 @@ class Writer:
 
     def write(self, order: Order) -> Turn:
         """Do all of it or nothing. Raises BadValue or another DatabaseError."""
+        try:
+            return self._write(order)
+        except MemoryError:
+            raise TransientTrouble("there was not enough memory for what was claimed") from None
+
+    def _write(self, order: Order) -> Turn:
         renewal: Renewal | None = None
         settled: list[Job] = []
         claim: Claim | None = None
@@ -127,10 +146,22 @@ class Writer:
             long=long.jobs if long else (),
             database_now=claim.now if claim else None,
             unseen=any(each.unseen for each in (claim, long) if each),
+            refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
         )
 
+    def may_work_row_by_row(self, error: Exception) -> bool:
+        """Whether the turn that ended in *error* may work when each row is claimed by itself, as it is from here on."""
+        if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
+            return False
+        self.warily = True
+        return True
+
     def _claim(self, connection: Connection, room: int, admission: Admission) -> Claim:
-        return claims.claim(connection, limit=room, locked_by=self._locked_by, lease=self._lease, admission=admission)
+        claim = claims.claim_warily if self.warily else claims.claim
+        admission = replace(admission, but=self._refused)
+        found = claim(connection, limit=room, locked_by=self._locked_by, lease=self._lease, admission=admission)
+        self._refused |= found.refused.keys()
+        return found
 
     def _claim_long(self, connection: Connection, order: Order, admission: Admission, room: int) -> Claim | None:
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
@@ -168,7 +199,8 @@ class Writer:
 
     def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
         """What the rows say is ours, is ours; renewed, since that lease began when the answer was lost."""
-        found = [job for job in claims.held_by(connection, self._locked_by) if job.id not in held]
+        leased = claims.held_by(connection, self._locked_by, warily=self.warily)
+        found = [job for job in leased if job.id not in held]
         if not found:
             return []
         renewal = leases.renew(connection, [lease_of(job) for job in found], self._lease)

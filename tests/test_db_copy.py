@@ -92,6 +92,33 @@ def move(sqlite_migrated: str, postgres_migrated: str) -> Iterator[Move]:
         yield Move(old, new)
 
 
+# --- bytes that are not UTF-8 -----------------------------------------------------------------------------------------
+
+
+def test_what_is_not_utf8_comes_over_and_is_named(move: Move) -> None:
+    with move.old.write() as connection:
+        for column, value in (("payload", b'{"name": "Jos\xe9"}'), ("enqueued_by", b"Jos\xe9")):
+            insert = f"INSERT INTO cronjobs_jobs (job_type, {column}) VALUES ('t.latin', CAST(? AS TEXT)) RETURNING id"
+            last = connection.exec_driver_sql(insert, (value,)).scalar_one()
+    report = move.copy()
+    assert report.odd == [
+        f"cronjobs_jobs id {last - 1}: payload came over as a text: not UTF-8",
+        f"cronjobs_jobs id {last}: enqueued_by came over with replacement characters: not UTF-8",
+    ]
+    there = move.jobs(move.new, "t.latin")
+    assert [row.payload for row in there] == ['{"name": "Jos\N{REPLACEMENT CHARACTER}"}', {}]
+    assert there[1].enqueued_by == "Jos\N{REPLACEMENT CHARACTER}"
+
+
+def test_an_error_names_the_side_that_it_is_of(move: Move) -> None:
+    for wrong, right in ((move.old, move.new), (move.new, move.old)):
+        named = f"database {wrong.address.url.get_backend_name()}"
+        with pytest.raises(DatabaseError, match=named), right.write(), wrong.read() as connection:
+            connection.exec_driver_sql("SELECT nonsense")
+        with pytest.raises(DatabaseError, match=named), wrong.read() as connection, right.write():
+            connection.exec_driver_sql("SELECT nonsense")
+
+
 # --- what arrives -----------------------------------------------------------------------------------------------------
 
 

@@ -6,15 +6,19 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
 
 from cronjobs.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.limits import Candidate, Limit, choose, closed, full, reached
 from cronjobs.model import Job
+from cronjobs.store.jobrows import fetch_by_itself, job_from
 from cronjobs.store.limits import full_parameters, judge_alone, running_by_key
-from cronjobs.store.overlap import definition_value, runnable_value, take_turns
+from cronjobs.store.overlap import runnable_value, take_turns
+from cronjobs.store.sizes import stored
 from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group_value, is_postgresql, run
 
 
@@ -49,17 +53,6 @@ def _types(parameter: str) -> Fragment:
 
 
 define(
-    # In the order of Job's fields; see job_from.
-    facts="""
-      j.id, j.job_type, j.payload, j.meta, j.queue, j.priority, j.run_at, j.attempts, j.failures, j.losses,
-      j.interruptions, j.max_attempts, j.timeout_s, j.locked_by, j.idempotency_key, j.concurrency_key, j.schedule,
-      j.scheduled_for,
-      (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {occurrences} c
-       WHERE j.schedule IS NOT NULL AND c.job_id = j.id AND c.outcome = 'coalesced') AS stands_for,
-      coalesce((SELECT {timezone_key} FROM {schedules} s WHERE s.name = j.schedule), 'UTC') AS timezone,
-      j.created_at, j.started_at,
-      (SELECT s.next_at FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active') AS next_occurrence,
-      (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) AS retry_until""",
     # Where due jobs stand: (type, whether the row names a timeout, queue, priority), each found by one step into an
     # index; in front of a claim stands nothing of types that it cannot run. A type comes into the second kind only if
     # some timeout suits, which again is one step.
@@ -91,7 +84,8 @@ define(
     in_lane=lambda postgresql: (
         "j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority"
         if postgresql
-        else "j.job_type = :lane_type AND j.queue = :lane_queue AND j.priority = :lane_priority"
+        # Its bytes, which need not be UTF-8.
+        else "j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority"
     ),
     among_known=among("known"),
     among_careful=among("careful"),
@@ -114,11 +108,7 @@ define(
     leased="""
       status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {after_lease},
       started_at = {now}, cancel_requested_at = NULL, policy = {policy_at_claim}""",
-    timezone_key=definition_value("timezone"),
-    retry_until_key=definition_value("retry_until"),
 )
-
-FACTS: Final = 24  # columns
 
 
 # --- claim ------------------------------------------------------------------------------------------------------------
@@ -133,7 +123,7 @@ class Admission:
     runner died with, only what begins at once is taken, ``free`` jobs: nothing of them is to be lost unbegun.
     ``limits`` hold over all runners together. ``policies``: what recovery is to decide these attempts by.
     ``runnable``: the types that some host can run, as far as anybody knows; None: it may be any. A schedule's jobs wait
-    for an older one of these only.
+    for an older one of these only. ``but``: jobs that are left alone.
     """
 
     known: Collection[str]
@@ -146,6 +136,7 @@ class Admission:
     limits: Sequence[Limit] = ()
     policies: ClaimPolicies = NONE_WRITTEN
     runnable: Collection[str] | None = None
+    but: Collection[int] = ()
 
 
 class Claim(NamedTuple):
@@ -154,6 +145,7 @@ class Claim(NamedTuple):
     now: datetime
     jobs: list[Job]
     unseen: bool = False
+    refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: Admission) -> Claim:
@@ -161,16 +153,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
 
     Order is (priority, run_at, id). Rows that others hold locked are passed over, so nobody waits for anybody.
     """
-    parameters = {
-        "limit": limit,
-        "queue": admission.queue,
-        "known": group_value(connection, sorted(admission.known)),
-        "fitting": group_value(connection, sorted(admission.fitting)),
-        "remaining": admission.remaining_s,
-        "longest": min(admission.longest_s, 1e300),
-        "careful": group_value(connection, sorted(admission.careful)),
-        "runnable": runnable_value(connection, admission.runnable),
-    }
+    parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
     unseen = False
     if admission.limits:
@@ -185,6 +168,19 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     take_turns(connection, [row.id for row in rows if row.schedule is not None], admission.runnable)
     jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
     return Claim(rows[0].now, jobs, unseen)
+
+
+def _parameters(connection: Connection, limit: int, admission: Admission) -> dict[str, Any]:
+    return {
+        "limit": limit,
+        "queue": admission.queue,
+        "known": group_value(connection, sorted(admission.known)),
+        "fitting": group_value(connection, sorted(admission.fitting)),
+        "remaining": admission.remaining_s,
+        "longest": min(admission.longest_s, 1e300),
+        "careful": group_value(connection, sorted(admission.careful)),
+        "runnable": runnable_value(connection, admission.runnable),
+    }
 
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and pass the limit
@@ -256,7 +252,7 @@ def _due_sqlite(connection: Connection, parameters: dict[str, Any], also: str = 
             connection,
             DUE_SQLITE.replace("{due_in_lane}", ("{due_timed}" if lane.own_timeout else "{due_plain}") + also),
             lane_type=lane.job_type,
-            lane_queue=lane.queue,
+            lane_queue=stored(lane.queue),
             lane_priority=lane.priority,
             **facts,
             **(_named(parameters, "remaining longest") if lane.own_timeout else {}),
@@ -291,13 +287,47 @@ def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str
     if is_postgresql(connection):
         return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=group, **lease_parameters).all()
     # SQLite's RETURNING knows no alias, and the facts are read by one.
-    run(connection, TAKE, ids=group, **lease_parameters)
+    _lease(connection, ids, lease_parameters)
     return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=group).all()
+
+
+def _lease(connection: Connection, ids: Sequence[int], lease_parameters: dict[str, Any]) -> None:
+    run(connection, TAKE, ids=group_value(connection, list(ids)), **lease_parameters)
 
 
 TAKE: Final = """
   UPDATE {jobs} AS j SET {leased}
   WHERE j.id {among_ids} AND j.{waiting}"""
+
+
+# --- claim row by row -------------------------------------------------------------------------------------------------
+
+
+def claim_warily(
+    connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: Admission
+) -> Claim:
+    """As ``claim``, each row in a savepoint of its own: after one of them was such that the whole claim failed.
+
+    A row that cannot be fetched comes as a job that is dead by its payload; one that cannot be leased is refused.
+    """
+    parameters = _parameters(connection, limit, admission)
+    lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
+    if admission.limits:
+        ids, unseen = _choose(connection, parameters, admission)
+    else:
+        seen = _look(connection, parameters, full_parameters(connection, full((), {})), list(admission.but))
+        ids, unseen = list(choose(seen, (), {}, before=0, free=admission.free).taken), False
+    found, refused = [], {}
+    for job_id in ids:
+        try:
+            with connection.begin_nested():
+                _lease(connection, [job_id], lease_parameters)
+                found.append(fetch_by_itself(connection, job_id))
+        except DBAPIError as error:
+            refused[job_id] = " ".join(str(error.orig).split())
+    take_turns(connection, [job.id for job in found if job.schedule is not None], admission.runnable)
+    found.sort(key=lambda job: (job.priority, job.run_at, job.id))
+    return Claim(database_now(connection), found, unseen, refused)
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
@@ -316,12 +346,12 @@ def _choose(connection: Connection, parameters: dict[str, Any], admission: Admis
     limits = admission.limits if alone else closed(admission.limits)
     running: Mapping[str, int] = running_by_key(connection, admission.known) if alone else {}
     taken: list[int] = []
+    but = list(admission.but)
     for _ in range(ROUNDS):
         # A key that is full hides nobody: those behind it are looked at again without it.
         asked = parameters["limit"] - len(taken)
-        seen = _look(
-            connection, parameters | {"limit": asked}, full_parameters(connection, full(limits, running)), taken
-        )
+        closed_keys = full_parameters(connection, full(limits, running))
+        seen = _look(connection, parameters | {"limit": asked}, closed_keys, [*but, *taken])
         choice = choose(seen, limits, running, before=len(taken), free=admission.free)
         taken += choice.taken
         running = choice.running
@@ -340,18 +370,6 @@ def _look(
     else:
         rows = _due_sqlite(connection, parameters, BUT)
     return [Candidate(row.id, row.concurrency_key, bool(row.careful)) for row in rows]
-
-
-def job_from(row: Row[Any]) -> Job:
-    """A row that begins with ``{facts}``; what plain SQL wrote into ``meta`` is made harmless here."""
-    facts = list(row[:FACTS])
-    if facts[3] != {}:
-        facts[3] = _strings(facts[3])
-    return Job(*facts)
-
-
-def _strings(meta: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
 
 
 def claim_one(
@@ -383,16 +401,18 @@ def claim_one(
     return job_from(row)
 
 
-def held_by(connection: Connection, locked_by: str) -> list[Job]:
-    """Every job leased to *locked_by*: what a claim whose COMMIT got no answer really took."""
-    rows = run(
-        connection,
-        """
+def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> list[Job]:
+    """Every job leased to *locked_by*: what a claim whose COMMIT got no answer really took.
+
+    *warily*: each fetched by itself, as one of them may be such that it cannot be.
+    """
+    statement = """
         SELECT {facts} FROM {jobs} j
-        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by ORDER BY j.priority, j.run_at, j.id""",
-        locked_by=locked_by,
-    ).all()
-    return [job_from(row) for row in rows]
+        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by ORDER BY j.priority, j.run_at, j.id"""
+    if warily:
+        rows = run(connection, statement.replace("{facts}", "j.id"), locked_by=locked_by).all()
+        return [fetch_by_itself(connection, row.id) for row in rows]
+    return [job_from(row) for row in run(connection, statement, locked_by=locked_by).all()]
 
 
 def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from cronjobs.store.sql import define, group, group_value, run
 from cronjobs.tables import Instant, Json, audit, job_runs, jobs, meta, metadata, schedules, ticks
 
 BATCH: Final = 1000  # rows that travel together
+BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
 WITH_IDS: Final = (jobs, schedules, ticks)  # what others refer to, or what tells a newer row from an older one
@@ -73,8 +74,16 @@ def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Ro
     found = select(*columns).order_by(*table.primary_key)
     if above:
         found = found.where(table.c.id > above)
-    for rows in connection.execute(found).partitions(BATCH):
-        yield [dict(row._mapping) for row in rows]
+    batch: list[Mapping[str, Any]] = []
+    size = 0
+    for [row] in connection.execute(found).partitions(1):
+        batch.append(dict(row._mapping))
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if len(batch) == BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 # --- the new side, PostgreSQL -----------------------------------------------------------------------------------------

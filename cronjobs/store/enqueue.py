@@ -11,7 +11,17 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, select
 
 from cronjobs.caller import caller
+from cronjobs.errors import PayloadError
 from cronjobs.model import Status
+from cronjobs.store.encoding import (
+    ANY_BYTES,
+    UTF8,
+    client_encoding,
+    from_ascii,
+    in_ascii,
+    server_encoding,
+    unfit_character,
+)
 from cronjobs.store.meta import qualified
 from cronjobs.store.sql import after_now, among, define, group, group_value, is_postgresql, json_text, run
 from cronjobs.tables import jobs
@@ -51,6 +61,10 @@ define(
     ),
     due_at="coalesce(r.run_at, {due_after})",
     due_after=after_now("coalesce(r.delay_s, 0)"),
+    # The caller's connection may have an encoding that lacks a character of it, and the answer would be an error.
+    key_told=in_ascii("idempotency_key"),
+    row_key_told=in_ascii("j.idempotency_key"),
+    queue_told=in_ascii("j.queue"),
     # As it stood when it was enqueued: no runner has had it, nobody has called it off or put it back.
     not_started="j.status = 'queued' AND j.attempts = 0",
 )
@@ -66,7 +80,7 @@ _INSERT: Final = """
   FROM {new_rows} r WHERE {not_there}"""
 _RETURNING: Final = """ ORDER BY r.n
   ON CONFLICT (idempotency_key) DO NOTHING
-  RETURNING id, idempotency_key"""
+  RETURNING id, {key_told} AS idempotency_key"""
 INSERT: Final = _INSERT + _RETURNING
 # Of rows for one queue: it is asked once, not for each of them.
 INSERT_WITHOUT_CAP: Final = _INSERT + " AND NOT {is_capped}" + _RETURNING
@@ -83,7 +97,7 @@ _REPLACED: Final = """
 REPLACE_SQLITE: Final = f"""
   UPDATE {{jobs}} AS j SET {_REPLACED} FROM {{new_rows}} r
   WHERE j.idempotency_key = r.idempotency_key AND {{not_started}}
-  RETURNING idempotency_key"""
+  RETURNING {{key_told}} AS idempotency_key"""
 
 # Passes over rows that somebody holds: mostly a runner that claims it, else an open transaction that may never end.
 REPLACE_POSTGRESQL: Final = f"""
@@ -93,10 +107,11 @@ REPLACE_POSTGRESQL: Final = f"""
   )
   UPDATE {{jobs}} j SET {_REPLACED} FROM there, {{new_rows}} r
   WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key
-  RETURNING j.idempotency_key"""
+  RETURNING {{row_key_told}} AS idempotency_key"""
 
 LOOK: Final = """
-  SELECT j.id, j.status, j.queue, j.idempotency_key, CASE WHEN {not_started} THEN 1 ELSE 0 END AS not_started
+  SELECT j.id, j.status, {queue_told} AS queue, {row_key_told} AS idempotency_key,
+    CASE WHEN {not_started} THEN 1 ELSE 0 END AS not_started
   FROM {jobs} j WHERE j.idempotency_key {among_keys}"""
 
 
@@ -148,14 +163,14 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     """
     for n, row in enumerate(rows):
         row["n"] = n
-    parameters = {"rows": group_value(connection, rows)} | _caller(connection)
+    parameters = {"rows": _rows(connection, rows)} | _caller(connection)
     if not into_capped:
         parameters["queue"] = rows[0]["queue"]
     statement = INSERT if into_capped else INSERT_WITHOUT_CAP
     if any("schedule" in row for row in rows):
         statement = INSERT_OF_SCHEDULE  # triggered by a person: it goes into a full queue, too
     made = run(connection, statement, **parameters).all()
-    by_key = {row.idempotency_key: row.id for row in made if row.idempotency_key is not None}
+    by_key = {from_ascii(connection, row.idempotency_key): row.id for row in made if row.idempotency_key is not None}
     unkeyed = sorted(row.id for row in made if row.idempotency_key is None)  # ids rise in the order of the rows
     places = iter(unkeyed)
     return [by_key.get(row["idempotency_key"]) if "idempotency_key" in row else next(places, None) for row in rows]
@@ -164,19 +179,46 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, There]:
     """What is in the table for the keys of *rows*."""
     return {
-        row.idempotency_key: There(row.id, Status(row.status), row.queue, bool(row.not_started))
+        from_ascii(connection, row.idempotency_key): There(
+            row.id, Status(row.status), from_ascii(connection, row.queue), bool(row.not_started)
+        )
         for row in run(connection, LOOK, keys=_keys(rows)).all()
     }
 
 
 def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
     """Make the rows of these keys that no runner has had the new ones; return the keys where that was done."""
-    parameters = {"rows": group_value(connection, rows)} | _caller(connection)
+    parameters = {"rows": _rows(connection, rows)} | _caller(connection)
     statement = REPLACE_SQLITE
     if is_postgresql(connection):
         statement = REPLACE_POSTGRESQL
         parameters["keys"] = _keys(rows)
-    return {row.idempotency_key for row in run(connection, statement, **parameters).all()}
+    return {from_ascii(connection, row.idempotency_key) for row in run(connection, statement, **parameters).all()}
+
+
+def _rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> str:
+    """*rows* as they travel; raises PayloadError for a character that the database cannot hold.
+
+    Its own refusal would end the caller's transaction.
+    """
+    encoding = server_encoding(connection)
+    if encoding == UTF8:
+        return group_value(connection, rows)
+    written = [row | {name: json.loads(row[name]) for name in ("payload", "meta")} for row in rows]
+    character = unfit_character(encoding, json.dumps(written, ensure_ascii=False, default=str))
+    if character is not None:
+        raise PayloadError(f"{character!r} cannot be stored: the encoding of this database is {encoding}")
+    if encoding == ANY_BYTES:
+        client = client_encoding(connection)
+        if client not in (UTF8, ANY_BYTES) and not json.dumps(written, ensure_ascii=False, default=str).isascii():
+            raise PayloadError(
+                f"the encoding of this database is {encoding}, and of this connection {client}: its bytes would be "
+                "read as UTF-8. SET client_encoding = 'UTF8' on it"
+            )
+        # Not even an escape within the payload can be turned into a character.
+        plain = [{name: json.dumps(row[name], ensure_ascii=False) for name in ("payload", "meta")} for row in written]
+        rows = [row | texts for row, texts in zip(rows, plain, strict=True)]
+    return group_value(connection, rows)
 
 
 def _caller(connection: Connection) -> dict[str, str]:

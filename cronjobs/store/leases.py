@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -11,7 +11,9 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.attempt_policy import AttemptPolicy, read_policy, seconds
 from cronjobs.model import Job, Status
-from cronjobs.store.claims import held_by, job_from
+from cronjobs.store.claims import held_by
+from cronjobs.store.encoding import fitted
+from cronjobs.store.jobrows import job_from
 from cronjobs.store.limits import judge_alone
 from cronjobs.store.sql import (
     Fragment,
@@ -24,6 +26,7 @@ from cronjobs.store.sql import (
     is_postgresql,
     run,
 )
+from cronjobs.text import BrokenText
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
 _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
@@ -103,12 +106,12 @@ class Renewal:
 def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> Renewal:
     """Renew by *lease* from the database's now; say which were renewed, asked to cancel, or lost."""
     renewed = _extend(connection, leases, lease)
-    mine = {row.id: row.cancel_requested_at for row in _still_mine(connection, leases)}
+    mine = {row.id: bool(row.cancel_requested) for row in _still_mine(connection, leases)}
     gone = [held for held in leases if held.job_id not in mine]
     ended = succeeded(connection, gone)
     return Renewal(
         renewed=frozenset(renewed),
-        cancel_requested=frozenset(id_ for id_, requested_at in mine.items() if requested_at is not None),
+        cancel_requested=frozenset(id_ for id_, requested in mine.items() if requested),
         lost=frozenset(held.job_id for held in gone) - ended,
         succeeded=ended,
     )
@@ -157,7 +160,9 @@ def _update_mine(
 def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row[Any]]:
     return run(
         connection,
-        "SELECT j.id, j.cancel_requested_at FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id}",
+        # No instant: a user's own connection may write them in a style that its driver cannot read.
+        "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {lease_rows} AS o "
+        "JOIN {jobs} j ON {fence} WHERE {by_id}",
         rows=group_value(connection, [held.row() for held in leases]),
     ).all()
 
@@ -301,7 +306,13 @@ def finish_here(connection: Connection, end: Finish) -> bool:
 
 
 def _group(connection: Connection, finishes: Sequence[Finish]) -> str:
-    return group_value(connection, [end.row() for end in finishes])
+    rows = [end.row() for end in finishes]
+    for row in rows:
+        row |= {name: fitted(connection, row[name]) for name in _TEXTS if name in row}
+    return group_value(connection, rows)
+
+
+_TEXTS: Final = ("error_type", "error", "traceback", "output")
 
 
 def _write_history(connection: Connection, rows: str) -> None:
@@ -486,7 +497,7 @@ def expired_leases(
     rows = run(
         connection,
         """
-        SELECT {facts}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
+        SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
           r.error_type AS run_error_type
         FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.locked_until IS NOT NULL AND {given_up} AND {can_settle}
@@ -496,7 +507,7 @@ def expired_leases(
     ).all()
     found = [
         Expired(
-            job_from(row),
+            _with_a_fence(connection, job_from(row)),
             row.outcome,
             row.error,
             row.run_error_type,
@@ -506,6 +517,15 @@ def expired_leases(
         for row in rows
     ]
     return (rows[0].now if rows else database_now(connection)), found
+
+
+def _with_a_fence(connection: Connection, job: Job) -> Job:
+    """*job*, whose row is locked, with a ``locked_by`` to compare with: plain SQL can have written any bytes."""
+    if isinstance(job.locked_by, BrokenText):
+        clean = str(job.locked_by)
+        run(connection, "UPDATE {jobs} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
+        return replace(job, locked_by=clean)
+    return job
 
 
 def left_alone(

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from cronjobs.attempt_policy import seconds
 from cronjobs.model import Job, Status
 from cronjobs.store import leases
-from cronjobs.store.claims import job_from
+from cronjobs.store.jobrows import job_from
 from cronjobs.store.leases import Finish, Lease, Written
 from cronjobs.store.sql import database_now, define, group_value, is_postgresql, run
 from cronjobs.store.ticks import record

@@ -12,6 +12,8 @@ from sqlalchemy import URL, Connection, Dialect, Executable
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
+from cronjobs.text import decoded
+
 # Positions, written as each driver wants them. Django turns %s into what its driver takes, on SQLite too.
 _PSYCOPG: Final[Dialect] = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 _SQLITE3: Final = SQLiteDialect_pysqlite(paramstyle="qmark")
@@ -42,8 +44,10 @@ class PlainConnection:
         where: Callable[[], str],
         schema: str | None,
         in_transaction_now: Callable[[], bool] | None = None,
+        raw: Callable[[], Any] | None = None,
     ) -> None:
         self.dialect = dialect
+        self.raw = raw  # gives psycopg's
         self.where = where
         self.in_transaction_now = in_transaction_now  # of SQLite; PostgreSQL is asked by its own means
         self._new_cursor = new_cursor
@@ -70,6 +74,8 @@ class _InSchema:
 
     def __init__(self, connection: Connection, schema: str) -> None:
         self.dialect, self.engine, self.execute = connection.dialect, connection.engine, connection.execute
+        self.connection, self.info = connection.connection, connection.info
+        self.exec_driver_sql = connection.exec_driver_sql
         self._options: Mapping[str, Any] = connection.get_execution_options().union(
             {"schema_translate_map": {None: schema}}
         )
@@ -96,7 +102,7 @@ def _row_of(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 
 def _text(row: Sequence[Any]) -> Sequence[Any]:
     """Texts are texts, whatever the user's connection makes of them (sqlite3's text_factory)."""
-    return [value.decode() if isinstance(value, bytes) else value for value in row]
+    return [decoded(value) if isinstance(value, bytes) else value for value in row]
 
 
 @lru_cache(maxsize=64)
@@ -121,7 +127,9 @@ def plain_connection(target: Any, schema: str | None) -> Connection | None:
             lambda: target.in_transaction,
         )
     elif _is_psycopg(target):
-        plain = PlainConnection(_PSYCOPG, lambda: _psycopg_cursor(target), lambda: _psycopg_place(target), schema)
+        plain = PlainConnection(
+            _PSYCOPG, lambda: _psycopg_cursor(target), lambda: _psycopg_place(target), schema, raw=lambda: target
+        )
     elif _is_django(target) and target.vendor in _DJANGO:
         dialect = _DJANGO[target.vendor]
         in_schema = schema if dialect is _PSYCOPG else None
@@ -131,6 +139,7 @@ def plain_connection(target: Any, schema: str | None) -> Connection | None:
             lambda: _django_place(target),
             in_schema,
             lambda: bool(target.connection.in_transaction),
+            raw=lambda: _connected(target),
         )
     return cast("Connection | None", plain)  # it has what run() asks of one
 
@@ -142,6 +151,11 @@ def _is_psycopg(target: Any) -> bool:
 def _is_django(target: Any) -> bool:
     """``django.db.connection`` stands for the thread's connection, and passes on what it is asked."""
     return all(hasattr(target, name) for name in ("vendor", "in_atomic_block", "settings_dict", "cursor"))
+
+
+def _connected(target: Any) -> Any:
+    target.ensure_connection()
+    return target.connection
 
 
 def _sqlite_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:

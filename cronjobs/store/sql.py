@@ -16,6 +16,7 @@ from sqlalchemy import Connection, CursorResult, Executable, text
 
 from cronjobs import tables
 from cronjobs.clock import SYSTEM, Clock
+from cronjobs.store.encoding import ANY_BYTES, server_encoding
 from cronjobs.tables import Instant, Json, to_microseconds
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -171,7 +172,9 @@ def group_value(connection: Connection, rows: Any) -> str:
             return value.isoformat() if postgresql else to_microseconds(value)
         raise TypeError(f"{type(value).__name__} does not travel in a group of rows")
 
-    return json.dumps(rows, default=encode, separators=(",", ":"), allow_nan=False)
+    # A server that knows no encoding cannot turn an escape into a character.
+    escape = not postgresql or server_encoding(connection) != ANY_BYTES
+    return json.dumps(rows, default=encode, separators=(",", ":"), allow_nan=False, ensure_ascii=escape)
 
 
 def json_text(value: Mapping[str, Any]) -> str:

@@ -1,0 +1,86 @@
+"""What a database's encoding can hold: all of Unicode (UTF8), a part of it (LATIN1), any bytes (SQL_ASCII)."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+UTF8: Final = "UTF8"
+ANY_BYTES: Final = "SQL_ASCII"
+
+
+def server_encoding(connection: Connection) -> str:
+    """The database's, by PostgreSQL's name; for whatever connection an enqueue may get. SQLite's texts are UTF-8."""
+    return _setting(connection, "server_encoding")
+
+
+def client_encoding(connection: Connection) -> str:
+    """What *connection* writes its texts in, which may change from one transaction to the next."""
+    return _setting(connection, "client_encoding")
+
+
+def _setting(connection: Connection, name: str) -> str:
+    if connection.dialect.name != "postgresql":
+        return UTF8
+    plain: Any = getattr(connection, "raw", None)
+    pooled: Any = getattr(connection, "connection", None)
+    raw = plain() if plain is not None else getattr(pooled, "dbapi_connection", None)
+    status = getattr(getattr(raw, "info", None), "parameter_status", None)  # psycopg's, and psycopg2's
+    found = status(name) if status is not None else None
+    return str(found) if found else _asked(connection, name)
+
+
+def _asked(connection: Connection, name: str) -> str:
+    """Of the server itself, by a driver that does not hand on what it was told."""
+    remembered: dict[Any, Any] = getattr(connection, "info", {})
+    if name == "client_encoding" or name not in remembered:
+        remembered[name] = connection.exec_driver_sql(f"SHOW {name}").scalar_one()
+    return str(remembered[name])
+
+
+@lru_cache(maxsize=16)
+def _codec(encoding: str) -> str | None:
+    """Python's name of what is less than Unicode; None: it holds all that we write, or nobody knows."""
+    if encoding in (UTF8, ANY_BYTES):
+        return None
+    name = re.sub(r"^WIN(?=\d)", "cp", encoding).replace("KOI8", "KOI8-").lower()
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return None
+
+
+def unfit_character(encoding: str, text: str) -> str | None:
+    """The first character of *text* that a database of that *encoding* cannot hold, or None."""
+    codec = _codec(encoding)
+    if codec is None:
+        return None
+    try:
+        text.encode(codec)
+    except UnicodeEncodeError as error:
+        return text[error.start]
+    return None
+
+
+def fitted(connection: Connection, text: str) -> str:
+    """*text* with escapes for what the database cannot hold: what a handler printed is worth keeping all the same."""
+    if text.isascii():
+        return text
+    codec = _codec(server_encoding(connection))
+    return text if codec is None else text.encode(codec, "backslashreplace").decode(codec)
+
+
+def in_ascii(column: str) -> Callable[[bool], str]:
+    """A text *column* in an answer that a client can read whatever encoding it has asked for: see ``from_ascii``."""
+    return lambda postgresql: f"encode(convert_to({column}, getdatabaseencoding()), 'hex')" if postgresql else column
+
+
+def from_ascii(connection: Connection, told: str) -> str:
+    if connection.dialect.name != "postgresql":
+        return told
+    return bytes.fromhex(told).decode(_codec(server_encoding(connection)) or "utf-8", "replace")

@@ -1,0 +1,45 @@
+"""How much of a row is fetched: plain SQL, and a stranger who may enqueue, can put hundreds of megabytes into one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cronjobs.payloads import LIMIT_BYTES
+from cronjobs.store.sql import Fragment
+from cronjobs.text import BrokenText
+
+# A payload at the limit takes up to three times as much in a text that escapes what is not ASCII, and blanks.
+MOST_FETCHED: Final = 4 * LIMIT_BYTES
+TOO_LARGE: Final = "cronjobs too large"  # comes in place of the value; no payload is a text, nor is any meta
+UNREAD: Final = "cronjobs unread"  # likewise
+
+_SURELY_SMALL: Final = 2_000  # bytes as they are on disk; compressed, a hundred times that at most
+_SURELY_LARGE: Final = 8 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit
+
+
+def if_not_too_large(column: str) -> Fragment:
+    """JSON *column* as far as it can be fetched, else ``TOO_LARGE``.
+
+    On PostgreSQL from the cheapest look to the dearest: the size on disk is there for nothing, that of the value costs
+    its decompression, that of its text costs the text. (A concatenation's result is not compressed.)
+    """
+    return lambda postgresql: (
+        f"""
+      CASE WHEN pg_column_size({column}) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
+           WHEN pg_column_size({column}) > {_SURELY_SMALL}
+             AND pg_column_size({column} || jsonb_build_object()) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
+           WHEN octet_length(CAST({column} AS text)) > {MOST_FETCHED} THEN '"{TOO_LARGE}"'
+           ELSE {column} END"""
+        if postgresql
+        else f"CASE WHEN length(CAST({column} AS BLOB)) > {MOST_FETCHED} THEN '\"{TOO_LARGE}\"' ELSE {column} END"
+    )
+
+
+def size(column: str) -> Fragment:
+    """The length in bytes of a text *column*."""
+    return lambda postgresql: f"octet_length({column})" if postgresql else f"length(CAST({column} AS BLOB))"
+
+
+def stored(text: Any) -> Any:
+    """A text from a row as a parameter that finds the row again; SQLite takes bytes for it, with a CAST."""
+    return text.raw if isinstance(text, BrokenText) else text
