@@ -7,15 +7,17 @@ import sys
 
 def main() -> None:
     """Run the command line; the process ends with the command's exit code."""
-    from cronjobs import guard
+    try:
+        from cronjobs import guard
 
-    guard.open_standard_streams()
-    if _command(sys.argv[1:]) == "run-due":
-        # Before any import that could hang (a network file system, a broken driver): from here on the kernel ends this
-        # process in time. run-due moves the timer once it knows the file's budget.
-        guard.arm()
-    from cronjobs.cli.main import run
-
+        guard.open_standard_streams()
+        if _command(sys.argv[1:]) == "run-due":
+            # Before any import that could hang (a network file system, a broken driver): from here on the kernel ends
+            # this process in time. run-due moves the timer once it knows the file's budget.
+            guard.arm()
+        from cronjobs.cli.main import run
+    except Exception as error:  # a broken installation, of which nothing can be relied on
+        sys.exit(_cannot_start(error))
     run()
 
 
@@ -28,6 +30,20 @@ def _command(arguments: list[str]) -> str | None:
         elif not word.startswith("-"):
             return word
     return None
+
+
+def _cannot_start(error: Exception) -> int:
+    from cronjobs.version import __version__
+
+    sys.stderr.write(
+        f"cronjobs {__version__} cannot start, {type(error).__name__}: {str(error)[:1000]}: "
+        f'is it, or what it needs, half installed? "{sys.executable} -m pip check" may tell; -v shows the traceback\n'
+    )
+    if {"-v", "--verbose"} & {*sys.argv}:
+        import traceback
+
+        traceback.print_exception(error)
+    return 70  # EX_SOFTWARE, sysexits.h
 
 
 if __name__ == "__main__":

@@ -193,6 +193,11 @@ def fault_of_ours(error: BaseException, where: str) -> Event:
     return Event("tick.fault", {"error": what, "where": where}, ERROR)
 
 
+def traceback_of_ours() -> Event:
+    """Of the fault that was reported before it, for the log."""
+    return Event("tick.traceback", told=False)
+
+
 def clock_skew(seconds: float) -> Event:
     why = "this host's clock and the database's differ; the database's decides"
     return Event("clock.skew", {"seconds": round(seconds, 1), "error": why}, WARNING)

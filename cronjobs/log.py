@@ -9,6 +9,7 @@ from pathlib import Path
 from cronjobs import events, masking
 from cronjobs.clock import SYSTEM
 from cronjobs.files import open_regular
+from cronjobs.text import visible
 
 
 class Log:
@@ -25,16 +26,20 @@ class Log:
             except OSError as error:
                 self.fault = f"log {file} cannot be written: {error.strerror}"
 
-    def write(self, event: events.Event) -> None:
+    def write(self, event: events.Event, traceback: str | None = None) -> None:
+        """Add a line for *event*; a *traceback* of ours stands below it, indented, or is one of its facts in JSON."""
         if self._descriptor is None:
             return
-        event = replace(event, facts=masking.hide_in(event.facts))
+        more = {"traceback": traceback} if traceback and self._json else {}
+        event = replace(event, facts=masking.hide_in(event.facts | more))
         now = SYSTEM.now()
         line = (
             events.json_line(event, now)
             if self._json
             else f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z {events.line(event)}"
         )
+        if traceback and not self._json:
+            line += "".join(f"\n    {visible(part)}" for part in masking.hide(traceback).splitlines())
         try:
             os.write(self._descriptor, (line + "\n").encode())
         except OSError as error:

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import select
 
 from cronjobs import tables
-from cronjobs.cli import main
+from cronjobs.cli import fault, main
 from cronjobs.database import Database, parse_url
 
 CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
@@ -72,6 +72,8 @@ class Project:
             patch.setattr("cronjobs.cli.leaving.leave", _leave)
             patch.setattr("cronjobs.cli.run_due.leave", _leave)
             patch.setattr(main, "leave", _leave)
+            patch.setattr(fault, "leave", _leave)
+            patch.setattr(fault.circumstances, "log", None)  # of the command before
             with pytest.raises(SystemExit) as ended:
                 main.run()
         return Answer(int(ended.value.code or 0), out.getvalue(), err.getvalue())

@@ -15,6 +15,7 @@ from cronjobs.cli import (
     drill,
     effects,
     enqueue,
+    fault,
     fill,
     jobs,
     looking,
@@ -105,7 +106,7 @@ app.add_typer(crontab.app, name="crontab")
 
 
 def run() -> None:
-    """Run the command line; a CronjobsError becomes its sentence on stderr and its exit code."""
+    """Run the command line; a CronjobsError becomes its sentence on stderr and its exit code, a bug 70."""
     try:
         app(prog_name="cronjobs")
     except CronjobsError as error:
@@ -114,3 +115,5 @@ def run() -> None:
         leave(error.exit_code, stuck=False)
     except BrokenPipeError:
         leave(0, stuck=False)
+    except Exception as error:
+        fault.end(error)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import select
 import sys
-from contextlib import suppress
 from typing import Final
 
+from cronjobs import masking
 from cronjobs.clock import SYSTEM
 
 MOST_WAITING: Final = 256 * 1024  # bytes
@@ -22,22 +22,17 @@ PATIENCE_S: Final = 0.5  # at the end
 class Outlet:
     """Prints what fits, keeps the rest for the next time, and counts what it had to leave out."""
 
-    def __init__(self) -> None:
-        stream = sys.__stdout__
-        try:
-            self._descriptor = -1 if stream is None else stream.fileno()
-        except (OSError, ValueError):
-            self._descriptor = -1
-        self._encoding = getattr(stream, "encoding", None) or "utf-8"
+    def __init__(self, descriptor: int = 1) -> None:
+        self._descriptor = descriptor
+        self._encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
         self._waiting = bytearray()
         self._left_out = 0
         self._poll = select.poll()
-        if self._descriptor >= 0:
-            self._poll.register(self._descriptor, select.POLLOUT)
+        self._poll.register(self._descriptor, select.POLLOUT)
 
     def say(self, text: str) -> None:
         if len(self._waiting) < MOST_WAITING:
-            self._waiting += (text + "\n").encode(self._encoding, "backslashreplace")
+            self._waiting += (masking.hide(text) + "\n").encode(self._encoding, "backslashreplace")
         else:
             self._left_out += 1
         self._write(0)
@@ -46,6 +41,7 @@ class Outlet:
         """Give the reader a last chance."""
         if self._left_out:
             self._waiting += f"({self._left_out} more lines were left out: nobody read them)\n".encode()
+            self._left_out = 0
         self._write(PATIENCE_S)
 
     def _write(self, patience_s: float) -> None:
@@ -55,5 +51,3 @@ class Outlet:
                 del self._waiting[: os.write(self._descriptor, self._waiting[:AT_ONCE])]
         except OSError:  # the reader has left, or the disk is full: nobody is waiting for this
             self._waiting.clear()
-            with suppress(KeyError, ValueError):
-                self._poll.unregister(self._descriptor)

@@ -15,6 +15,7 @@ import typer
 
 from cronjobs import events, guard, masking, trust
 from cronjobs.alarm import Alarm, take_word
+from cronjobs.cli import fault
 from cronjobs.cli.leaving import end_anyway, flush, leave
 from cronjobs.cli.outlet import Outlet
 from cronjobs.cli.setting import (
@@ -91,6 +92,7 @@ def run_due(
     quiet = quiet or bool(ctx.find_root().params.get("quiet"))
     talk = not quiet and not as_json and (verbose or is_terminal())
     mail = Mail(_config_path(ctx, config), throttle=not (talk or as_json))
+    fault.circumstances.mailed_for = mail.config if mail.throttle else None
     try:
         settings = _settings(load_settings(ctx, config, database_url), workers, budget)
         trust.require(settings, os.environ)
@@ -138,6 +140,10 @@ def run_due(
     reporter.note(events.tick_ended(result.did(), result.ended, took))
     code = result.exit_code(fail_on.value)
     end_anyway(code)
+    if result.fault is not None:
+        log.write(events.traceback_of_ours(), fault.text_of(result.fault))
+        if verbose:
+            complain(fault.text_of(result.fault))
     if as_json:
         echo_json(_report(settings, str(database.address), result, code, took, reporter))
     elif talk:

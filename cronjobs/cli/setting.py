@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from cronjobs import masking
+from cronjobs.cli.fault import circumstances
 from cronjobs.config import load
 from cronjobs.database import Database, parse_url
 from cronjobs.errors import SchemaMissing, SchemaTooOld
@@ -52,6 +53,7 @@ def load_settings(ctx: typer.Context, config: Path | None, url: str | None, need
         need_database=need_database,
     )
     masking.remember(settings.secrets)
+    circumstances.log = settings.log
     return settings
 
 

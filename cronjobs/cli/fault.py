@@ -1,0 +1,63 @@
+"""The last resort: an exception that nobody expected, in any command, becomes one line and exit code 70.
+
+The line has the version and says where the traceback is: in the log of the configuration, if that was read and names
+one; else it follows on stderr, as it does with -v.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from cronjobs import events
+from cronjobs.alarm import Alarm
+from cronjobs.cli.leaving import leave
+from cronjobs.clock import SYSTEM
+from cronjobs.errors import EX_SOFTWARE
+from cronjobs.log import Log
+from cronjobs.safetynet import place
+from cronjobs.text import one_line
+
+VERBOSE: Final = ("-v", "--verbose")
+LONGEST: Final = 1000
+TRACEBACK_LINES: Final = 200  # of a recursion that never ended, head and tail
+
+
+@dataclass
+class Circumstances:
+    """What is known of the command that runs. ``mailed_for``: the configuration of a tick that nobody watches."""
+
+    log: Path | None = None
+    mailed_for: Path | None = None
+
+
+circumstances: Final = Circumstances()
+
+
+def end(error: Exception) -> NoReturn:
+    """Report *error* and end with 70; a tick of cron's says the same only as often as ``Alarm`` does."""
+    from cronjobs.cli.setting import complain  # which notes the log here
+
+    event = events.fault_of_ours(error, place(error))
+    log = Log(circumstances.log)
+    log.write(event, text_of(error))
+    kept = circumstances.log is not None and log.fault is None
+    line = f"{one_line(event.facts['error'], LONGEST)}, at {event.facts['where']}"
+    config = circumstances.mailed_for
+    if config is None or Alarm(config).worth_telling(line, SYSTEM.now()):
+        complain(line + (f"; its traceback is in {circumstances.log}" if kept else ""))
+        if not kept or {*VERBOSE} & {*sys.argv}:
+            complain(text_of(error))
+    leave(EX_SOFTWARE, stuck=False)
+
+
+def text_of(error: Exception) -> str:
+    """Its traceback, as whoever is to mend it wants it."""
+    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    if len(lines) > TRACEBACK_LINES:
+        half = TRACEBACK_LINES // 2
+        lines[half:-half] = [f"… {len(lines) - TRACEBACK_LINES} lines …"]
+    return "\n".join(lines)
