@@ -1,18 +1,52 @@
-"""What a handler prints or logs goes to its own attempt's output, never to the tick's streams."""
+"""What a handler prints or logs goes to its own attempt's output, never to the tick's streams.
+
+Threads that it starts, and what it submits to a thread pool, belong to its attempt. What they say once the attempt has
+ended is dropped: its output is written by then, and it is no other attempt's.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any, TextIO
+from weakref import WeakKeyDictionary
 
 from cronjobs.text import CappedText
 
-_current: ContextVar[Callable[[str], Any] | None] = ContextVar("cronjobs_output", default=None)
+
+class _Sink:
+    """Where one attempt's words go, until it has ended."""
+
+    def __init__(self, text: CappedText, also: Callable[[str], Any] | None) -> None:
+        self._text, self._also = text, also
+        self._open = True
+
+    def write(self, part: str) -> None:
+        if self._open:
+            self._text.write(part)
+            if self._also is not None:
+                self._also(part)
+
+    def close(self) -> None:
+        self._open = False
+
+
+_current: ContextVar[_Sink | None] = ContextVar("cronjobs_output", default=None)
+# By thread, not by its context: a thread begins with an empty one, and may take another over.
+_of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
+
+
+def _sink() -> _Sink | None:
+    """Of the attempt that this thread or task works for; None: it works for none."""
+    sink = _current.get()
+    return sink if sink is not None else _of_threads.get(threading.current_thread())
 
 
 class _Bytes(io.RawIOBase):
@@ -44,15 +78,15 @@ class _Dispatch(io.TextIOBase):
         self.buffer = _Bytes(self)
 
     def write(self, text: str) -> int:
-        sink = _current.get()
+        sink = _sink()
         if sink is not None:
-            sink(text)
+            sink.write(text)
         elif self._outside is not None:
             self._outside.write(text)
         return len(text)
 
     def flush(self) -> None:
-        if _current.get() is None and self._outside is not None:
+        if self._outside is not None and _sink() is None:
             self._outside.flush()
 
     def isatty(self) -> bool:
@@ -64,9 +98,9 @@ class _Dispatch(io.TextIOBase):
 
 class _LogToOutput(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        sink = _current.get()
+        sink = _sink()
         if sink is not None:
-            sink(self.format(record) + "\n")
+            sink.write(self.format(record) + "\n")
 
 
 def divert_streams() -> None:
@@ -74,6 +108,45 @@ def divert_streams() -> None:
     if not isinstance(sys.stdout, _Dispatch):
         sys.stdout = _Dispatch(sys.stdout)
         sys.stderr = _Dispatch(sys.stderr)
+        follow_threads()
+
+
+_follows = False
+
+
+def follow_threads() -> None:
+    """From here on a thread belongs to the attempt that starts it, and a task of a pool to the one that submits it."""
+    global _follows
+    if _follows:
+        return
+    _follows = True
+    start = threading.Thread.start
+    submit: Any = ThreadPoolExecutor.submit
+
+    @wraps(start)
+    def start_for(thread: threading.Thread) -> None:
+        sink = _sink()
+        if sink is not None:
+            _of_threads[thread] = sink
+        start(thread)
+
+    @wraps(submit)
+    def submit_for(pool: ThreadPoolExecutor, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        sink = _sink()
+        if sink is None:
+            return submit(pool, function, *args, **kwargs)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            token = _current.set(sink)  # the pool's thread may have been started for another attempt
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _current.reset(token)
+
+        return submit(pool, run, *args, **kwargs)
+
+    threading.Thread.start = start_for  # type: ignore[method-assign,assignment]
+    ThreadPoolExecutor.submit = submit_for  # type: ignore[method-assign,assignment]
 
 
 def divert_logging() -> None:
@@ -90,14 +163,10 @@ def divert_logging() -> None:
 def captured(sink: CappedText | None = None, also: Callable[[str], Any] | None = None) -> Iterator[CappedText]:
     """Collect what this thread prints and logs inside the block, capped; *also* sees it live."""
     text = sink or CappedText()
-
-    def write(part: str) -> None:
-        text.write(part)
-        if also is not None:
-            also(part)
-
-    token = _current.set(write)
+    ours = _Sink(text, also)
+    token = _current.set(ours)
     try:
         yield text
     finally:
+        ours.close()
         _current.reset(token)

@@ -133,6 +133,15 @@ def _(ctx):
     sys.stdout.buffer.write(b"raw \xff bytes\n")
     sys.stdout.buffer.flush()
 
+@handler("out.threads")
+def _(ctx):
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda n: print("pool", n), range(2)))
+    threads = [threading.Thread(target=lambda n=n: logging.getLogger("shop").error("thread %s", n)) for n in range(2)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+
 @handler("out.asks")
 def _(ctx):
     sys.stdout.isatty(), sys.stdout.encoding, sys.stdout.fileno()
@@ -284,7 +293,9 @@ def test_fifty_megabytes_of_output_are_capped_and_cost_no_memory(sqlite_project:
 
 
 def test_odd_output_is_kept_readable_and_stays_out_of_crons_mail(project: Project) -> None:
-    ids = run_all(project, "out.odd", "out.bytes", "out.asks")
+    ids = run_all(project, "out.odd", "out.bytes", "out.asks", "out.threads")
+    threads = run_of(project, ids["out.threads"])["output"]
+    assert sorted(threads.splitlines()) == ["ERROR shop: thread 0", "ERROR shop: thread 1", "pool 0", "pool 1"]
     output = run_of(project, ids["out.odd"])["output"]
     assert "red" in output
     assert "to stderr" in output
