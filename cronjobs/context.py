@@ -16,7 +16,7 @@ from cronjobs.database import Database
 from cronjobs.effects import Effect, Ledger, OnUnknown, effect_key, step_key
 from cronjobs.enqueueing import Target
 from cronjobs.errors import Cancelled, UsageError
-from cronjobs.model import Job, Outcome
+from cronjobs.model import Job, Outcome, in_zone
 from cronjobs.store.leases import Lease
 from cronjobs.transaction import Ending
 
@@ -72,7 +72,7 @@ class Context:
         self.idempotency_key = job.idempotency_key or f"cronjobs-job-{job.id}"  # the same in every attempt
         self.scheduled_for: datetime | None = None
         if job.scheduled_for is not None:
-            self.scheduled_for = job.scheduled_for.astimezone(ZoneInfo(job.timezone))
+            self.scheduled_for = in_zone(job.scheduled_for, ZoneInfo(job.timezone))
         self.log = logging.getLogger(f"cronjobs.job.{job.job_type}")
         self._due_at = job.scheduled_for or job.run_at
         self._stop = stop or StopSignal()

@@ -17,7 +17,7 @@ from cronjobs.model import Status, duration, duration_text
 from cronjobs.payloads import check_meta, check_payload, text_fault
 from cronjobs.store.enqueue import NewJob, row_of
 from cronjobs.store.sql import json_text
-from cronjobs.tables import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT, from_microseconds
+from cronjobs.tables import SQLITE_FIRST_INSTANT, from_microseconds
 from cronjobs.writing import OnConflict, Patience, Put, Writing
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ KEY_BYTES: Final = 2000  # PostgreSQL's index takes 2,700
 LONGEST_TIMEOUT: Final = timedelta(days=30)
 LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
-LAST_RUN_AT: Final = from_microseconds(SQLITE_LAST_INSTANT)
+LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last that has a date in every time zone
 WAIT: Final = timedelta(seconds=30)  # for room in a full queue
 LONGEST_WAIT: Final = timedelta(hours=1)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from cronjobs.explain_job import brief_job, job_sentences
 from cronjobs.facts import DefinitionFacts, Explanation, JobFacts, OccurrenceFacts, plain
-from cronjobs.model import duration_text
+from cronjobs.model import duration_text, in_zone
 from cronjobs.policy import ON_TIME_WITHIN
 from cronjobs.text import one_line
 from cronjobs.wording import Clock, capital, late, name, pause, span, who
@@ -136,7 +136,7 @@ def _due(facts: OccurrenceFacts, clock: Clock) -> list[str]:
     if facts.remark is not None:
         sentences.append(f"The clocks changed: {facts.remark}.")
     if facts.clock_change == "doubled" and facts.remark is not None and "two runs" in facts.remark:
-        other = facts.last_for.astimezone(clock.zone).replace(fold=1).isoformat(timespec="minutes")
+        other = in_zone(facts.last_for, clock.zone).replace(fold=1).isoformat(timespec="minutes")
         sentences.append(f"{facts.asked} came twice; this is the first, and the other is {other}.")
     return sentences
 

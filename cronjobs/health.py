@@ -15,7 +15,7 @@ from cronjobs.errors import MESSAGE_LIMIT, CronError
 from cronjobs.jobtypes import Fault, JobTypes
 from cronjobs.limits import Limit, full, waiting_by_limit
 from cronjobs.masking import mask
-from cronjobs.model import Status, duration_text
+from cronjobs.model import Status, duration_text, in_zone
 from cronjobs.settings import Settings
 from cronjobs.store import limits, looking, meta, schedules
 from cronjobs.store.enqueue import job_status
@@ -187,7 +187,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     states = [(row, None if row.job_id is None else job_status(connection, row.job_id)) for row in rows]
     if any(row.outcome in ("enqueued", "coalesced") and state in (Status.SUCCEEDED, None) for row, state in states):
         return None  # None: pruned, so it ended long ago
-    due = f"due {last[0].astimezone(ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
+    due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
     if not states:
         return f"{due}: no tick has settled it"
     row, state = states[-1]

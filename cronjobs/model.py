@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -314,6 +314,14 @@ def size(value: int | str) -> int:
     number, unit = found.groups()
     factor = (1024 if "i" in unit else 1000) ** _POWERS[unit[0]] if unit else 1
     return int(number) * factor if number.isdecimal() else round(float(number) * factor)
+
+
+def in_zone(instant: datetime, zone: tzinfo) -> datetime:
+    """*instant* on the clocks of *zone*; in UTC where the calendar ends before those clocks get there (year 9999)."""
+    try:
+        return instant.astimezone(zone)
+    except OverflowError:
+        return instant.astimezone(UTC)
 
 
 def duration_text(value: timedelta) -> str:

@@ -46,6 +46,7 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
     duration_text,
+    in_zone,
 )
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, CappedText, clean, one_line
 from cronjobs.wire import Request, read_outcome, write_reason
@@ -114,7 +115,7 @@ def command_environment(
         "CRONJOBS_JOB_TYPE": job.job_type,
         "CRONJOBS_ATTEMPT": str(job.attempt),
         "CRONJOBS_SCHEDULE": job.schedule,
-        "CRONJOBS_SCHEDULED_FOR": job.scheduled_for.astimezone(timezone).isoformat() if job.scheduled_for else None,
+        "CRONJOBS_SCHEDULED_FOR": in_zone(job.scheduled_for, timezone).isoformat() if job.scheduled_for else None,
         "CRONJOBS_STANDS_FOR": str(job.stands_for),
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronjobs.facts import PauseFacts, TickFacts
-from cronjobs.model import duration_text
+from cronjobs.model import duration_text, in_zone
 from cronjobs.text import one_line
 
 
@@ -16,11 +16,11 @@ class Clock:
 
     def __init__(self, timezone: str, about: datetime) -> None:
         self.timezone, self.zone = timezone, ZoneInfo(timezone)
-        self.day = about.astimezone(self.zone).date()
+        self.day = in_zone(about, self.zone).date()
 
     def full(self, instant: datetime) -> str:
         """ "2026-11-20 02:15 America/New_York (07:15 UTC)"."""
-        local, utc = instant.astimezone(self.zone), instant.astimezone(UTC)
+        local, utc = in_zone(instant, self.zone), instant.astimezone(UTC)
         text = f"{local:%Y-%m-%d} {self._of_day(local)} {self.timezone}"
         if self.timezone == "UTC":
             return text
@@ -29,12 +29,12 @@ class Clock:
 
     def time(self, instant: datetime) -> str:
         """ "02:15:04", of another day "2026-11-21 02:15:04"."""
-        local = instant.astimezone(self.zone)
+        local = in_zone(instant, self.zone)
         date = f"{local:%Y-%m-%d} " if local.date() != self.day else ""
         return date + self._of_day(local)
 
     def dated(self, instant: datetime) -> str:
-        local = instant.astimezone(self.zone)
+        local = in_zone(instant, self.zone)
         return f"{local:%Y-%m-%d} {self._of_day(local)}"
 
     def _of_day(self, local: datetime) -> str:

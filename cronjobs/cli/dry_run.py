@@ -251,4 +251,6 @@ def _count(number: int, what: str) -> str:
 
 
 def _local(settings: Settings, instant: datetime) -> str:
-    return instant.astimezone(ZoneInfo(settings.timezone)).isoformat(timespec="seconds")
+    from cronjobs.model import in_zone
+
+    return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

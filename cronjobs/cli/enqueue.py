@@ -128,10 +128,10 @@ def enqueue(
 def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -> str:
     from zoneinfo import ZoneInfo
 
-    from cronjobs.model import duration_text
+    from cronjobs.model import duration_text, in_zone
 
     if run_at is not None:
-        return run_at.astimezone(ZoneInfo(settings.timezone)).isoformat()
+        return in_zone(run_at, ZoneInfo(settings.timezone)).isoformat()
     return f"in {duration_text(later)}" if later else "now"
 
 

@@ -95,7 +95,7 @@ def instant(given: str, zone: str, option: str) -> datetime:
 
     A time that the zone's clocks skip or show twice is refused: which instant is meant only the caller knows.
     """
-    from cronjobs.tables import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT, to_microseconds
+    from cronjobs.enqueueing import FIRST_RUN_AT, LAST_RUN_AT
 
     shown = one_line(given, 60)
     try:
@@ -107,7 +107,7 @@ def instant(given: str, zone: str, option: str) -> datetime:
     try:
         aware = read if read.tzinfo is not None else _in_zone(read, zone, f"{option} {shown}")
         found = aware.astimezone(UTC)
-        if not SQLITE_FIRST_INSTANT <= to_microseconds(found) <= SQLITE_LAST_INSTANT:
+        if not FIRST_RUN_AT <= found <= LAST_RUN_AT:
             raise OverflowError
     except OverflowError:
         raise UsageError(f"{option} {shown} is not between the years 1974 and 9999") from None

@@ -17,7 +17,7 @@ import typer
 from cronjobs.cli.setting import ConfigOption, JsonOption, complain, load_settings
 from cronjobs.cli.show import rough, safe, table, write, write_json
 from cronjobs.errors import ConfigError, CronError, UsageError
-from cronjobs.model import duration
+from cronjobs.model import duration, in_zone
 from cronjobs.text import one_line
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Occurrence:
 
     @property
     def local(self) -> datetime:
-        return self.at.astimezone(ZoneInfo(self.due.zone))
+        return in_zone(self.at, ZoneInfo(self.due.zone))
 
 
 def next_occurrences(

@@ -423,4 +423,6 @@ def _what(scope: str, name: str) -> str:
 def _local(settings: Settings, instant: datetime) -> str:
     from zoneinfo import ZoneInfo
 
-    return instant.astimezone(ZoneInfo(settings.timezone)).isoformat(timespec="seconds")
+    from cronjobs.model import in_zone
+
+    return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

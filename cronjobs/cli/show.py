@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from cronjobs import masking
 from cronjobs.cli.setting import coloured
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.model import duration, duration_text
+from cronjobs.model import duration, duration_text, in_zone
 from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Times:
         return f"{text} {local:%z}" if first is not None and second is not None and first > second else text
 
     def local(self, instant: datetime) -> datetime:
-        return instant.astimezone(ZoneInfo(self.timezone))
+        return in_zone(instant, ZoneInfo(self.timezone))
 
     def ago(self, instant: datetime) -> str:
         """ "3 min ago", "in 4 h", "now"."""
