@@ -35,6 +35,7 @@ from cronjobs.payloads import result_json
 from cronjobs.store import effects as store
 from cronjobs.store.effects import Record
 from cronjobs.store.leases import Lease, hold, is_held
+from cronjobs.unsent import Watch
 
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
@@ -251,7 +252,8 @@ class Effect:
 
     ``done``: it was recorded before, ``result`` is what was recorded then, and leaving the block writes nothing.
     ``unknown``: it was begun before and no end of it is recorded, so it may have happened. An exception out of the
-    block leaves it begun, so unknown; ``did_nothing()`` says that it surely did not happen.
+    block leaves it begun, so unknown, unless it proves that no connection came to be (refused, unknown host, timed out
+    while connecting) and nothing else was tried; ``did_nothing()`` says of others that it surely did not happen.
     """
 
     def __init__(
@@ -267,6 +269,7 @@ class Effect:
         self._on_unknown: OnUnknown = on_unknown
         self._check = check
         self._did_nothing = False
+        self._watch = Watch()
 
     def __enter__(self) -> Effect:
         self._check()
@@ -280,20 +283,25 @@ class Effect:
         self.unknown = isinstance(entry, Begin | Done) and entry.unknown
         if isinstance(entry, Done):
             self.result = entry.result
+        self._watch = Watch().begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watch.end()
         try:
             if self.done:
                 return
+            if error is not None and self.result is None and self._watch.proves_nothing_sent(error):
+                self.did_nothing()
             if self._did_nothing:
                 if not self.unknown:
                     self._ledger.withdraw(self.key)
             elif kind is None:
                 self._ledger.record(self.key, self.result)
         finally:
+            self._watch.forget()
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:

@@ -19,7 +19,7 @@ ORDER = [
     *("yamltree", "interpolate", "masking", "reading", "fields", "config", "trust"),
     *("definitions", "ownership", "starter"),
     *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
-    *("effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
+    *("unsent", "effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),
     *("identity", "hands", "intake", "hardlimit", "watchdog", "guard"),
     *("crontab", "alarm", "pruning", "chunks", "materialise", "sync", "fill"),
