@@ -93,6 +93,18 @@ def job_lost(job: Job, transition: Transition) -> Event:
     return Event(name, _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by), level)
 
 
+def type_crashing(job_type: str) -> Event:
+    error = (
+        "a second runner within an hour died while it held jobs of this type: they run in child processes now, where a "
+        "crash is their own, until 20 in a row have ended without one, or for an hour"
+    )
+    return Event("job_type.crashing", {"job_type": job_type, "error": error}, WARNING)
+
+
+def type_cleared(job_type: str) -> Event:
+    return Event("job_type.cleared", {"job_type": job_type, "note": "20 in a row ended without a crash"})
+
+
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
         f"its lease was to end at {locked_until.isoformat()}, which no runner writes whose clock is right; it ends in "

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from cronjobs.crashing import CLEAN_ENDS, Crashing
 from cronjobs.definitions import schedule_from_definition
 from cronjobs.errors import MESSAGE_LIMIT, CronError
 from cronjobs.jobtypes import Fault, JobTypes
@@ -18,6 +19,7 @@ from cronjobs.masking import mask
 from cronjobs.model import Status, duration_text, in_zone
 from cronjobs.settings import Settings
 from cronjobs.store import limits, looking, meta, schedules
+from cronjobs.store.crashing import crashing
 from cronjobs.store.enqueue import job_status
 from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
@@ -81,6 +83,7 @@ class Health:
     silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is long for the lease
     limited: dict[Limit, int] = field(default_factory=dict)  # limits that are reached: how many due jobs wait for each
+    crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes for that
     without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, as far as is known
 
     def total(self, what: str) -> int:
@@ -136,6 +139,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
             if settings.run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * settings.run.budget
         },
         limited=_limited(connection, settings.limits),
+        crashing=crashing(connection),
         without_run={
             schedule.name: why
             for schedule in definitions
@@ -273,6 +277,12 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
             then = _WHEN_FULL[queue.on_full or "error"]
             text = f'queue "{name}" is full ({queue.waiting:,} of {queue.max_waiting:,}): {then}'
             found.append(Trouble("full", text, alarm=False))
+    for each in health.crashing:
+        text = (
+            f"{each.job_type} takes its runners down: its jobs run in child processes until {CLEAN_ENDS} in a row have "
+            f"ended without a crash ({each.clean_ends} so far), or for an hour"
+        )
+        found.append(Trouble("crashing", text, alarm=False))
     for job_type, took in health.slow.items():
         lease = duration_text(settings.run.lease)
         text = (

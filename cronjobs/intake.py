@@ -116,6 +116,10 @@ class Intake:
             runnable=self.job_types.runnable,
         )
 
+    def take_types(self, job_types: JobTypes) -> None:
+        """From now on these are the types, and what claims write of them."""
+        self.job_types, self._policies = job_types, None
+
     def policies(self) -> ClaimPolicies:
         """What claims write on their rows, for whoever finds an attempt lost."""
         if self._policies is None:

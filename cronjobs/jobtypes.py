@@ -6,8 +6,8 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -68,6 +68,14 @@ class JobTypes:
         """The retry policy of *job_type*, the defaults' when it is not known here."""
         known = self.types.get(job_type)
         return known.retry if known else settings.retry.apply(RetryPolicy())
+
+    def isolating(self, names: Collection[str]) -> JobTypes:
+        """The same, with handlers of these *names* in processes of their own."""
+        types = {
+            name: replace(job_type, isolation="process") if name in names else job_type
+            for name, job_type in self.types.items()
+        }
+        return replace(self, types=types)
 
     def fitting(self, remaining: timedelta) -> list[str]:
         return [name for name, job_type in self.types.items() if job_type.timeout <= remaining]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -83,6 +83,7 @@ class Loop:
     host: str = ""  # long jobs are counted by host
     limits: Limits = field(default_factory=Limits)
     counts: Counts = field(default_factory=Counts)
+    crashing: Collection[str] = ()  # types that took runners down: their jobs run in child processes
     catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
     def __post_init__(self) -> None:
@@ -105,6 +106,8 @@ class Loop:
             self.workers.count,
             runner=timedelta(seconds=process_age() + self.deadline - self.clock.monotonic()),
         )
+        self.in_threads = self.job_types
+        self._isolate(self.crashing)
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
         self.stop_by = math.inf
@@ -256,6 +259,7 @@ class Loop:
             long_jobs=self.settings.run.long_jobs - len(self.hands.handing_over()),
             long_room=self.intake.left(),
             host=self.host,
+            crashing=self.crashing,
             last=last,
         )
         try:
@@ -319,6 +323,13 @@ class Loop:
         self._forget(ended.attempt)
         self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, str(error)))
 
+    def _isolate(self, names: Collection[str]) -> None:
+        """Run handlers of these types in child processes, all others as their types say."""
+        types = self.in_threads.types
+        self.crashing = frozenset(name for name in names if name in types and types[name].isolation == "thread")
+        self.job_types = self.in_threads.isolating(self.crashing)
+        self.intake.take_types(self.job_types)
+
     # --- after the commit ---------------------------------------------------------------------------------------------
 
     def _after(self, turn: Turn) -> None:
@@ -329,6 +340,10 @@ class Loop:
                 self._after_end(ended, decided, turn.written, settled)
         finally:  # what was not come to is written again, and found in the history
             self.hands.settle(settled)
+        if turn.cleared:
+            self._isolate(set(self.crashing) - set(turn.cleared))
+            for name in turn.cleared:
+                self.emit(events.type_cleared(name))
         if turn.renewal is not None:
             self._after_renewal(turn.renewal, turn.sent)
         if turn.database_now is not None:

@@ -14,12 +14,14 @@ from cronjobs.attempt_policy import AttemptPolicy, policy_of
 from cronjobs.counts import Counts
 from cronjobs.database import Database
 from cronjobs.ends import Decided, called_off, settle_expired
-from cronjobs.identity import Identity
+from cronjobs.errors import DatabaseError
+from cronjobs.identity import Identity, is_gone
 from cronjobs.jobtypes import JobTypes
 from cronjobs.model import Lost, RetryPolicy
 from cronjobs.runners import Runners, before_a_reboot, lease_is_wrong, sort_runners
 from cronjobs.settings import Settings
 from cronjobs.store import leases
+from cronjobs.store.crashing import note_deaths
 from cronjobs.store.leases import Expired, Leased, Written
 from cronjobs.store.ticks import Overview
 
@@ -40,6 +42,7 @@ class Recovery:
     go_on: Callable[[], bool]
     runners: Runners = field(default_factory=Runners)
     far: list[Leased] = field(default_factory=list)
+    deaths: dict[str, str] = field(default_factory=dict)  # job type → a runner that died holding it
     recovered: int = 0
     left_alone: int = 0
 
@@ -84,10 +87,36 @@ class Recovery:
                     self._count(called_off(end, written.called_off[job_id]), policy)
                 elif job_id in written.written:
                     self._count(end, policy)
+                if job_id in written.written:
+                    self._note_death(expired, end)
             self.recovered += len(written.written)
             if len(found) < RECOVER_BATCH:
                 break
+        self._record_deaths()
         self._tell_left_alone()
+
+    def _note_death(self, expired: Expired, end: Decided) -> None:
+        """A runner that is not seen to live died holding a job whose handler ran in its own process."""
+        runner = expired.job.locked_by or ""
+        died = runner in self.runners.dead or is_gone(runner, self.identity) is None
+        if died and isinstance(end.finished.outcome, Lost) and self._policy_of(expired).in_thread:
+            # One for all that are found at a time: a machine that was switched off ends them together.
+            self.deaths[expired.job.job_type] = runner
+
+    def _record_deaths(self) -> None:
+        """In a transaction of its own: somebody's lock on these rows must not keep attempts from being settled."""
+        deaths, self.deaths = self.deaths, {}
+        if not deaths:
+            return
+        try:
+            with self.database.write() as connection:
+                self.before_writing(connection)
+                found = note_deaths(connection, deaths)
+        except DatabaseError as error:
+            self.emit(events.database_tried_again(str(error), 1, 0.0))
+            return
+        for each in found:
+            self.emit(events.type_crashing(each.job_type))
 
     def _policy_of(self, expired: Expired) -> AttemptPolicy:
         """What its claim wrote; of an older version's claim what its type says, which is known here."""

@@ -499,6 +499,8 @@ crashing_types = Table(
     Column("job_type", Text, nullable=False),
     Column("found_at", Instant, nullable=False, server_default=server_now()),
     Column("clean_ends", Integer, nullable=False, server_default=text("0")),
+    Column("runner", Text),
+    Column("suspected", SmallInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_type"),
     *_instants("found_at"),
 )

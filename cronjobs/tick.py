@@ -33,6 +33,7 @@ from cronjobs.runners import CLOCK_SLACK
 from cronjobs.safetynet import SafetyNet
 from cronjobs.settings import Settings
 from cronjobs.store import claims, meta, ticks
+from cronjobs.store.crashing import crashing
 from cronjobs.store.jobtypes import remembered
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.store.queues import any_cap
@@ -281,6 +282,8 @@ class Tick:
         run = self.settings.run
         keep_orphans()
         around = Surroundings(self.settings, self.database, self.on_output)
+        with self.database.read() as connection:
+            crashes = [each.job_type for each in crashing(connection)]
         self.loop = Loop(
             database=self.database,
             settings=self.settings,
@@ -297,6 +300,7 @@ class Tick:
             host=self.identity.host,
             limits=self.limits,
             counts=self.result.counts,
+            crashing=crashes,
         )
         if self.stop_requested is not None and self.loop.stopping is None:
             self.loop.stop(self.stop_requested)

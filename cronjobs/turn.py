@@ -6,7 +6,7 @@ a turn that failed is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,6 +15,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
+from cronjobs.crashing import count_ends
 from cronjobs.database import Database
 from cronjobs.ends import Decided, afterword, lease_of, without_texts
 from cronjobs.errors import (
@@ -27,7 +28,7 @@ from cronjobs.errors import (
     TransientTrouble,
 )
 from cronjobs.model import Job
-from cronjobs.store import claims, leases
+from cronjobs.store import claims, crashing, leases
 from cronjobs.store.claims import Admission, Claim
 from cronjobs.store.leases import Finish, Lease, Renewal, Written
 from cronjobs.worker import Ended
@@ -56,6 +57,7 @@ class Order:
     long_jobs: int = 0
     long_room: int = 0
     host: str = ""
+    crashing: Collection[str] = ()  # types that run in child processes until so many have ended cleanly
     last: Callable[[Connection], None] | None = None  # written behind everything else, at the end of the tick
 
 
@@ -77,6 +79,7 @@ class Turn:
     database_now: datetime | None = None
     unseen: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
+    cleared: Sequence[str] = ()  # types that crash no more
 
 
 class Writer:
@@ -121,6 +124,7 @@ class Writer:
         with self._writing() as connection:
             sent = self._clock.monotonic()
             written = self._finish(connection, [decided.finish for _, decided in order.ends])
+            cleared = self._count_ends(connection, order, written)
             recorded = leases.record_overdue(connection, order.overdue)
             if order.renew and order.held:
                 renewal = leases.renew(connection, order.held, self._lease)
@@ -147,6 +151,7 @@ class Writer:
             database_now=claim.now if claim else None,
             unseen=any(each.unseen for each in (claim, long) if each),
             refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
+            cleared=cleared,
         )
 
     def may_work_row_by_row(self, error: Exception) -> bool:
@@ -155,6 +160,18 @@ class Writer:
             return False
         self.warily = True
         return True
+
+    def _count_ends(self, connection: Connection, order: Order, written: Written) -> list[str]:
+        apart = [
+            decided.finished
+            for ended, decided in order.ends
+            if ended.attempt.has_process
+            and ended.attempt.begun
+            and ended.attempt.job.job_type in order.crashing
+            and ended.attempt.job.id in written.written
+        ]
+        ends = count_ends(apart)
+        return crashing.note_ends(connection, ends) if ends else []
 
     def _claim(self, connection: Connection, room: int, admission: Admission) -> Claim:
         claim = claims.claim_warily if self.warily else claims.claim

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 # Lowest first: a module imports only what stands before it. A folder stands where its modules do.
 ORDER = [
     *("version", "text", "files", "errors", "clock", "patience", "model", "limits", "pressure", "settings"),
-    *("forks", "caller", "events", "errorgroups", "crongrammar", "policy", "attempt_policy"),
+    *("forks", "caller", "events", "errorgroups", "crongrammar", "policy", "attempt_policy", "identity", "crashing"),
     *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "turns"),
     *("sqliteconnection", "database"),
     *("drift", "grants", "autogenerate", "migrations"),
@@ -21,7 +21,7 @@ ORDER = [
     *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
     *("unsent", "effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),
-    *("identity", "hands", "intake", "hardlimit", "watchdog", "guard"),
+    *("hands", "intake", "hardlimit", "watchdog", "guard"),
     *("crontab", "alarm", "pruning", "chunks", "materialise", "sync", "fill"),
     *("counts", "telling", "trouble", "safetynet", "turn", "handover", "loop", "leftovers", "long"),
     *("runners", "recovery", "tick", "foreground"),

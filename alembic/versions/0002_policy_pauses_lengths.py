@@ -186,6 +186,8 @@ def create_crashing_types() -> None:
         sa.Column("job_type", sa.Text(), nullable=False),
         instant("found_at"),
         sa.Column("clean_ends", sa.Integer(), nullable=False, server_default=sa.text("0")),
+        sa.Column("runner", sa.Text()),
+        sa.Column("suspected", sa.SmallInteger(), nullable=False, server_default=sa.text("0")),
         sa.PrimaryKeyConstraint("job_type", name=conv(f"{table}_pk")),
         *instant_checks(table, "found_at"),
     )
@@ -223,7 +225,7 @@ READABLE = {
     "schedules_on not_started",
     "cronjobs_pauses": "scope name *until by why *paused_at skip",
     "cronjobs_job_type_lists": "hash names *recorded_at",
-    "cronjobs_crashing_types": "job_type *found_at clean_ends",
+    "cronjobs_crashing_types": "job_type *found_at clean_ends runner suspected",
 }
 
 
