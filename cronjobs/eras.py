@@ -172,12 +172,21 @@ def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
 # --- pauses -----------------------------------------------------------------------------------------------------------
 
 
-def pauses_over_time(trail: Iterable[Any]) -> list[PauseFacts]:
-    """Brakes with their ends, from the audit trail. One that was changed while it was on is told as its last words."""
+def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[PauseFacts]:
+    """Brakes with their ends, from the audit trail. One that was changed while it was on is told as its last words.
+
+    *names*: those that one schedule has had, so that a pause which was put on by one and taken off by another is one.
+    """
     found: list[PauseFacts] = []
     on: dict[str, PauseFacts] = {}
     for row in trail:
-        pause = on.pop(row.subject, None)
+        scope, _, name = row.subject.partition(" ")
+        if scope == "schedule" and names:
+            if not any(each.holds(name, row.at) for each in names):
+                continue  # another schedule's, that was called so at the time
+            name = names[0].name
+        subject = f"{scope} {name}"
+        pause = on.pop(subject, None)
         if pause is not None and pause.until is not None and pause.until <= row.at:
             found.append(replace(pause, ended_at=pause.until))
             pause = None
@@ -185,17 +194,31 @@ def pauses_over_time(trail: Iterable[Any]) -> list[PauseFacts]:
             if pause is not None:
                 found.append(replace(pause, ended_at=row.at))
             continue
-        scope, _, name = row.subject.partition(" ")
-        written = row.detail.get("until") if isinstance(row.detail, dict) else None
+        detail = row.detail if isinstance(row.detail, dict) else {}
+        written, skip = detail.get("until"), bool(detail.get("skip"))
         until = datetime.fromisoformat(written) if isinstance(written, str) else None
-        on[row.subject] = PauseFacts(scope, name, row.actor, row.why, pause.since if pause else row.at, until)
+        if pause is not None and pause.skip != skip:
+            found.append(replace(pause, ended_at=row.at))
+            pause = None
+        on[subject] = PauseFacts(scope, name, row.actor, row.why, pause.since if pause else row.at, until, skip=skip)
     return found + list(on.values())
 
 
 def pause_from(row: Any) -> PauseFacts:
-    return PauseFacts(row.scope, row.name, row.by, row.why, row.paused_at, row.until)
+    return PauseFacts(row.scope, row.name, row.by, row.why, row.paused_at, row.until, skip=bool(row.skip))
+
+
+def ends_at(pause: PauseFacts) -> datetime | None:
+    """When it ended, or will by itself; None: nobody knows."""
+    return min((end for end in (pause.until, pause.ended_at) if end is not None), default=None)
 
 
 def in_force(pause: PauseFacts, moment: datetime) -> bool:
-    ends = [end for end in (pause.until, pause.ended_at) if end is not None]
-    return pause.since <= moment and all(moment < end for end in ends)
+    end = ends_at(pause)
+    return pause.since <= moment and (end is None or moment < end)
+
+
+def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
+    """Whether it kept an occurrence that was *due* from being settled, for a part at least of the time until it was."""
+    end = ends_at(pause)
+    return not pause.skip and pause.since < settled and (end is None or due < end)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any, Final
 
 from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition
@@ -177,8 +178,28 @@ def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
 
 
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:
-    why = f"its watermark {seen_until.isoformat()} lay in the future: a clock was wrong; it falls back to now"
+    why = f"its watermark {seen_until.isoformat()} lay in the future: a clock was wrong; what it did early is undone"
     return Event("schedule.watermark_reset", {"schedule": schedule, "error": why}, WARNING)
+
+
+def jobs_taken_back(jobs: int) -> Event:
+    why = "a clock that was ahead made them before their time; they had not begun, and are made again when it comes"
+    return Event("jobs.taken_back", {"jobs": jobs, "error": why}, WARNING)
+
+
+def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
+    """Mailed, once: nothing runs these again by itself."""
+    due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
+    more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
+    why = f"a clock that was ahead ran what is due {due}{more} before its time, and it does not run again by itself: "
+    why += f'"cronjobs trigger {quote(schedule)}" makes a job of it when you want one'
+    return Event("schedule.ran_early", {"schedule": schedule, "job_ids": job_ids[:5], "error": why}, ERROR)
+
+
+def held_back(schedule: str, held: int, first: datetime, last: datetime, by: str) -> Event:
+    """A pause is over, and what it held back is settled now."""
+    span = {"from": first.isoformat(), "to": last.isoformat()}
+    return Event("schedule.held_back", {"schedule": schedule, "held_back": held} | span | {"reason": by})
 
 
 def schedule_broken(schedule: str, reason: str) -> Event:

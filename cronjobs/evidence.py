@@ -7,6 +7,7 @@ the ticks. Nothing is guessed: where rows do not say it, the fact is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -18,8 +19,11 @@ from cronjobs.eras import (
     JUST_BEFORE,
     Asked,
     Era,
+    defined,
     due_on_the_clock,
+    ends_at,
     eras,
+    held_back,
     in_force,
     is_due,
     name_now,
@@ -44,12 +48,15 @@ from cronjobs.facts import (
 )
 from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.limits import reached
-from cronjobs.materialise import FUTURE_WATERMARK
 from cronjobs.occurrences import Timing, clock_changes, count_between, newest_between, next_after, remarks
+from cronjobs.owed import Piece, pieces_from
+from cronjobs.policy import ON_TIME_WITHIN
 from cronjobs.settings import Settings
 from cronjobs.store import explaining
 from cronjobs.store.limits import running_by_key
+from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
+from cronjobs.wrong_clock import FUTURE_WATERMARK
 
 LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, and once in eight
 
@@ -75,8 +82,9 @@ class ScheduleEvidence:
         trail = explaining.definition_trail(connection, {each.name for each in names})
         self.eras = eras([row for row in trail if any(each.holds(row.subject, row.at) for each in names)], stored)
         subjects = ["all", *(f"schedule {each.name}" for each in names)]
-        self.pauses = pauses_over_time(explaining.pause_trail(connection, subjects))
+        self.pauses = pauses_over_time(explaining.pause_trail(connection, subjects), names)
         self.pause_rows = explaining.pause_rows(connection)
+        self.owed = _pieces(stored)
         first_tick = explaining.first_tick_at(connection)
         self.horizon = self.around.now - settings.retention.occurrences
         if first_tick is not None and first_tick > self.horizon:
@@ -121,8 +129,12 @@ class ScheduleEvidence:
             open_since = max(self.stored.seen_until, era.since or self.stored.seen_until)
             if newest := newest_between(era.timing, open_since, self.around.now, 1):
                 return Asked(newest[0])
-        if row:
-            return Asked(row[0].last_for)
+        settled = [row[0].last_for] if row else []
+        owed = [newest_between(when, piece.start, piece.end, 1) for when, piece in self.owed]
+        if unsettled := [found[0] for found in owed if found]:
+            settled += unsettled
+        if settled:
+            return Asked(max(settled))
         coming = next_after(era.timing, self.around.now) if era.timing is not None else None
         return Asked(coming or self.around.now)
 
@@ -153,6 +165,10 @@ class ScheduleEvidence:
         known_from = min([self.horizon, *(row.first_for for row in rows)])
         for era in self.eras:
             found += [(facts, None) for facts in self._without_row(era, begin, end, known_from)]
+        for when, piece in self.owed:
+            count, first, last = count_between(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end))
+            if first is not None and last is not None:
+                found.append((self._facts(self._era(last), first, last, count, True), None))
         found.sort(key=lambda pair: (pair[0].first_for, pair[0].last_for))
         return self._with_rows(found), left_out
 
@@ -185,6 +201,7 @@ class ScheduleEvidence:
             place = f"schedules.{self.stored.name}"
             problems = [str(problem) for problem in self.settings.problems if problem.path.startswith(place)]
             fault = "; ".join(problems) or "it cannot be used"
+        owed = due and any(piece.start < last <= piece.end for _, piece in self.owed)
         return OccurrenceFacts(
             schedule=self.stored.name,
             first_for=first,
@@ -196,7 +213,8 @@ class ScheduleEvidence:
             due=due,
             definition=era.facts,
             settled_until=self.stored.seen_until,
-            beyond_retention=due and last < self.horizon and last <= self.stored.seen_until,
+            owed=owed,
+            beyond_retention=due and last < self.horizon and last <= self.stored.seen_until and not owed,
             first_defined=defined[0].act if defined else None,
             retired=era.act if era.existence == "retired" else None,
             returned=later[0].act if later and era.existence == "retired" else None,
@@ -284,24 +302,45 @@ class ScheduleEvidence:
                     job=job,
                     job_for=maker.last_for if maker else None,
                     stands_for=stands.get(row.job_id, 1) if row.outcome == "enqueued" else 1,
-                    pause=self._pause(row.decided_at) if row.outcome == "skipped" and row.job_id is None else None,
+                    pause=self._pause_of(row, facts.last_for),
                 )
-            elif facts.due and facts.count and facts.last_for > self.stored.seen_until:
+            elif facts.due and facts.count and (facts.owed or facts.last_for > self.stored.seen_until):
                 facts = replace(facts, pause=self._pause(self.around.now))
             told.append(facts)
         return told
 
+    def _pause_of(self, row: Any, due: datetime) -> PauseFacts | None:
+        """The brake by which what was *due* then was skipped, or which held it back until it was settled."""
+        if row.outcome == "skipped" and row.job_id is None:
+            skips = [pause for pause in self.pauses if pause.skip and in_force(pause, due)]
+            return skips[0] if skips else self._pause(row.decided_at)
+        if row.decided_at - due <= ON_TIME_WITHIN:
+            return None
+        held = [pause for pause in self.pauses if held_back(pause, due, row.decided_at)]
+        return max(held, key=lambda pause: ends_at(pause) or row.decided_at, default=None)
+
     def _pause(self, moment: datetime) -> PauseFacts | None:
-        """The brake that kept this schedule from firing at *moment*; of everything before of itself, as a tick does."""
-        trail = [pause for pause in self.pauses if in_force(pause, moment)]
-        if not trail:
-            trail = [
+        """The brake that keeps this schedule from firing at *moment*: one that postpones before one that skips."""
+        on = [pause for pause in self.pauses if in_force(pause, moment)]
+        if not on:
+            on = [
                 pause
                 for pause in map(pause_from, self.pause_rows)
                 if (pause.scope == "all" or (pause.scope, pause.name) == ("schedule", self.stored.name))
                 and in_force(pause, moment)
             ]
-        return min(trail, key=lambda pause: pause.scope, default=None)
+        return min(on, key=lambda pause: (pause.skip, pause.scope), default=None)
+
+
+def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
+    """What earlier definitions owe; what this version cannot read is left out."""
+    found = []
+    with suppress(ValueError):
+        for piece in pieces_from(stored.owed):
+            era = defined(stored.name, piece.definition, None)
+            if era.timing is not None:
+                found.append((era.timing, piece))
+    return found
 
 
 class UnknownSchedule(CronjobsError):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Final
 
 from cronjobs.explain_job import brief_job, job_sentences
 from cronjobs.facts import DefinitionFacts, Explanation, JobFacts, OccurrenceFacts, plain
 from cronjobs.model import duration_text, in_zone
-from cronjobs.policy import ON_TIME_WITHIN
+from cronjobs.policy import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.text import one_line
 from cronjobs.wording import Clock, capital, late, name, pause, span, who
 
@@ -22,8 +23,8 @@ OCCURRENCE_VERDICTS: Final = {
     "skipped": "it gave way to a job of the schedule that was still unfinished (overlap), or its queue was full",
     "missed": "no tick came in time, and catch_up did not make up for it",
     "coalesced": "another run stands for it",
-    "paused": "the schedule, or everything, was paused",
-    "pending": "no tick has settled it yet, or it is still to come",
+    "paused": "the schedule, or everything, was paused with --skip",
+    "pending": "no tick has settled it yet, a pause holds it back, or it is still to come",
     "not_due": "the schedule had no occurrence at that time",
     "not_yet_defined": "the schedule did not exist yet",
     "retired": "no file that was applied had the schedule then",
@@ -39,8 +40,7 @@ def verdict(facts: OccurrenceFacts) -> str:
     """The one word for it, of OCCURRENCE_VERDICTS."""
     row = facts.ledger
     if row is not None:
-        by_pause = row.outcome == "skipped" and (facts.pause is not None or (row.reason or "").startswith("paused"))
-        return "paused" if by_pause else row.outcome
+        return "paused" if row.outcome == "skipped" and (row.reason or "").startswith("paused") else row.outcome
     match facts.existence:
         case "not_yet":
             return "not_yet_defined"
@@ -50,7 +50,7 @@ def verdict(facts: OccurrenceFacts) -> str:
             return "unknown"
     if not facts.due:
         return "not_due"
-    if facts.settled_until is None or facts.last_for > facts.settled_until:
+    if facts.owed or facts.settled_until is None or facts.last_for > facts.settled_until:
         return "pending"
     return "beyond_retention" if facts.beyond_retention else "unknown"
 
@@ -164,6 +164,12 @@ def _enqueued(facts: OccurrenceFacts, clock: Clock) -> list[str]:
         by = one_line(row.reason or "", 200)
         said = f"It did not run at its time: a {by}, at {clock.time(row.decided_at)}, made job {row.job_id} for it."
         return [said, *_fate(facts, clock)]
+    if (row.reason or "").startswith(RAN_EARLY):
+        said = f"Job {row.job_id} of it {one_line(row.reason or '', 200)}: a clock was ahead then, and was set back."
+        then = (
+            f"It does not run again by itself: cronjobs trigger {quote(facts.schedule)} makes a job when you want one."
+        )
+        return [said, one_line(then, 300), *_fate(facts, clock)]
     delay = row.decided_at - facts.last_for
     sentences = _why_late(facts, clock)
     tick = who(facts.settlers)
@@ -198,6 +204,8 @@ def _why_late(facts: OccurrenceFacts, clock: Clock) -> list[str]:
     assert row is not None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN:
         return []
+    if facts.pause is not None and not facts.pause.skip:
+        return [f"{capital(_it_was(facts))} held back: {pause(facts.pause, clock)}."]
     if after is not None and after not in facts.settlers and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
         why = "no row says why (a broken entry in the file that it carried would do that)"
@@ -264,9 +272,10 @@ def _doing_then(job: JobFacts, moment: datetime, clock: Clock) -> str:
 def _missed(facts: OccurrenceFacts, clock: Clock) -> list[str]:
     row, definition = facts.ledger, facts.definition
     assert row is not None
-    tick = who(facts.settlers) or "a tick"
+    tick = who(facts.settlers)
     age = span(row.decided_at - facts.last_for)
-    sentence = f"When {tick} settled {_it(facts)}, at {clock.time(row.decided_at)}, "
+    settled = f"{tick} settled {_it(facts)}" if tick else f"{_it_was(facts)} settled"
+    sentence = f"When {settled}, at {clock.time(row.decided_at)}, "
     sentence += f"{'it was' if facts.count == 1 else 'the newest of them was'} {age} old, "
     if definition is not None and definition.catch_up == "none":
         sentence += f"and catch_up: none makes up for nothing older than {span(ON_TIME_WITHIN)}"
@@ -285,18 +294,23 @@ def _paused(facts: OccurrenceFacts, clock: Clock) -> list[str]:
     if facts.pause is None:
         return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'paused', 300)}."]
     sentences = [f"{capital(_it_was(facts))} skipped, as {pause(facts.pause, clock)}."]
-    if facts.last_for < facts.pause.since:
+    if facts.last_for < facts.pause.since:  # settled by a version that recorded everything as skipped
         sentences += _why_late(facts, clock)
         sentences.append(f"It was due before that; a tick came only at {clock.time(row.decided_at)}.")
     return sentences
 
 
 def _pending(facts: OccurrenceFacts, clock: Clock) -> list[str]:
-    now, last = facts.around.now, facts.around.last_tick
+    now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
     if facts.first_for > now:
         sentences = [f"That is still to come, in {span(facts.first_for - now)}."]
-        if facts.pause is not None:
-            sentences.append(f"Now {pause(facts.pause, clock)}: what comes due meanwhile is skipped.")
+        if brake is not None:
+            then = "is skipped" if brake.skip else f"is held back, and at its end {_decides(facts)}"
+            sentences.append(f"Now {pause(brake, clock)}: what comes due meanwhile {then}.")
+    elif brake is not None and (not brake.skip or facts.owed or facts.last_for < brake.since):
+        held = "is held back" if facts.count == 1 else "are held back"
+        them = "it" if facts.count == 1 else "they"
+        sentences = [f"{capital(them)} {held}: {pause(brake, clock)}.", f"At its end {_decides(facts)}."]
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
         sentences = [f"{waits} for a tick to settle {_it(facts)}; it is {clock.time(now)}."]
@@ -304,19 +318,25 @@ def _pending(facts: OccurrenceFacts, clock: Clock) -> list[str]:
             sentences.append("No tick has ever reached this database.")
         elif last.started_at <= facts.last_for:
             sentences.append(f"The last tick began at {clock.time(last.started_at)} on host {name(last.host)}.")
-        else:
+        elif brake is None and not facts.owed:
             sentences.append(
                 f"A tick of host {name(last.host)} began since, at {clock.time(last.started_at)}, and left "
                 f"{_it(facts)}; no row says why."
             )
-        if facts.pause is not None:
-            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(facts.pause, clock)}.")
+        if brake is not None:
+            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, clock)}.")
     if facts.file_fault is not None:
         sentences.append(
             f"Its entry in the file here is broken, so that ticks with this file leave it alone: "
             f"{one_line(facts.file_fault, 400)}."
         )
     return sentences
+
+
+def _decides(facts: OccurrenceFacts) -> str:
+    """ "catch_up: latest decides about it"."""
+    policy = f"catch_up: {facts.definition.catch_up}" if facts.definition is not None else "catch_up"
+    return f"{policy} decides about {_it(facts)}"
 
 
 def _not_due(facts: OccurrenceFacts, clock: Clock) -> list[str]:
@@ -395,7 +415,10 @@ def _brief(facts: OccurrenceFacts, found: str, clock: Clock) -> str:
         case "paused" if facts.pause is not None:
             return pause(facts.pause, clock)
         case "pending":
-            return "still to come" if facts.first_for > facts.around.now else "no tick has settled it yet"
+            if facts.first_for > facts.around.now:
+                return "still to come"
+            held = facts.pause is not None and not facts.pause.skip
+            return f"held back: {pause(facts.pause, clock)}" if facts.pause and held else "no tick has settled it yet"
         case "not_yet_defined" | "retired" | "unknown" | "beyond_retention":
             return OCCURRENCE_VERDICTS[found]
         case _:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from cronjobs.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Surroundings, plain
+from cronjobs.policy import RAN_EARLY
 from cronjobs.text import one_line
 from cronjobs.wording import Clock, late, name, pause, span, who
 
@@ -59,6 +60,9 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Cl
         row = made.ledger
         tick = who(life.settlers)
         by = f" by {tick}" if tick else f" at {clock.time(row.decided_at)}"
+        if (row.reason or "").startswith(RAN_EARLY):
+            of = f"the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}"
+            return f"{who_} was made for {of}{key}: it {one_line(row.reason or '', 200)}."
         return (
             f"{who_} was made{by} for the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}, "
             f"{late(row.decided_at - row.whole_last)}{key}."

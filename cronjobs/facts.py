@@ -70,6 +70,7 @@ class PauseFacts:
     since: datetime
     until: datetime | None = None
     ended_at: datetime | None = None
+    skip: bool = False  # what came due in it was skipped, and not held back
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class OccurrenceFacts:
     due: bool = True
     definition: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark
+    owed: bool = False  # by a definition that went while a pause held it back: unsettled, though below the watermark
     beyond_retention: bool = False
     ledger: LedgerFacts | None = None
     # the instant itself
@@ -163,7 +165,7 @@ class OccurrenceFacts:
     settlers: tuple[TickFacts, ...] = ()  # ticks that were at work on schedules at that moment
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
-    pause: PauseFacts | None = None
+    pause: PauseFacts | None = None  # by which it was skipped or held back, or is
     job: JobFacts | None = None  # made for it, given way to, or coalesced into
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1

@@ -67,7 +67,7 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
     ``scheduled_for`` is now. Overlap is obeyed (raises ScheduleBusy) unless *force*.
     """
     stored = find(connection, name)
-    if stored.id not in store.lock_schedules(connection, [(stored.id, stored.seen_until)]):
+    if stored.id not in store.lock_schedules(connection, [stored]):
         stored = find(connection, name)  # a tick was at it, and is done; its row says what is unfinished
     schedule = schedule_from_definition(name, stored.definition)
     unfinished = unfinished_jobs(connection, name, runnable_types(connection))
@@ -182,7 +182,7 @@ def backfill(
             f"ticks have settled {name} up to {stored.seen_until.isoformat(timespec='seconds')}: "
             "what comes after is theirs to run"
         )
-    if not dry_run and stored.id not in store.lock_schedules(connection, [(stored.id, stored.seen_until)]):
+    if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
         raise ScheduleAtWork(name)
     schedule = schedule_from_definition(name, stored.definition)
     filling = plan_filling(schedule, store.ledger_between(connection, stored.id, first, last), first, last)

@@ -8,7 +8,7 @@ the schedule.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,9 +20,10 @@ from cronjobs import events
 from cronjobs.chunks import CHUNK, PAUSES_S, InParts, chunks, refusal
 from cronjobs.clock import sleep
 from cronjobs.database import Database
-from cronjobs.definitions import schedule_from_definition
-from cronjobs.errors import BadValue, CronjobsError
-from cronjobs.policy import ON_TIME_WITHIN, Busy, CatchUpPlan, Placed, Range, ledger_reason, overlap
+from cronjobs.errors import BadValue
+from cronjobs.owed import MICROSECOND, Held, Part, Piece, cut, joined, read, settle, stored_pieces
+from cronjobs.pauses import owed_by, pauses_of
+from cronjobs.policy import Busy, Placed, Range, overlap
 from cronjobs.pressure import Cap, admit
 from cronjobs.settings import ScheduleSettings
 from cronjobs.store import schedules as store
@@ -31,9 +32,8 @@ from cronjobs.store.jobtypes import REMEMBERED, runnable_types
 from cronjobs.store.overlap import busy_schedules
 from cronjobs.store.queues import Room, locked_room
 from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
+from cronjobs.wrong_clock import FUTURE_WATERMARK, Ahead, undo
 
-FUTURE_WATERMARK: Final = timedelta(minutes=5)
-MICROSECOND: Final = timedelta(microseconds=1)
 CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as may (max_waiting)")
 
 
@@ -53,29 +53,25 @@ class Materialised:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What is owed under one definition. ``paused`` says why none of it runs, or is None."""
-
-    schedule: ScheduleSettings
-    plan: CatchUpPlan
-    paused: str | None = None
-
-
-@dataclass(frozen=True)
 class Due:
-    """A schedule's plan, made outside any transaction from the watermark it was read with: its pieces, oldest first.
+    """A schedule's plan, made outside any transaction from the row it was read with: its parts, oldest first.
 
-    ``event`` is to be told. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
-    lay in the future, so that what the ledger says of occurrences still to come is wrong.
+    ``told`` are events. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
+    lay in the future, so that what the ledger says of occurrences still to come is wrong. ``pieces`` are what earlier
+    definitions owe afterwards, ``held`` what a pause that is over had held back; all that is planned lies above
+    ``since``.
     """
 
     stored: StoredSchedule
-    pieces: tuple[Piece, ...]
+    parts: tuple[Part, ...]
     seen_until: datetime
     next_at: datetime | None
-    event: events.Event | None = None
+    since: datetime
+    told: tuple[events.Event, ...] = ()
     unreadable: bool = False
     ahead: bool = False
+    pieces: tuple[Piece, ...] | None = None  # None: they stay as they are
+    held: tuple[Held, ...] = ()
 
 
 # --- many schedules ---------------------------------------------------------------------------------------------------
@@ -86,6 +82,7 @@ def materialise(
     emit: Callable[[events.Event], None],
     *,
     but: Collection[str] = (),
+    put_aside: str | None = None,
     within: timedelta = REMEMBERED,
     before_writing: Callable[[Connection], None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
@@ -95,26 +92,16 @@ def materialise(
 
     *but* names schedules to leave alone (their entry in the file is broken). When *go_on* says no, the rest is left
     to the next call. What the database refuses of one schedule is told as an event and costs the others nothing.
-    *within*: how far back it counts which job types the ticks knew, as overlap asks for it.
+    *within*: how far back it counts which job types the ticks knew, as overlap asks for it. *put_aside*, a schedule's
+    name or "" for all: before a pause that skips is changed, what it skipped is recorded, and what another holds back
+    becomes a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
-    last: StoredSchedule | None = None
-    while True:
-        with database.read() as connection:
-            stored = store.due_schedules(connection, but, after=last, limit=CHUNK)
-        if not stored:
+    for _ in range(2):
+        _look(settling, but, put_aside)
+        if not settling.set_right:  # where the watermark was in the future, what is due by now is known only now
             break
-        last, now = stored[-1], stored[0].read_at
-        assert now is not None
-        planned = [found for schedule in stored if (found := plan_for(schedule, now)) is not None]
-        if planned and not go_on():
-            done.left = True
-            break
-        for found in planned:
-            if found.event is not None:
-                emit(found.event)
-        settling.settle([found for found in planned if not found.unreadable], now)
     settling.settle_held()
     if done.left:
         emit(events.schedules_left())
@@ -123,9 +110,34 @@ def materialise(
     return done
 
 
+def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> None:
+    """Settle what is due now, once through all of it."""
+    last: StoredSchedule | None = None
+    while True:
+        with settling.database.read() as connection:
+            if put_aside is None:
+                stored = store.due_schedules(connection, but, after=last, limit=CHUNK)
+            else:
+                stored = [each for each in store.all_schedules(connection) if put_aside in ("", each.name)]
+        if not stored:
+            break
+        last, now = stored[-1], stored[0].read_at
+        assert now is not None
+        leaving = put_aside is not None
+        planned = [found for schedule in stored if (found := plan_for(schedule, now, leaving=leaving)) is not None]
+        if planned and not settling.go_on():
+            settling.done.left = True
+            break
+        for event in [event for found in planned for event in found.told]:
+            settling.emit(event)
+        settling.settle([found for found in planned if not found.unreadable], now)
+        if put_aside is not None:
+            break
+
+
 def weight(due: Due) -> tuple[int, int]:
     """How many jobs *due* makes at most, and how many bytes their payloads have, about."""
-    jobs = [(len(piece.plan.run), len(repr(piece.schedule.payload))) for piece in due.pieces]
+    jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
 
@@ -145,6 +157,7 @@ class Settling:
         self.done = Materialised()
         self.in_parts = InParts(is_sqlite=database.is_sqlite)
         self.held: list[tuple[Due, datetime]] = []
+        self.set_right = False
 
     def settle(self, planned: Sequence[Due], now: datetime) -> None:
         for chunk in chunks(planned, weight):
@@ -159,6 +172,7 @@ class Settling:
             written = write(connection, part, now, self.within)
         self.done.busy += written.busy
         self.held += [(due, now) for due in written.held]
+        self.set_right = self.set_right or written.set_right
         tell(written, self.emit, self.done)
 
     def _refused(self, due: Due, error: BadValue) -> None:
@@ -182,59 +196,56 @@ def tell(written: Written, emit: Callable[[events.Event], None], done: Materiali
         emit(
             events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
         )
+    for event in written.told:
+        emit(event)
 
 
 # --- one schedule: decide ---------------------------------------------------------------------------------------------
 
 
-def plan_for(stored: StoredSchedule, now: datetime) -> Due | None:
-    """Decide about a schedule's occurrences up to *now*; None when there is nothing to write."""
-    from cronjobs.occurrences import next_after, timing
+def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
+    """Decide about a schedule's occurrences up to *now*; None when there is nothing to write.
 
-    try:
-        schedule = schedule_from_definition(stored.name, stored.definition)
-        when = timing(schedule.cron, schedule.every, schedule.timezone)
-    except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
-        # A newer version wrote it, or someone by hand: its watermark stays, so nothing is lost when it can be read.
-        event = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
-        return Due(stored, (), stored.seen_until, stored.next_at, event, unreadable=True)
-    if stored.seen_until > now:
-        if stored.seen_until - now <= FUTURE_WATERMARK:
-            return None
-        event = events.watermark_reset(stored.name, stored.seen_until)
-        return Due(stored, (Piece(schedule, CatchUpPlan()),), now, next_after(when, now), event, ahead=True)
-    pieces, since = [], stored.seen_until
-    if stored.paused is None and stored.pause_ended_at is not None:
-        since = stored.pause_ended_at
-        pieces.append(Piece(schedule, catch_up(schedule, stored.seen_until, since), "paused"))
-    pieces.append(Piece(schedule, catch_up(schedule, since, now), stored.paused))
-    return Due(stored, tuple(pieces), now, next_after(when, now))
-
-
-def catch_up(schedule: ScheduleSettings, seen_until: datetime, now: datetime) -> CatchUpPlan:
-    """What is owed for the occurrences in (*seen_until*, *now*].
-
-    One that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within ``catch_up_within``
-    and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of them, oldest first;
-    ``none`` runs none. What is beyond is missed.
+    *leaving*: its definition goes now. What a pause holds back of it becomes a piece, settled when that is over.
     """
-    from cronjobs.occurrences import count_between, newest_between, timing
+    if stored.seen_until > now:
+        return _ahead(stored, now)
+    unread = None
+    try:
+        owed = owed_by(stored)
+    except ValueError as error:
+        owed, unread = owed_by(replace(stored, owed=None)), str(error)
+    plan = settle(owed, pauses_of(stored), now, leaving=leaving)
+    if plan is None:
+        return None
+    # A newer version wrote it, or someone by hand: it stays, so nothing is lost when it can be read.
+    faults = [*plan.faults, *([unread] if unread else [])]
+    broken = [events.schedule_broken(stored.name, f"its stored definition cannot be read: {fault}") for fault in faults]
+    return Due(
+        stored,
+        plan.parts,
+        plan.seen_until,
+        stored.next_at if plan.seen_until == stored.seen_until else plan.next_at,
+        min([stored.seen_until, *(piece.start for piece in owed.pieces)]),
+        told=tuple(broken),
+        unreadable=bool(faults) and not plan.parts and plan.seen_until == stored.seen_until,
+        pieces=None if unread else plan.pieces,
+        held=plan.held,
+    )
 
-    when = timing(schedule.cron, schedule.every, schedule.timezone)
-    reach = ON_TIME_WITHIN if schedule.catch_up == "none" else max(schedule.catch_up_within, ON_TIME_WITHIN)
-    reach_from = max(seen_until, now - reach)
-    most = schedule.catch_up_limit if schedule.catch_up == "all" else 1
-    run = tuple(newest_between(when, reach_from, now, most))
-    before_run = run[0] - MICROSECOND if run else now
-    if schedule.catch_up == "all":
-        return CatchUpPlan(_range(count_between(when, seen_until, before_run)), None, run)
-    missed = _range(count_between(when, seen_until, reach_from))
-    return CatchUpPlan(missed, _range(count_between(when, reach_from, before_run)) if run else None, run)
 
-
-def _range(span: tuple[int, datetime | None, datetime | None]) -> Range | None:
-    count, first, last = span
-    return None if first is None or last is None else Range(first, last, count)
+def _ahead(stored: StoredSchedule, now: datetime) -> Due | None:
+    """The watermark lies in the future: a little is nothing, else a clock was wrong."""
+    if stored.seen_until - now <= FUTURE_WATERMARK:
+        return None
+    try:
+        read(stored.name, stored.definition)
+        pieces = cut(owed_by(stored).pieces, now)
+    except ValueError as error:
+        broken = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
+        return Due(stored, (), stored.seen_until, stored.next_at, now, told=(broken,), unreadable=True)
+    reset = events.watermark_reset(stored.name, stored.seen_until)
+    return Due(stored, (), now, stored.next_at, now, told=(reset,), ahead=True, pieces=pieces)
 
 
 @dataclass(frozen=True)
@@ -251,69 +262,67 @@ class Settled:
 
     rows: tuple[tuple[LedgerRow, int | None], ...] = ()
     jobs: tuple[NewJob, ...] = ()
-    forget: tuple[LedgerRow, ...] = ()
 
 
-def to_run(piece: Piece, known: Known) -> list[datetime]:
-    """The occurrences of *piece* that want a job: those that the ledger knows have had their turn."""
-    if piece.paused is not None:
-        return []
-    return [at for at in piece.plan.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
+def to_run(part: Part, known: Known) -> list[datetime]:
+    """The occurrences of *part* that want a job: those that the ledger knows have had their turn."""
+    return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
 
 def wants_room(due: Due, known: Known) -> set[str]:
     """The queues in which jobs will be made, should there be room."""
     return {
-        piece.schedule.queue
-        for piece in due.pieces
-        if to_run(piece, known) and overlap(piece.schedule.overlap, known.busy).made
+        part.schedule.queue
+        for part in due.parts
+        if to_run(part, known) and overlap(part.schedule.overlap, known.busy).made
     }
 
 
-def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int], now: datetime) -> Settled:
+@dataclass(frozen=True)
+class _Put:
+    """Where an occurrence went; ``made``: the place of its job among those that are made, or None."""
+
+    placed: Placed
+    made: int | None
+
+
+def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
     """Say what becomes of each occurrence that is due; *caps* and how many are *waiting* are those of its queues."""
-    if due.ahead:
-        return _forget_the_future(due, known.ledger, now)
-    rows: list[tuple[LedgerRow, int | None]] = []
     jobs: list[NewJob] = []
-    for piece in due.pieces:
-        schedule, plan = piece.schedule, piece.plan
-
-        def settle(
-            outcome: str,
-            span: Range,
-            reason: str | None,
-            job_id: int | None = None,
-            made: int | None = None,
-            schedule: ScheduleSettings = schedule,
-        ) -> None:
-            for part in _unknown(schedule, span, known.ledger):
-                row = LedgerRow(due.stored.id, part.first, part.last, part.count, outcome, reason, job_id)
-                rows.append((row, made))
-
-        if piece.paused is not None:
-            for span in (plan.missed, plan.coalesced, *(Range(instant, instant, 1) for instant in plan.run)):
-                if span is not None:
-                    settle("skipped", span, piece.paused)
-            continue
-        if plan.missed:
-            settle("missed", plan.missed, ledger_reason(schedule.catch_up))
-        run = to_run(piece, known)
-        puts = _place(schedule, run, known.busy, caps, waiting) if run else []
-        places: list[int | None] = []
-        for instant, put in zip(run, puts, strict=True):
-            places.append(len(jobs) if put.made else None)
-            if put.made:
-                jobs.append(job_for(schedule, instant))
-        if plan.coalesced and run:
-            reason = puts[0].reason or f"the occurrence of {run[0].isoformat()} stands for it"
-            outcome = "coalesced" if puts[0].made else puts[0].outcome
-            settle(outcome, plan.coalesced, reason, puts[0].job_id, places[0])
-        elif plan.coalesced:
-            settle("missed", plan.coalesced, ledger_reason(schedule.catch_up))
-        for instant, put, place in zip(run, puts, places, strict=True):
-            settle(put.outcome, Range(instant, instant, 1), put.reason, put.job_id, place)
+    puts: dict[datetime, _Put] = {}
+    waiting = dict(waiting)
+    for part in due.parts:
+        run = to_run(part, known)
+        for instant, placed in zip(run, _place(part.schedule, run, known.busy, caps, waiting), strict=True):
+            puts[instant] = _Put(placed, len(jobs) if placed.made else None)
+            if placed.made:
+                jobs.append(job_for(part.schedule, instant))
+                waiting[part.schedule.queue] = waiting.get(part.schedule.queue, 0) + 1
+    rows: list[tuple[LedgerRow, int | None]] = []
+    for part in due.parts:
+        for outcome, span, reason, put in _told(part, puts):
+            for new in _unknown(part.schedule, span, known.ledger):
+                row = LedgerRow(due.stored.id, new.first, new.last, new.count, outcome, reason, put.placed.job_id)
+                rows.append((row, put.made))
     return Settled(tuple(rows), tuple(jobs))
+
+
+def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Range, str | None, _Put]]:
+    """The outcome of each span of *part*, with the reason and the job that it names."""
+    nothing = _Put(Placed("missed"), None)
+    if part.skipped:
+        yield "skipped", part.skipped, part.why, nothing
+    if part.missed:
+        yield "missed", part.missed, part.why, nothing
+    if part.coalesced and part.into is not None and part.into in puts:
+        put = puts[part.into]
+        reason = put.placed.reason or f"the occurrence of {part.into.isoformat()} stands for it"
+        yield ("coalesced" if put.placed.made else put.placed.outcome), part.coalesced, reason, put
+    elif part.coalesced:
+        yield "missed", part.coalesced, part.why, nothing
+    for instant in part.run:
+        if instant in puts:
+            yield puts[instant].placed.outcome, Range(instant, instant, 1), puts[instant].placed.reason, puts[instant]
 
 
 def _place(
@@ -324,30 +333,14 @@ def _place(
     waiting: Mapping[str, int],
 ) -> list[Placed]:
     """Where each occurrence of *run* goes, the oldest first."""
+    if not run:
+        return []
     placed = overlap(schedule.overlap, busy)
     if not placed.made:
         return [placed] * len(run)
     dropping = {name: replace(cap, on_full="drop") for name, cap in caps.items() if name == schedule.queue}
     let_in = admit([(instant, schedule.queue) for instant in run], dropping, waiting).let_in
     return [placed if instant in let_in else CROWDED_OUT for instant in run]
-
-
-def _forget_the_future(due: Due, ledger: Sequence[LedgerRow], now: datetime) -> Settled:
-    """Take back what a clock that ran ahead recorded of occurrences that are still to come.
-
-    Those that it ran stay, so that they do not run again; but ten years "missed" must not stand for the next ten years.
-    """
-    from cronjobs.occurrences import count_between, timing
-
-    schedule = due.pieces[-1].schedule
-    wrong = tuple(row for row in ledger if row.outcome != "enqueued")
-    when = timing(schedule.cron, schedule.every, schedule.timezone)
-    kept = []
-    for row in wrong:
-        past = _range(count_between(when, row.first_for - MICROSECOND, now))
-        if past is not None:
-            kept.append((replace(row, first_for=past.first, last_for=past.last, count=past.count), None))
-    return Settled(tuple(kept), (), wrong)
 
 
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
@@ -364,9 +357,9 @@ def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow
     parts, after = [], span.first - MICROSECOND
     known = [(row.first_for, row.last_for) for row in ledger]
     for first, last in [*known, (span.last + MICROSECOND, span.last)]:
-        part = _range(count_between(when, after, min(first - MICROSECOND, span.last))) if first > after else None
-        if part is not None:
-            parts.append(part)
+        if first > after:
+            count, begin, end = count_between(when, after, min(first - MICROSECOND, span.last))
+            parts += [Range(begin, end, count)] if begin is not None and end is not None else []
         after = max(after, last)
     return parts
 
@@ -400,7 +393,7 @@ def spread_offset(schedule: ScheduleSettings) -> timedelta:
 
 @dataclass(frozen=True)
 class Written:
-    """The ledger rows of a chunk, with their schedules' names; of ``busy`` and ``held`` nothing was written.
+    """The ledger rows of a chunk, with their schedules' names, and what to tell; nothing of ``busy`` and ``held``.
 
     ``busy``: another tick has settled them since they were read. ``held``: somebody has their row, or their queue (an
     enqueuer's open transaction), mostly for a moment.
@@ -409,20 +402,22 @@ class Written:
     rows: tuple[tuple[str, LedgerRow], ...]
     busy: tuple[str, ...]
     held: tuple[Due, ...]
+    told: tuple[events.Event, ...] = ()
+    set_right: bool = False  # watermarks were in the future, and what is due by now has to be looked at again
 
 
 def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: timedelta = REMEMBERED) -> Written:
     """Settle all of *chunk* that nobody else is at, in as many statements as one schedule would take."""
     # The comparison makes what was computed outside the transaction safe to write in it.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
-    mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.seen_until]
+    mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
     busy = tuple(
-        due.stored.name for due in chunk if locked.get(due.stored.id, due.stored.seen_until) != due.stored.seen_until
+        due.stored.name for due in chunk if locked.get(due.stored.id, due.stored.settled) != due.stored.settled
     )
     taken = tuple(due for due in chunk if due.stored.id not in locked)
     if not mine:
         return Written((), busy, taken)
-    known = _known(connection, mine, now, within)
+    known = _known(connection, mine, within)
     wanted = {due.stored.id: wants_room(due, known[due.stored.id]) for due in mine}
     queues = set().union(*wanted.values())
     with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
@@ -431,14 +426,17 @@ def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: t
             with locked_room(connection, free) as rest:
                 room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
-        rows = _write(connection, [due for due in mine if due not in held], known, room, now)
-    return Written(rows, busy, (*taken, *held))
+        settled = [due for due in mine if due not in held]
+        rows = _write(connection, [due for due in settled if not due.ahead], known, room, now)
+        told = [_held_back(due) for due in settled if due.held]
+        ahead = [due for due in settled if due.ahead]
+        told += _set_right(connection, ahead, now) if ahead else []
+    return Written(rows, busy, (*taken, *held), tuple(told), set_right=bool(ahead))
 
 
-def _known(connection: Connection, mine: Sequence[Due], now: datetime, within: timedelta) -> dict[int, Known]:
-    limits = {due.stored.id: now if due.ahead else due.stored.seen_until for due in mine}
-    ledger = store.ledger_above(connection, limits)
-    names = {due.stored.name for due in mine if any(to_run(piece, Known()) for piece in due.pieces)}
+def _known(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
+    ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
+    names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
     busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
     return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
 
@@ -449,24 +447,52 @@ def _write(
     waiting = dict(room.waiting)
     settled = []
     for due in mine:
-        decided = decide(due, known[due.stored.id], room.caps, waiting, now)
+        decided = decide(due, known[due.stored.id], room.caps, waiting)
         for job in decided.jobs:
             waiting[job.queue] = waiting.get(job.queue, 0) + 1
         settled.append((due, decided))
     ids = insert_jobs(connection, [job for _, decided in settled for job in decided.jobs])
     rows: list[tuple[str, LedgerRow]] = []
-    told: list[tuple[str, LedgerRow]] = []
     first = 0
     for due, decided in settled:
-        written = [
+        rows += [
             (due.stored.name, row if place is None else replace(row, job_id=ids[first + place]))
             for row, place in decided.rows
         ]
-        rows += written
-        told += [] if due.ahead else written
         first += len(decided.jobs)
-    store.forget_occurrences(connection, [row for _, decided in settled for row in decided.forget])
     store.record_occurrences(connection, [row for _, row in rows], now)
-    moved = [Watermark(due.stored.id, due.seen_until, due.next_at) for due in mine]
+    store.move_watermarks(connection, [Watermark(due.stored.id, due.seen_until, due.next_at) for due in mine])
+    _put_pieces(connection, mine)
+    return tuple(rows)
+
+
+def _put_pieces(connection: Connection, settled: Sequence[Due]) -> None:
+    for due in settled:
+        if due.pieces is not None and (owed := stored_pieces(due.pieces)) != due.stored.owed:
+            store.put_owed(connection, due.stored.id, owed)
+
+
+def _held_back(due: Due) -> events.Event:
+    what = joined([each.what for each in due.held])
+    assert what is not None
+    by = "; ".join(dict.fromkeys(each.by for each in due.held))
+    return events.held_back(due.stored.name, what.count, what.first, what.last, by)
+
+
+def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
+    """Undo what a clock that ran ahead did; what is due by now is for the next look."""
+    from cronjobs.occurrences import next_after
+
+    timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}
+    seen_until, told = undo(connection, [Ahead(*each) for each in timed.items()], now)
+    moved = [
+        Watermark(
+            due.stored.id, seen_until[due.stored.id], next_after(timed[due.stored.id].when, seen_until[due.stored.id])
+        )
+        if due.stored.status == "active"
+        else Watermark(due.stored.id, now, None)
+        for due in ahead
+    ]
     store.move_watermarks(connection, moved)
-    return tuple(told)
+    _put_pieces(connection, ahead)
+    return told

@@ -155,20 +155,17 @@ class Range:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUpPlan:
-    """What is owed for the occurrences since the watermark: ``missed``, then ``coalesced`` into the first of ``run``.
-
-    ``run`` is oldest first; each becomes one job, if overlap lets it.
-    """
-
-    missed: Range | None = None
-    coalesced: Range | None = None
-    run: tuple[datetime, ...] = ()
+RAN_EARLY: Final = "ran early at"  # how the ledger's reason begins of what a wrong clock ran before its time
 
 
-def ledger_reason(policy: str) -> str:
-    """Why occurrences are recorded missed, by the catch-up policy that left them behind."""
+def ledger_reason(policy: str, *, paused: bool = False) -> str:
+    """Why occurrences are recorded missed, by the catch-up policy that left them behind; *paused*: so was a pause."""
+    if paused:
+        return {
+            "none": "held back by a pause (catch_up: none)",
+            "latest": "held back by a pause, for longer than catch_up_within",
+            "all": "held back by a pause, for longer than catch_up_within, or more than catch_up_limit were owed",
+        }[policy]
     return {
         "none": "no tick came in time (catch_up: none)",
         "latest": "no tick came within catch_up_within",

@@ -21,6 +21,7 @@ from cronjobs.database import Database
 from cronjobs.definitions import definition, fingerprint
 from cronjobs.errors import BadValue
 from cronjobs.materialise import Due, Materialised, Written, plan_for, tell, weight, write
+from cronjobs.owed import TIMING
 from cronjobs.pressure import Cap
 from cronjobs.settings import ScheduleSettings, Settings
 from cronjobs.store import queues, ticks
@@ -29,8 +30,6 @@ from cronjobs.store.jobtypes import remembered
 from cronjobs.store.schedules import Definition, StoredSchedule
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import Act, Overview
-
-TIMING: Final = ("cron", "every_s", "timezone")  # what moves occurrences; other edits leave the watermark alone
 
 
 @dataclass(frozen=True)
@@ -286,8 +285,8 @@ class Applying:
         )
         tell(written, self.emit, self.done)
         for edit in done:
-            if edit.settles and edit.due is not None and edit.due.event is not None:
-                self.emit(edit.due.event)
+            for event in edit.due.told if edit.settles and edit.due is not None else ():
+                self.emit(event)
 
     def _is_ours(self, connection: Connection) -> bool:
         """Whether nobody else has applied a file, or begun to, since this was planned."""
@@ -311,7 +310,8 @@ class Applying:
         due = [edit.due for edit in free if edit.due is not None and edit.settles]
         written = write(connection, due, self.now, remembered(self.settings.run.every)) if due else Written((), (), ())
         waiting = {found.stored.id for found in written.held}
-        waiting |= {found.stored.id for found in due if found.stored.name in written.busy}
+        # One whose watermark was in the future has to be looked at again, too.
+        waiting |= {found.stored.id for found in due if found.ahead or found.stored.name in written.busy}
         return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written
 
     def _define(self, connection: Connection, edits: Sequence[Edit]) -> list[Act]:
@@ -345,7 +345,9 @@ def _edits(todo: Plan, stored: Sequence[StoredSchedule], settings: Settings, now
     edits = []
     for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
         row = rows.get(was.get(name, name))
-        due = None if row is None else plan_for(row, now)
+        # What a pause holds back of a definition that ends is put aside with it, so that no pause stops a deploy.
+        ends = name in todo.retimed or name in todo.remove
+        due = None if row is None else plan_for(row, now, leaving=ends)
         edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, due))
     return edits
 

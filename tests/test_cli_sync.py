@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from project import Project
@@ -196,8 +198,7 @@ def test_each_pause_is_taken_off_by_itself(lite: Project) -> None:
 def test_a_pause_whose_time_is_over_is_none(project: Project) -> None:
     project.call("pause", "--all", "--for", "1h")
     project.execute(update(pauses).values(until=datetime.now(UTC) - timedelta(seconds=1)))
-    assert project.call("resume", "--all").err.startswith("everything: was not paused")
-    assert project.rows("pauses") == []
+    assert project.call("resume", "--all").err == "everything: was not paused, nothing to do\nnothing is paused\n"
 
 
 @pytest.mark.parametrize(
@@ -217,17 +218,40 @@ def test_ticks_begin_nothing_that_is_paused(project: Project, pause: list[str], 
     assert {job["status"] for job in project.jobs()} == {"succeeded"}
 
 
-def test_occurrences_of_a_paused_schedule_are_skipped_with_the_reason(project: Project) -> None:
+def test_a_paused_schedule_waits_and_resume_lists_what_it_held_back(project: Project) -> None:
     project.call("sync")
-    project.call("pause", "a", "--why", "not now")
+    paused = project.call("pause", "a", "--why", "not now")
+    assert paused.out.startswith("schedule a is paused until someone resumes it, by ")
+    past = datetime.now(UTC) - timedelta(minutes=11)
+    project.execute(update(schedules).where(schedules.c.name == "a").values(seen_until=past, next_at=past))
+    project.execute(update(pauses).values(paused_at=past))
+    assert project.run("run-due").code == 0
+    assert written(project, "a") == []
+    resumed = project.call("resume", "a")
+    job = next(job for job in project.jobs() if job["schedule"] == "a")
+    assert re.fullmatch(
+        rf"a: [23] occurrences were held back, from .* to .*: [12] coalesced, 1 enqueued \(job {job['id']}\)\n",
+        resumed.out,
+    )
+
+
+def test_a_pause_that_skips_records_what_comes_due_and_stops_no_deploy(project: Project) -> None:
+    project.call("sync")
+    skips = project.call("pause", "a", "--skip", "--why", "not now")
+    assert skips.out.startswith("schedule a is paused until someone resumes it, and skips what comes due, by ")
     past = datetime.now(UTC) - timedelta(minutes=6)
     project.execute(update(schedules).values(seen_until=past, next_at=past))
+    project.execute(update(pauses).values(paused_at=past))
     assert project.run("run-due").code == 0
-    [a] = [row for row in project.rows("schedules") if row["name"] == "a"]
-    written = [row for row in project.rows("occurrences") if row["schedule_id"] == a["id"]]
-    assert {row["outcome"] for row in written} == {"skipped"}
-    assert "not now" in written[0]["reason"]
+    rows = written(project, "a")
+    assert {row["outcome"] for row in rows} == {"skipped"}
+    assert "not now" in rows[0]["reason"]
     assert "a" not in [job["schedule"] for job in project.jobs()]
+
+
+def written(project: Project, name: str) -> list[dict[str, Any]]:
+    [schedule] = [row for row in project.rows("schedules") if row["name"] == name]
+    return [row for row in project.rows("occurrences") if row["schedule_id"] == schedule["id"]]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +267,7 @@ def test_occurrences_of_a_paused_schedule_are_skipped_with_the_reason(project: P
         (["--all", "--for", "ever"], "is not a duration"),
         (["--all", "--until", "2020-01-01"], "--until is over already: 2020-01-01T00:00:00+01:00"),
         (["--all", "--until", "later"], "is not an ISO time"),
+        (["--queue", "mail", "--skip"], "--skip is for --all and for a schedule"),
         (["--all", "--until", "2030-01-01", "--for", "1h"], "give --until or --for, not both"),
     ],
 )

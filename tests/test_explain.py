@@ -343,11 +343,33 @@ def test_skipped_for_a_job_that_somebody_triggered(world: World, monkeypatch: py
 # --- a brake was on ---------------------------------------------------------------------------------------------------
 
 
-def test_paused_by_somebody_who_said_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_back_by_somebody_who_said_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(**MINUTELY)
     world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
     world.go(utc("2026-03-03T01:58:20"))
     brake(world, "pause", "--all", "--why", "deploy", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:04:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert told.verdict == "pending"
+    assert told.steady[1:] == [
+        "It is held back: everything is paused by ada since 01:58:20, until someone resumes it (why: deploy).",
+        "At its end catch_up: latest decides about it.",
+    ]
+    world.go(utc("2026-03-03T02:04:30"))
+    brake(world, "resume", "--all", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T02:05:10"), utc("2026-03-03T02:06:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert told.verdict == "coalesced"
+    assert told.steady[1] == ("It was held back: everything was paused by ada from 01:58:20 to 02:04:30 (why: deploy).")
+    assert told.facts["pause"]["by"] == "ada"
+    assert world.ask("s", "--at", "02:06").verdict == "enqueued"
+
+
+def test_skipped_by_somebody_who_said_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T01:58:20"))
+    brake(world, "pause", "--all", "--skip", "--why", "deploy", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:02:10"))
     assert "It was skipped, as everything is paused by ada since 01:58:20, until someone resumes it (why: deploy)." in (
         world.ask("s", "--at", "02:01")
@@ -360,14 +382,13 @@ def test_paused_by_somebody_who_said_why(world: World, monkeypatch: pytest.Monke
     assert told.steady[1:] == [
         "It was skipped, as everything was paused by ada from 01:58:20 to 02:02:30 (why: deploy)."
     ]
-    assert told.facts["pause"]["by"] == "ada"
     assert world.ask("s", "--at", "02:03").verdict == "enqueued"
 
 
 def test_a_pause_of_one_schedule_that_ended_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "* * * * *"', other='cron: "* * * * *"')
     world.tick(utc("2026-03-03T01:58:20"))
-    brake(world, "pause", "s", "--for", "2m", monkeypatch=monkeypatch)
+    brake(world, "pause", "s", "--for", "2m", "--skip", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:02:10"))
     brake(world, "pause", "s", "--for", "1h", monkeypatch=monkeypatch, who="bob")
     told = world.ask("s", "--at", "02:00")
@@ -377,12 +398,11 @@ def test_a_pause_of_one_schedule_that_ended_by_itself(world: World, monkeypatch:
     assert world.ask("other", "--at", "02:00").verdict == "enqueued"
 
 
-def test_due_before_the_pause_and_settled_in_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_before_the_pause_and_held_back_by_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a_night(world)
     world.go(utc("2026-11-20T07:20:00"))
-    brake(world, "pause", "--all", monkeypatch=monkeypatch)
+    brake(world, "pause", "--all", "--skip", monkeypatch=monkeypatch)
     world.tick(utc("2026-11-20T07:30:00"))
     told = world.ask("nightly-report", "--at", "02:15")
-    assert told.verdict == "paused"
-    assert "No tick reached the database between 01:58 and 02:30." in told
-    assert "It was due before that; a tick came only at 02:30." in told
+    assert told.verdict == "pending"
+    assert "It is held back: everything is paused by ada since 02:20, until someone resumes it." in told

@@ -267,11 +267,11 @@ def test_no_tick_has_settled_it_yet(world: World) -> None:
     ]
 
 
-def test_it_waits_and_will_be_skipped_for_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_held_back_by_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a_night(world)
     world.go(utc("2026-11-20T07:20:00"))
     brake(world, "pause", "nightly-report", monkeypatch=monkeypatch)
-    assert "The next tick will record it as skipped: the schedule is paused by ada since 02:20" in world.ask(
+    assert "It is held back: the schedule is paused by ada since 02:20, until someone resumes it." in world.ask(
         "nightly-report", "--at", "02:15"
     )
 

@@ -172,7 +172,7 @@ def test_an_occurrence_that_the_ledger_has_meanwhile_is_refused_and_its_job_with
     with yard.database.read() as connection:
         planned = [core.plan_for(stored, yard.clock.now()) for stored in store.due_schedules(connection)]
     yard.tick()
-    read = {due.stored.id: due.stored.seen_until for due in planned if due is not None}
+    read = {due.stored.id: due.stored.settled for due in planned if due is not None}
     monkeypatch.setattr(store, "lock_rows", lambda *_: read)
     monkeypatch.setattr(store, "ledger_above", lambda *_: {})
     settling = core.Settling(yard.database, yard.events.append, lambda _: None, lambda: True)
@@ -334,15 +334,15 @@ def test_a_lock_that_one_schedule_meets_delays_only_that_one(
 
 
 def test_many_watermarks_in_the_future_are_set_right_together(yard: Yard) -> None:
-    many(yard, 30, catch_up="none")
+    many(yard, 50, catch_up="none")
     yard.clock.advance(timedelta(days=10))
     yard.tick()
     yard.clock.set(START + MINUTE)
     with statements(yard.database) as seen:
         yard.tick()
-    assert len(seen) < 30
-    assert {row[0] for name in names(30) for row in yard.ledger(name) if row[3] <= at(1)} <= {"missed", "enqueued"}
-    assert {yard.definition(name).seen_until for name in names(30)} == {yard.definition("s000").seen_until}
+    assert len(seen) < 40
+    assert {row[0] for name in names(50) for row in yard.ledger(name) if row[3] <= at(1)} <= {"missed", "enqueued"}
+    assert {yard.definition(name).seen_until for name in names(50)} == {yard.definition("s000").seen_until}
     yard.finish_jobs()
     yard.clock.advance(MINUTE)
-    assert yard.tick().counts == {"enqueued": 30}
+    assert yard.tick().counts == {"enqueued": 50}

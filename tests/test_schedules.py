@@ -201,10 +201,24 @@ def test_every_definition_is_kept_in_the_audit_trail(yard: Yard) -> None:
     assert [row.detail["cron"] for row in rows if row.action == "define"] == ["* * * * *", "5 * * * *"]
 
 
-def test_a_paused_schedule_is_recorded_and_does_not_make_up_for_it(yard: Yard) -> None:
+def test_a_pause_holds_back_and_at_resume_catch_up_decides_once(yard: Yard) -> None:
     yard.sync(yard.file(minutely()))
-    with yard.database.write() as connection:
-        store.pause(connection, scope="all", name="", until=None, by="ada", why="deploy", now=yard.clock.now())
+    yard.pause(why="deploy")
+    yard.clock.advance(timedelta(minutes=5))
+    yard.tick()
+    assert yard.jobs() == yard.ledger() == []
+    assert yard.held_back() == {"s": 5}
+    assert yard.resume()
+    yard.tick()
+    assert [(row[0], row[1]) for row in yard.ledger()] == [("coalesced", 4), ("enqueued", 1)]
+    assert [job.scheduled_for for job in yard.jobs()] == [at(5)]
+    [event] = [event for event in yard.events if event.name == "schedule.held_back"]
+    assert (event.facts["held_back"], event.facts["reason"]) == (5, "paused by ada: deploy")
+
+
+def test_a_pause_that_skips_is_recorded_and_does_not_make_up_for_it(yard: Yard) -> None:
+    yard.sync(yard.file(minutely()))
+    yard.pause(why="deploy", skip=True)
     yard.clock.advance(timedelta(minutes=5))
     yard.tick()
     assert yard.jobs() == []
@@ -212,8 +226,7 @@ def test_a_paused_schedule_is_recorded_and_does_not_make_up_for_it(yard: Yard) -
     with yard.database.read() as connection:
         reasons = set(connection.execute(select(occurrences.c.outcome, occurrences.c.reason)).all())
     assert reasons == {("skipped", "paused by ada: deploy")}
-    with yard.database.write() as connection:
-        assert store.resume(connection, scope="all", name="")
+    assert yard.resume()
     yard.tick()
     assert yard.jobs() == []
     yard.clock.advance(MINUTE)
@@ -221,16 +234,15 @@ def test_a_paused_schedule_is_recorded_and_does_not_make_up_for_it(yard: Yard) -
     assert len(yard.jobs()) == 1
 
 
-def test_a_pause_ends_by_itself_at_its_time(yard: Yard) -> None:
+@pytest.mark.parametrize(("skip", "became"), [(True, ["skipped", "enqueued"]), (False, ["coalesced", "enqueued"])])
+def test_a_pause_ends_by_itself_at_its_time(yard: Yard, skip: bool, became: list[str]) -> None:
     yard.sync(yard.file(minutely()))
-    with yard.database.write() as connection:
-        until = START + timedelta(seconds=70)
-        store.pause(connection, scope="schedule", name="s", until=until, by="ada", why=None, now=START)
+    yard.pause("s", until=START + timedelta(seconds=70), skip=skip)
     yard.clock.advance(MINUTE)
     yard.tick()
     yard.clock.advance(MINUTE)
     yard.tick()
-    assert [row[0] for row in yard.ledger()] == ["skipped", "enqueued"]
+    assert [row[0] for row in yard.ledger()] == became
 
 
 def test_a_watermark_in_the_future_falls_back_to_now_and_it_is_said(yard: Yard) -> None:
@@ -247,9 +259,9 @@ def test_a_watermark_in_the_future_falls_back_to_now_and_it_is_said(yard: Yard) 
     yard.clock.advance(MINUTE)
     yard.tick()
     assert len(yard.jobs()) == made + 1
-    # Of the ten years that the wrong clock had told missed, only what was really past is still told so.
-    assert yard.ledger()[0] == ("missed", 1, at(1), at(1))
-    assert yard.ledger()[1] == ("enqueued", 1, at(2), at(2))
+    # Of the ten years that the wrong clock had told missed nothing is left: what was really due has run.
+    assert yard.ledger()[0] == ("enqueued", 1, at(1), at(1))
+    assert yard.ledger()[1] == ("skipped", 1, at(2), at(2))
 
 
 def test_a_clock_that_steps_back_a_little_runs_nothing_twice(yard: Yard) -> None:
@@ -289,7 +301,7 @@ def test_another_tick_at_the_same_schedule_is_passed_by_and_nothing_is_doubled(y
         stale = store.due_schedules(connection)[0]
     yard.tick()
     with yard.database.write() as connection:
-        assert store.lock_schedules(connection, [(stale.id, stale.seen_until)]) == set()
+        assert store.lock_schedules(connection, [stale]) == set()
 
 
 def test_a_definition_that_cannot_be_read_stops_only_itself(yard: Yard) -> None:
@@ -319,26 +331,18 @@ def test_days_are_24_hours_also_when_the_servers_zone_changes_its_clock(database
     assert timedelta(0) <= run_at - (START + timedelta(days=7)) < timedelta(seconds=5)
 
 
-def test_a_pause_that_ran_out_while_no_tick_came_is_not_made_up_for(yard: Yard) -> None:
+def test_a_pause_that_skips_and_ran_out_while_no_tick_came_is_not_made_up_for(yard: Yard) -> None:
     yard.sync(yard.file(minutely(overlap="allow")))
-    with yard.database.write() as connection:
-        until = at(10) + timedelta(seconds=30)
-        store.pause(connection, scope="schedule", name="s", until=until, by="ada", why=None, now=START)
+    yard.pause("s", until=at(10) + timedelta(seconds=30), skip=True)
     yard.clock.set(at(12) + timedelta(seconds=1))
     yard.tick()
-    assert [(row[0], row[1]) for row in yard.ledger()] == [
-        ("skipped", 9),
-        ("skipped", 1),
-        ("coalesced", 1),
-        ("enqueued", 1),
-    ]
+    assert [(row[0], row[1]) for row in yard.ledger()] == [("skipped", 10), ("coalesced", 1), ("enqueued", 1)]
     assert [job.scheduled_for for job in yard.jobs()] == [at(12)]
 
 
-def test_a_long_pause_is_recorded_as_a_pause_however_old_its_beginning(yard: Yard) -> None:
+def test_a_long_pause_that_skips_is_recorded_as_one_however_old_its_beginning(yard: Yard) -> None:
     yard.sync(yard.file(minutely()))
-    with yard.database.write() as connection:
-        store.pause(connection, scope="all", name="", until=None, by="ada", why=None, now=START)
+    yard.pause(skip=True)
     yard.clock.advance(timedelta(days=3))
     yard.tick()
     assert {row[0] for row in yard.ledger()} == {"skipped"}

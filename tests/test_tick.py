@@ -192,7 +192,7 @@ def test_a_paused_system_claims_nothing_and_running_jobs_go_on(
     host.tick()
     assert done == []
     with database.write() as connection:
-        schedules.resume(connection, scope="all", name="")
+        schedules.resume(connection, scope="all", name="", now=clock.now())
     host.tick()
     assert done == ["x"]
 

@@ -13,7 +13,10 @@ from sqlalchemy import Engine, event, select, update
 from cronjobs import events
 from cronjobs.database import Database
 from cronjobs.materialise import Materialised, materialise
+from cronjobs.pauses import held_back_now
 from cronjobs.settings import ScheduleSettings, Settings
+from cronjobs.store import schedules as store
+from cronjobs.store.sql import database_now
 from cronjobs.sync import Synced, sync
 from cronjobs.tables import jobs, occurrences, schedules
 from cronjobs.testing import FakeClock
@@ -42,6 +45,30 @@ class Yard:
 
     def tick(self) -> Materialised:
         return materialise(self.database, self.events.append)
+
+    def pause(
+        self, name: str = "", until: datetime | None = None, *, skip: bool = False, why: str | None = None
+    ) -> None:
+        """Of a schedule, or of everything."""
+        if name in self.skipped_last():
+            materialise(self.database, self.events.append, put_aside=name)
+        with self.database.write() as connection:
+            given: dict[str, Any] = {"until": until, "by": "ada", "why": why, "skip": skip}
+            store.pause(connection, scope="schedule" if name else "all", name=name, now=self.clock.now(), **given)
+
+    def skipped_last(self) -> set[str]:
+        with self.database.read() as connection:
+            return {row.name for row in store.pauses_of_schedules(connection) if row.skip}
+
+    def resume(self, name: str = "") -> bool:
+        with self.database.write() as connection:
+            return store.resume(
+                connection, scope="schedule" if name else "all", name=name, now=database_now(connection)
+            )
+
+    def held_back(self) -> dict[str, int]:
+        with self.database.read() as connection:
+            return {name: held.count for name, held in held_back_now(connection).items()}
 
     def ledger(self, name: str = "s") -> list[tuple[str, int, datetime, datetime]]:
         with self.database.read() as connection:

@@ -100,36 +100,31 @@ def _look(connection: Connection, settings: Settings, known: JobTypes, queue: st
 
 
 def _says_something(due: Due) -> bool:
-    plans = [piece.plan for piece in due.pieces]
-    return due.event is not None or any(plan.run or plan.missed or plan.coalesced for plan in plans)
+    return bool(due.told or due.parts)
 
 
 def _schedule(connection: Connection, due: Due) -> dict[str, Any]:
     """What would be written about a schedule's occurrences, as materialise decides it."""
-    plans = [piece.plan for piece in due.pieces]
     facts: dict[str, Any] = {
         "schedule": due.stored.name,
-        "missed": sum(plan.missed.count for plan in plans if plan.missed),
-        "coalesced": sum(plan.coalesced.count for plan in plans if plan.coalesced),
+        "skipped": sum(part.skipped.count for part in due.parts if part.skipped),
+        "missed": sum(part.missed.count for part in due.parts if part.missed),
+        "coalesced": sum(part.coalesced.count for part in due.parts if part.coalesced),
         "occurrences": [],
         "paused": due.stored.paused,
-        "trouble": None if due.event is None else str(due.event.facts.get("error")),
+        "trouble": "; ".join(str(event.facts.get("error")) for event in due.told) or None,
     }
-    if not due.pieces:
+    if not due.parts:
         return facts
-    schedule = due.pieces[-1].schedule
+    schedule = due.parts[-1].schedule
     facts |= {"job_type": schedule.job, "queue": schedule.queue, "priority": schedule.priority}
     facts["timeout_s"] = None if schedule.timeout is None else schedule.timeout.total_seconds()
-    runs = any(piece.plan.run and piece.paused is None for piece in due.pieces)
+    runs = any(part.run for part in due.parts)
     busy = unfinished_jobs(connection, schedule.name, runnable_types(connection)) if runs else []
-    for piece in due.pieces:
-        for instant in piece.plan.run:
-            put: dict[str, Any]
-            if piece.paused is not None:
-                put = {"outcome": "skipped", "reason": piece.paused, "job_id": None}
-            else:
-                placed = overlap(piece.schedule.overlap, busy)
-                put = {"outcome": placed.outcome, "reason": placed.reason, "job_id": placed.job_id}
+    for part in due.parts:
+        for instant in part.run:
+            placed = overlap(part.schedule.overlap, busy)
+            put = {"outcome": placed.outcome, "reason": placed.reason, "job_id": placed.job_id}
             facts["occurrences"].append({"for": instant} | put)
     return facts
 
@@ -221,7 +216,7 @@ def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
         lines.append(coloured(one_line(f"schedule {name}: {schedule['trouble']}", 500), "red"))
     lines += [
         f"schedule {name}: {_count(schedule[what], 'occurrence')} would be recorded as {what}"
-        for what in ("missed", "coalesced")
+        for what in ("skipped", "missed", "coalesced")
         if schedule[what]
     ]
     for occurrence in schedule["occurrences"]:

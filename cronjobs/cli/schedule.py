@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from cronjobs.database import Database
+    from cronjobs.events import Event
+    from cronjobs.policy import Range
     from cronjobs.pressure import Cap
     from cronjobs.settings import Settings
     from cronjobs.store.schedules import StoredSchedule
@@ -210,6 +212,9 @@ QueueOption = Annotated[
 ]
 
 WhyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever finds it.", show_default=False)]
+SkipOption = Annotated[
+    bool, typer.Option("--skip", help="With --all or a schedule: what comes due meanwhile is skipped, for good.")
+]
 
 
 def pause(
@@ -226,6 +231,7 @@ def pause(
         str | None, typer.Option("--for", metavar="SPAN", help="Ends by itself: 1h.", show_default=False)
     ] = None,
     why: WhyOption = None,
+    skip: SkipOption = False,
     wait: Annotated[
         str | None,
         typer.Option(
@@ -238,8 +244,9 @@ def pause(
 ) -> None:
     """The brake: until you resume, or until the time you say, no job is begun on any host.
 
-    What runs goes on. Occurrences of a paused schedule are recorded as skipped and not made up for; jobs in a paused
-    queue wait; --all does both. Pausing again changes the end and the reason. Prints every pause that is in force.
+    What runs goes on. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is over,
+    the schedule's catch_up decides about them, as after an outage; with --skip they are recorded as skipped instead.
+    --all does both. Pausing again changes the end and the reason. Prints every pause that is in force.
 
     With --wait it is for deploy scripts, in a pair with resume. Exit code 0: nothing runs; 1: the time is up, and what
     still runs is listed. The pause stays in either case, and at Ctrl-C.
@@ -251,24 +258,38 @@ def pause(
     from cronjobs.store.sql import database_now
 
     scope, name = _scope(everything, queue, schedule)
+    if skip and scope == "queue":
+        raise UsageError("--skip is for --all and for a schedule: the jobs of a queue wait, and none is skipped")
     reason = _reason(why)
     patience = None if wait is None else given.span(wait, "--wait")
     if patience is not None and scope == "schedule":
         raise UsageError("--wait is for --all and --queue: jobs that a schedule made already run, paused or not")
     with our_database(ctx, config, database_url) as (settings, database):
+        with database.read() as connection:
+            before = None if scope == "queue" else store.pause_row(connection, scope=scope, name=name)
+        if before is not None and before.skip:
+            _record_skipped(database, settings, name)
         with database.write() as connection:
             now = database_now(connection)
             ends = _end(settings, until, span, now)
             _require_known(connection, settings, scope, name)
             by = operator()
-            store.pause(connection, scope=scope, name=name, until=ends, by=by, why=reason, now=now)
-            _record(connection, "pause", scope, name, why=reason, until=ends, now=now)
+            store.pause(connection, scope=scope, name=name, until=ends, by=by, why=reason, now=now, skip=skip)
+            _record(connection, "pause", scope, name, why=reason, until=ends, skip=skip, now=now)
         _print_in_force(database, settings, as_json)
         if patience is not None:
             from cronjobs.cli.quiet import wait_until_quiet
 
             undo = "cronjobs resume " + ("--all" if scope == "all" else f"--queue {name}")
             wait_until_quiet(database, settings.timezone, name or None, patience, undo)
+
+
+def _record_skipped(database: Database, settings: Settings, name: str) -> None:
+    """Record what the pause before has skipped: its row is about to say something else."""
+    from cronjobs.log import Log
+    from cronjobs.materialise import materialise
+
+    materialise(database, Log(settings.log).write, put_aside=name)
 
 
 def resume(
@@ -283,26 +304,77 @@ def resume(
 ) -> None:
     """Take a pause off again: the one of --all, of a queue, or of a schedule; others stay.
 
-    What waited runs with the next tick; what schedules would have done during the pause is recorded skipped, and not
-    made up for. Prints the pauses that are still in force.
+    What waited runs with the next tick. About what it held back of schedules catch_up decides now, and each of them is
+    listed with what becomes of it. Prints the pauses that are still in force.
     """
     from cronjobs.cli.ours import our_database
-    from cronjobs.materialise import materialise
+    from cronjobs.pauses import held_back_now
     from cronjobs.store import schedules as store
     from cronjobs.store.sql import database_now
 
     scope, name = _scope(everything, queue, schedule)
     with our_database(ctx, config, database_url) as (settings, database):
-        if scope != "queue":  # while the pause is still in force, since perhaps no tick has come during it
-            materialise(database, lambda _: None, but=settings.disabled_schedules)
         with database.write() as connection:
             now = database_now(connection)
-            was_on = any((found.scope, found.name) == (scope, name) for found in store.pauses_in_force(connection))
-            store.resume(connection, scope=scope, name=name)  # also one whose time is over
+            held = {} if scope == "queue" else held_back_now(connection)
+            was_on = store.resume(connection, scope=scope, name=name, now=now)
             if was_on:
                 _record(connection, "resume", scope, name, why=_reason(why), until=None, now=now)
         complain(f"resumed: {_what(scope, name)}" if was_on else f"{_what(scope, name)}: was not paused, nothing to do")
+        if was_on and held:
+            for line in _settle_held(database, settings, held, None if scope == "all" else name):
+                (complain if as_json else echo)(line)
         _print_in_force(database, settings, as_json)
+
+
+def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
+    """Settle what is held back no more; a line for each schedule (*name* None: of all that had something)."""
+    from cronjobs.errors import DatabaseError
+    from cronjobs.log import Log
+    from cronjobs.materialise import materialise
+    from cronjobs.pauses import held_back_now
+
+    log, events = Log(settings.log), []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        log.write(event)
+
+    try:
+        materialise(database, emit, but=settings.disabled_schedules)
+        with database.read() as connection:
+            still = held_back_now(connection)
+    except DatabaseError:
+        complain("it is resumed, and the next tick settles what it held back")
+        raise
+    lines = []
+    for schedule, what in sorted(held.items()):
+        if name not in (None, schedule):
+            continue
+        became = [event.facts | {"outcome": event.name.partition(".")[2]} for event in events if "count" in event.facts]
+        became = [facts for facts in became if facts["schedule"] == schedule]
+        lines.append(_held_line(settings, schedule, what, became, still=schedule in still))
+    return lines
+
+
+def _held_line(
+    settings: Settings, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool
+) -> str:
+    """ "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
+    from cronjobs.text import one_line
+
+    span = _local(settings, what.last)
+    if what.count > 1:
+        span = f"from {_local(settings, what.first)} to {span}"
+    counts: dict[str, int] = {}
+    for facts in became:
+        counts[facts["outcome"]] = counts.get(facts["outcome"], 0) + facts["count"]
+    told = [f"{count:,} {outcome}" for outcome, count in counts.items()]
+    if jobs := [str(facts["job_id"]) for facts in became if facts["outcome"] == "enqueued"]:
+        told[-1] += f" (job {', '.join(jobs[:5])}{', …' if len(jobs) > 5 else ''})"
+    then = ", ".join(told) or ("still held back by another pause" if still else "a tick is settling them")
+    count = "1 occurrence was" if what.count == 1 else f"{what.count:,} occurrences were"
+    return one_line(f"{schedule}: {count} held back, {span}: {then}", 1000)
 
 
 def _reason(why: str | None) -> str | None:
@@ -372,6 +444,7 @@ def _record(
     why: str | None,
     until: datetime | None,
     now: datetime,
+    skip: bool = False,
 ) -> None:
     from cronjobs.cli.ours import operator
     from cronjobs.identity import Identity
@@ -384,7 +457,7 @@ def _record(
         actor=operator(),
         host=Identity.here().host,
         why=why,
-        detail=None if until is None else {"until": until.isoformat()},
+        detail=({} if until is None else {"until": until.isoformat()}) | ({"skip": True} if skip else {}) or None,
         at=now,
     )
 
@@ -412,7 +485,8 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
         until = f"until {_local(settings, pause.until)}" if pause.until is not None else "until someone resumes it"
         by = f", by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
-        lines.append(one_line(f"{_what(pause.scope, pause.name)} is paused {until}{by}{why}", 1000))
+        skips = ", and skips what comes due" if pause.skip else ""
+        lines.append(one_line(f"{_what(pause.scope, pause.name)} is paused {until}{skips}{by}{why}", 1000))
     return lines
 
 

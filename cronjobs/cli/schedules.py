@@ -128,7 +128,7 @@ def _object(
     else:
         state = "paused" if stored.paused else "active"
     coming = _coming(stored.name, stored.definition, now, count) if state in ("active", "paused") else []
-    row = {name: value for name, value in vars(stored).items() if name != "pause_ended_at"}  # for the next tick only
+    row = {name: value for name, value in vars(stored).items() if name not in ("read_at", "pauses")}
     return row | {"state": state, "next": coming, "last": last}
 
 
@@ -139,7 +139,7 @@ def _only_in_file(
     from cronjobs.definitions import definition
 
     known = {schedule.name for schedule in stored}
-    empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "paused", "last"))
+    empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "owed", "paused", "last"))
     found = []
     for name in (settings.schedules.keys() | settings.disabled_schedules) - known:
         schedule = settings.schedules.get(name)

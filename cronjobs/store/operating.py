@@ -102,6 +102,22 @@ def dismissed(connection: Connection, ids: Collection[int]) -> set[int]:
     return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
 
 
+def take_back(connection: Connection, ids: Collection[int], act: Act) -> frozenset[int]:
+    """Cancel those that wait and of which no attempt has ever begun; return them. Nobody is asked to stop."""
+    called_off = "status = 'cancelled', finished_at = {now}, last_error = :error"
+    never_begun = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
+    done = _change(connection, ids, never_begun, called_off, error=act.why)
+    record_act(connection, act, done)
+    return done
+
+
+def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
+    """Those of which an attempt runs, or ever has; a job whose row was pruned had ended."""
+    statement = """SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status IN ('queued', 'failed', 'cancelled')
+      AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"""
+    return frozenset(ids) - set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
+
+
 def _change(
     connection: Connection, ids: Collection[int], condition: str, assignments: str, **parameters: Any
 ) -> frozenset[int]:

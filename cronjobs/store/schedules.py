@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, select
+from sqlalchemy import Connection, Row, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
-from cronjobs.tables import occurrences, pauses, to_microseconds
+from cronjobs.tables import occurrences, pauses, schedules, to_microseconds
+
+Settled = tuple[datetime, list[Any] | None]  # how far: the watermark, and what earlier definitions still owe
 
 
 @dataclass(frozen=True)
 class StoredSchedule:
-    """A row of cronjobs_schedules; ``paused`` when a pause of everything or of this schedule is in force."""
+    """A row of cronjobs_schedules; ``paused`` when a pause of everything or of this schedule is in force.
+
+    ``owed`` is what earlier definitions owe, see owed.py. ``pauses`` are its own and those of everything, in force or
+    over, as ``pauses_of_schedules`` returns them.
+    """
 
     id: int
     name: str
@@ -25,9 +31,14 @@ class StoredSchedule:
     status: str
     seen_until: datetime
     next_at: datetime | None
+    owed: list[Any] | None = None
     paused: str | None = None
     read_at: datetime | None = None  # by the database's clock
-    pause_ended_at: datetime | None = None  # of a pause that ran out above the watermark: nothing is made up for it
+    pauses: Sequence[Row[Any]] = ()
+
+    @property
+    def settled(self) -> Settled:
+        return self.seen_until, self.owed
 
 
 @dataclass(frozen=True)
@@ -73,22 +84,26 @@ define(
     renamed_rows=group("rows", {"old": "text", "new": "text"}),
     watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
     schedule_columns="""
-      j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, {now} AS read_at,
-      (SELECT coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '') FROM {pauses} p
-       WHERE (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND (p.until IS NULL OR p.until > {now})
-       ORDER BY p.scope LIMIT 1) AS paused,
-      (SELECT max(p.until) FROM {pauses} p WHERE (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name))
-       AND p.until <= {now} AND p.until > j.seen_until) AS pause_ended_at""",
+      j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, j.owed, {now} AS read_at,
+      (SELECT {paused_words} FROM {pauses} p WHERE {stops_schedule} ORDER BY p.scope LIMIT 1) AS paused""",
+    paused_words="coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '')",
+    due_since="coalesce(j.next_at, j.seen_until)",
 )
 
 
-def _stored(rows: Sequence[Row[Any]]) -> list[StoredSchedule]:
-    return [StoredSchedule(**row._mapping) for row in rows]
+def _stored(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredSchedule]:
+    if not rows:
+        return []
+    of_everything: list[Row[Any]] = []
+    of_one: dict[str, list[Row[Any]]] = {}
+    for pause in pauses_of_schedules(connection):
+        (of_everything if pause.scope == "all" else of_one.setdefault(pause.name, [])).append(pause)
+    return [StoredSchedule(**row._mapping, pauses=[*of_everything, *of_one.get(row.name, ())]) for row in rows]
 
 
 def all_schedules(connection: Connection) -> list[StoredSchedule]:
     """Every definition that the database knows, retired ones too, by name."""
-    return _stored(run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all())
+    return _stored(connection, run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all())
 
 
 def due_schedules(
@@ -98,47 +113,47 @@ def due_schedules(
     after: StoredSchedule | None = None,
     limit: int | None = None,
 ) -> list[StoredSchedule]:
-    """Active schedules whose wake-up hint has come, the longest due first, without locking them.
+    """Schedules whose wake-up hint has come and that no pause holds back, the longest due first, without locking them.
 
     *but* names those to leave alone; of those that come behind *after* it returns at most *limit*. A watermark that
-    lies in the future (a clock was wrong once) is due too, so that it can be set right.
+    lies in the future (a clock was wrong once) is due too, so that it can be set right; and so is a schedule with
+    pieces of earlier definitions, a retired one too, once no pause is in force for it.
     """
-    behind = "" if after is None else "AND (j.next_at, j.id) > (:after_at, :after_id) "
+    behind = "" if after is None else "AND ({due_since}, j.id) > (:after_at, :after_id) "
     parameters: dict[str, Any] = {"but": group_value(connection, sorted(but)), "limit": 1 << 31}
     if limit is not None:
         parameters["limit"] = limit
     if after is not None:
-        assert after.next_at is not None
-        at = after.next_at if is_postgresql(connection) else to_microseconds(after.next_at)
+        since = after.next_at or after.seen_until
+        at = since if is_postgresql(connection) else to_microseconds(since)
         parameters |= {"after_at": at, "after_id": after.id}
     rows = run(
         connection,
-        """SELECT {schedule_columns} FROM {schedules} j WHERE j.status = 'active' AND j.next_at IS NOT NULL
-           AND (j.next_at <= {now} OR j.seen_until > {now}) AND NOT j.name {among_but} """
+        "SELECT {schedule_columns} FROM {schedules} j WHERE {schedule_due} AND NOT j.name {among_but} "
         + behind
-        + "ORDER BY j.next_at, j.id LIMIT :limit",
+        + "ORDER BY {due_since}, j.id LIMIT :limit",
         **parameters,
     ).all()
-    return _stored(rows)
+    return _stored(connection, rows)
 
 
-def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, datetime]:
-    """Lock the rows of these schedules, passing over those that others hold; return the watermarks of the locked."""
+def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled]:
+    """Lock the rows of these schedules, passing over those that others hold; return how far the locked are settled."""
     rows = run(
         connection,
-        "SELECT j.id, j.seen_until FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
+        "SELECT j.id, j.seen_until, j.owed FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
         ids=group_value(connection, sorted(ids)),
     ).all()
-    return {row.id: row.seen_until for row in rows}
+    return {row.id: (row.seen_until, row.owed) for row in rows}
 
 
-def lock_schedules(connection: Connection, watermarks: Sequence[tuple[int, datetime]]) -> set[int]:
-    """Lock those schedules whose watermark is still as read, passing over what another tick is at; return their ids.
+def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
+    """Lock those schedules that are settled as far as read, passing over what another tick is at; return their ids.
 
     The comparison makes what was computed outside the transaction safe to write in it.
     """
-    locked = lock_rows(connection, [id_ for id_, _ in watermarks])
-    return {id_ for id_, seen_until in watermarks if locked.get(id_) == seen_until}
+    locked = lock_rows(connection, [each.id for each in stored])
+    return {each.id for each in stored if locked.get(each.id) == each.settled}
 
 
 def lock_definitions(connection: Connection) -> bool:
@@ -165,6 +180,11 @@ def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
            FROM {watermark_rows} r WHERE j.id = r.schedule_id""",
         rows=group_value(connection, [vars(watermark) for watermark in moved]),
     )
+
+
+def put_owed(connection: Connection, schedule_id: int, owed: list[dict[str, Any]] | None) -> None:
+    """Write what earlier definitions of a locked schedule owe."""
+    connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(owed=owed))
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------
@@ -276,7 +296,10 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
 
 
 def rename(connection: Connection, names: Mapping[str, str]) -> None:
-    """Give schedules other names, new by old; ledger and watermark hang on their ids, unfinished jobs follow."""
+    """Give schedules other names, new by old; ledger and watermark hang on their ids, unfinished jobs follow.
+
+    So do their pauses.
+    """
     if not names:
         return
     rows = group_value(connection, [{"old": old, "new": new} for old, new in names.items()])
@@ -287,6 +310,19 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
            WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
         rows=rows,
     )
+    paused = {row.name for row in pauses_of_schedules(connection) if row.scope == "schedule"}
+    for old in paused.intersection(names):
+        _move_pause(connection, old, names[old])
+
+
+def _move_pause(connection: Connection, old: str, new: str) -> None:
+    """A schedule's pause goes with it; where the new name was paused already, the pause that ends later stays."""
+    theirs, ours = (pause_row(connection, scope="schedule", name=name) for name in (old, new))
+    assert theirs is not None
+    ours_is_longer = ours is not None and (ours.until is None or bool(theirs.until and ours.until > theirs.until))
+    this = pauses.c.scope == "schedule"
+    connection.execute(delete(pauses).where(this, pauses.c.name == (old if ours_is_longer else new)))
+    connection.execute(update(pauses).where(this, pauses.c.name == old).values(name=new))
 
 
 def retire(connection: Connection, names: Collection[str]) -> None:
@@ -303,11 +339,22 @@ def retire(connection: Connection, names: Collection[str]) -> None:
 
 
 def pause(
-    connection: Connection, *, scope: str, name: str, until: datetime | None, by: str, why: str | None, now: datetime
+    connection: Connection,
+    *,
+    scope: str,
+    name: str,
+    until: datetime | None,
+    by: str,
+    why: str | None,
+    now: datetime,
+    skip: bool = False,
 ) -> None:
-    """Put the brake on, or change the one that is on."""
+    """Put the brake on, or change the one that is on: then it stays on since when it was put on."""
     dialect = postgresql if is_postgresql(connection) else sqlite
-    values = {"until": until, "by": by, "why": why, "paused_at": now}
+    there = pause_row(connection, scope=scope, name=name)
+    goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
+    values = {"until": until, "by": by, "why": why, "skip": int(skip)}
+    values["paused_at"] = there.paused_at if there is not None and goes_on else now
     connection.execute(
         dialect.insert(pauses)
         .values(scope=scope, name=name, **values)
@@ -315,18 +362,35 @@ def pause(
     )
 
 
-def resume(connection: Connection, *, scope: str, name: str) -> bool:
-    """Take the brake off; whether it was on."""
-    gone = connection.execute(
-        delete(pauses).where(pauses.c.scope == scope, pauses.c.name == name).returning(pauses.c.scope)
+def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | None:
+    """The last pause of this scope and name, in force or over."""
+    return connection.execute(select(pauses).where(pauses.c.scope == scope, pauses.c.name == name)).first()
+
+
+def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> bool:
+    """Take the brake off; whether it was on. The row stays, and says from when to when, for what is settled now."""
+    ended = connection.execute(
+        update(pauses)
+        .where(pauses.c.scope == scope, pauses.c.name == name, or_(pauses.c.until.is_(None), pauses.c.until > now))
+        .values(until=now)
+        .returning(pauses.c.scope)
     ).all()
-    return bool(gone)
+    return bool(ended)
+
+
+def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
+    """Every pause that is or was about schedules, the oldest first; "said" is how the ledger names it."""
+    return run(
+        connection,
+        "SELECT p.scope, p.name, p.until, p.paused_at, p.skip, {paused_words} AS said FROM {pauses} p "
+        "WHERE p.scope IN ('all', 'schedule') ORDER BY p.paused_at, p.scope, p.name",
+    ).all()
 
 
 def pauses_in_force(connection: Connection) -> Sequence[Row[Any]]:
     return run(
         connection,
-        "SELECT scope, name, until, by, why, paused_at FROM {pauses} WHERE until IS NULL OR until > {now} "
+        "SELECT scope, name, until, by, why, paused_at, skip FROM {pauses} WHERE until IS NULL OR until > {now} "
         "ORDER BY scope, name",
     ).all()
 

@@ -61,6 +61,16 @@ _fragments: dict[str, Fragment] = {
     "paused": """
       EXISTS (SELECT 1 FROM {pauses} p WHERE (p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue))
         AND (p.until IS NULL OR p.until > {now}))""",
+    # "j" is a schedule, "p" a pause that is in force for it.
+    "stops_schedule": """
+      (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND (p.until IS NULL OR p.until > {now})""",
+    # What a pause holds back is not due before that is over: an idle tick stays idle. One that skips has rows to write.
+    # A watermark in the future was written by a wrong clock, and is set right in any case.
+    "schedule_due": """
+      (j.status = 'active' AND j.next_at IS NOT NULL AND (j.seen_until > {now} OR j.next_at <= {now}
+         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))
+       OR j.owed IS NOT NULL AND (j.seen_until > {now}
+         OR NOT EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_schedule})))""",
     # Passes over rows that someone else holds locked. On SQLite a writer is alone.
     "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
     # Pruned but for its key: nobody knows any more what it was to do.
@@ -84,13 +94,7 @@ _TYPES: Final = {
     for table in tables.metadata.sorted_tables
     for column in table.columns
     if isinstance(column.type, Instant | Json)
-} | {
-    "now": Instant(),
-    "read_at": Instant(),
-    "next_occurrence": Instant(),
-    "last_tick_at": Instant(),
-    "pause_ended_at": Instant(),
-}
+} | {"now": Instant(), "read_at": Instant(), "next_occurrence": Instant(), "last_tick_at": Instant()}
 
 
 def define(**fragments: Fragment) -> None:

@@ -51,8 +51,7 @@ def overview(
           EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until > {beyond}) AS far_lease,
           EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL
                   AND substr(locked_by, 1, :place_length) = :place) AS held_here,
-          EXISTS (SELECT 1 FROM {schedules} WHERE status = 'active' AND next_at IS NOT NULL
-                  AND (next_at <= {now} OR seen_until > {now})) AS schedules_due,
+          EXISTS (SELECT 1 FROM {schedules} j WHERE {schedule_due}) AS schedules_due,
           EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND NOT {paused} AND EXISTS (
                     SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
                     AND j.run_at <= {now})) AS jobs_due,
