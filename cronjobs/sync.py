@@ -303,10 +303,8 @@ class Applying:
 
         The others wait: a tick is at their rows or has been since they were read, or an enqueuer holds their queue.
         """
-        there = store.lock_as_read(connection, [edit.was for edit in chunk if edit.was is not None])
-        new = [edit.name for edit in chunk if edit.was is None]
-        taken = store.active_names(connection, new) if new else set()
-        free = [edit for edit in chunk if (edit.was.id in there if edit.was else edit.name not in taken)]
+        locked = store.lock_rows(connection, [edit.was.id for edit in chunk if edit.was is not None])
+        free = [edit for edit in chunk if edit.was is None or locked.get(edit.was.id) == edit.was.seen_until]
         due = [edit.due for edit in free if edit.due is not None and edit.settles]
         written = write(connection, due, self.now, remembered(self.settings.run.every)) if due else Written((), (), ())
         waiting = {found.stored.id for found in written.held}

@@ -258,27 +258,6 @@ class Definition:
     next_at: datetime | None
 
 
-def lock_as_read(connection: Connection, stored: Collection[StoredSchedule]) -> set[int]:
-    """Lock those rows that are still as they were read, in name, definition and watermark; return their ids.
-
-    A row that another tick is at is passed over.
-    """
-    rows = run(
-        connection,
-        "SELECT j.id, j.name, j.fingerprint, j.status, j.seen_until FROM {schedules} j WHERE j.id {among_ids} "
-        "ORDER BY j.id {lock}",
-        ids=group_value(connection, [schedule.id for schedule in stored]),
-    ).all()
-    read = {(each.id, each.name, each.fingerprint, each.status, each.seen_until) for each in stored}
-    return {row.id for row in rows if tuple(row) in read}
-
-
-def active_names(connection: Connection, names: Collection[str]) -> set[str]:
-    """Which of *names* are schedules in force."""
-    statement = "SELECT name FROM {schedules} WHERE status = 'active' AND name {among_schedules}"
-    return set(run(connection, statement, names=group_value(connection, sorted(names))).scalars())
-
-
 def put_definitions(connection: Connection, definitions: Sequence[Definition]) -> None:
     """Insert or redefine schedules, and make them active."""
     if not definitions:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from crash_judge import Case
 from crash_registry import HOUR, audited_once, flow
 from crash_world import World
+
+from cronjobs import chunks
 
 SCHEDULES = """
 schedules:
@@ -26,7 +29,11 @@ def schedules_of_yesterday(world: World) -> None:
         world.add("crash.ok", schedule=name, run_at=world.instant(HOUR))
 
 
-@flow("a tick that materialises", seed=schedules_of_yesterday, floor=20)
+def in_small_chunks(_: World) -> None:
+    chunks.CHUNK = 3
+
+
+@flow("a tick that materialises", seed=schedules_of_yesterday, before=in_small_chunks, floor=25)
 def materialise(world: World) -> None:
     world.tick(only="crash.none")
 
@@ -104,7 +111,25 @@ def new_definitions(case: Case) -> Iterator[str]:
         yield "the file was not applied"
 
 
-@flow("a tick with a changed file", seed=an_old_file, check=new_definitions, floor=30)
+def new_definitions_in_the_end(case: Case) -> Iterator[str]:
+    """Half of the file may be in force where it died, each schedule as a whole; and each is defined once."""
+    jobs = {job["schedule"] for job in case.killed.jobs.values() if job["finished_at"] is None}
+    names = {row["name"] for row in case.killed["schedules"]}
+    if jobs & ({"old", "new"} - names):
+        yield "a schedule and its jobs have two names"
+    yield from new_definitions(replace(case, killed=case.rest))
+    defined = [row["subject"] for row in case.rest["audit"] if row["action"] == "define"]
+    if sorted(defined) != ["added", "kept", "kept", "old", "removed", "retimed", "retimed"]:
+        yield f"defined were {sorted(defined)}"
+
+
+@flow(
+    "a tick with a changed file",
+    seed=an_old_file,
+    before=in_small_chunks,
+    check=new_definitions_in_the_end,
+    floor=40,
+)
 def changed_file(world: World) -> None:
     world.configure(NEW_FILE)
     world.tick(only="crash.none")
