@@ -26,8 +26,7 @@ from cronjobs.store import copying as store
 from cronjobs.store import ticks
 from cronjobs.store.meta import Meta, adopt, require_schema
 from cronjobs.store.pruning import set_pruned_at
-from cronjobs.store.sizes import MOST_FETCHED
-from cronjobs.tables import NOT_UTF8, Json, audit, job_runs, jobs, schedules
+from cronjobs.tables import MOST_FETCHED, NOT_UTF8, Json, audit, job_runs, jobs, schedules
 from cronjobs.tables import ticks as ticks_table
 from cronjobs.text import BrokenText, clean, decoded
 

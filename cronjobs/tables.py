@@ -106,6 +106,10 @@ class BadJson:
 
 NOT_UTF8: Final = "not UTF-8"
 
+# A payload at its limit of 256 KiB takes up to four times as much in a text with escapes and blanks.
+MOST_FETCHED: Final = 1024 * 1024
+TOO_LARGE: Final = "cronjobs too large"  # what the database gives in place of a value of more bytes
+
 
 def read_json(value: str | bytes) -> Any:
     """Parse JSON that anyone may have written; what cannot be read comes back as ``BadJson``."""
@@ -114,6 +118,8 @@ def read_json(value: str | bytes) -> Any:
     text = value if isinstance(value, str) else decoded(value)
     if isinstance(text, BrokenText):
         return BadJson(NOT_UTF8)
+    if text == f'"{TOO_LARGE}"':
+        return BadJson(f"larger than {MOST_FETCHED:,} bytes")
     try:
         return _DECODER.decode(text)
     except RecursionError:

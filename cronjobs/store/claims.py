@@ -327,7 +327,7 @@ def claim_warily(
             refused[job_id] = " ".join(str(error.orig).split())
     take_turns(connection, [job.id for job in found if job.schedule is not None], admission.runnable)
     found.sort(key=lambda job: (job.priority, job.run_at, job.id))
-    return Claim(database_now(connection), found, unseen, refused)
+    return Claim(database_now(connection), found, unseen or bool(refused), refused)  # behind those may be others
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------

@@ -134,10 +134,10 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
     return run(
         connection,
         """
-        SELECT j.id, j.job_type, j.queue, j.status, j.run_at, j.attempts, j.failures, j.losses, j.max_attempts,
-          j.timeout_s, j.locked_by, j.locked_until, j.idempotency_key, j.concurrency_key, j.schedule, j.scheduled_for,
-          j.last_error,
-          j.enqueued_by, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at
+        SELECT j.id, {job_type_shown}, {queue_shown}, j.status, j.run_at, j.attempts, j.failures, j.losses,
+          j.max_attempts, j.timeout_s, {locked_by_shown}, j.locked_until, {idempotency_key_shown},
+          {concurrency_key_shown}, {schedule_shown}, j.scheduled_for, {last_error_shown},
+          {enqueued_by_shown}, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at
         FROM {jobs} j WHERE j.id {among_ids}""",
         ids=group_value(connection, list(job_ids)),
     ).all()
@@ -148,7 +148,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
     return run(
         connection,
         """
-        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, j.runner, j.error_type, j.error
+        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, j.runner, {error_type_shown}, {error_shown}
         FROM {job_runs} j WHERE j.job_id {among_ids} ORDER BY j.job_id, j.attempt""",
         ids=group_value(connection, list(job_ids)),
     ).all()

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from cronjobs.model import Job
 from cronjobs.store.overlap import definition_value
-from cronjobs.store.sizes import MOST_FETCHED, TOO_LARGE, UNREAD, if_not_too_large
+from cronjobs.store.sizes import UNREAD, if_not_too_large
 from cronjobs.store.sql import Fragment, define, run
 from cronjobs.tables import NOT_UTF8, BadJson
 from cronjobs.text import BrokenText
@@ -85,11 +85,9 @@ def _fault(place: int, value: Any) -> BadJson | None:
     """Why a job with this *value* is not to run: nobody can say what was meant."""
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, _NAMES[place])
-    if value == TOO_LARGE:
-        return BadJson(f"larger than {MOST_FETCHED:,} bytes", _NAMES[place])
     if value == UNREAD:
         return BadJson("such that the row cannot be fetched", _NAMES[place])
-    if isinstance(value, BadJson) and place == _META and value.reason == NOT_UTF8:
+    if isinstance(value, BadJson) and place == _META and not value.reason.startswith("not JSON"):
         return replace(value, what="meta")
     return None
 

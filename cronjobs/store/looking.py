@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from cronjobs.model import FINAL, Status
+from cronjobs.store.shown import LONGEST, beginning, fetched, shown
 from cronjobs.store.sql import Fragment, after_now, define, is_postgresql, run
 from cronjobs.tables import WAITING_SQL, job_runs, jobs, occurrences, schedules, to_microseconds
 
@@ -116,11 +117,12 @@ def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
     rows = run(
         connection,
         """
-        SELECT j.job_type, avg({run_seconds}) AS seconds FROM (
+        SELECT substr(j.job_type, 1, :longest) AS job_type, avg({run_seconds}) AS seconds FROM (
           SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
           ORDER BY finished_at DESC LIMIT :last) r
-        JOIN {jobs} j ON j.id = r.job_id GROUP BY j.job_type ORDER BY j.job_type""",
+        JOIN {jobs} j ON j.id = r.job_id GROUP BY 1 ORDER BY 1""",
         last=last,
+        longest=LONGEST,
     )
     return {row.job_type: timedelta(seconds=float(row.seconds)) for row in rows}
 
@@ -169,11 +171,15 @@ def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Ro
     Status and ``since`` go through the indexes of what waits, runs and has ended; the other filters read back from the
     newest until *limit* are found.
     """
-    return connection.execute(_filtered(wanted).limit(limit)).all()
+
+    def query(with_json: bool) -> Select[Any]:
+        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json)).limit(limit)
+
+    return fetched(connection, query)
 
 
-def _filtered(wanted: Filter) -> Select[Any]:
-    chosen = select(jobs).where(*_plainly(wanted))
+def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
+    chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
     if wanted.status in FINAL:
         newest = (jobs.c.finished_at.desc(), jobs.c.id.desc())
         return chosen.where(*_in_status(wanted.status, wanted.since)).order_by(*newest)
@@ -218,7 +224,10 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
 
     Streamed: a hundred thousand rows are never in memory at once.
     """
-    columns = (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by, jobs.c.finished_at, jobs.c.dismissed_at)
+    columns = shown(
+        connection,
+        (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by, jobs.c.finished_at, jobs.c.dismissed_at),
+    )
     return _stream(connection, _of_statuses(wanted, statuses, *columns))
 
 
@@ -227,7 +236,8 @@ def error_groups(connection: Connection, wanted: Filter, statuses: Collection[St
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     # The beginning: it says what went wrong, and a group's key is no place for kilobytes.
     error = func.substr(jobs.c.last_error, 1, ERROR_SHOWN).label("error")
-    each = _of_statuses(wanted, statuses, jobs.c.id, jobs.c.job_type, jobs.c.error_type, error, seen_at).subquery()
+    kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
+    each = _of_statuses(wanted, statuses, *kind, error, seen_at).subquery()
     key = (each.c.error_type, each.c.error, each.c.job_type)
     count = func.count().label("jobs")
     first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
@@ -247,12 +257,17 @@ def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
 
 
 def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
-    return connection.execute(select(jobs).where(jobs.c.id == job_id)).first()
+    def query(with_json: bool) -> Select[Any]:
+        return select(*shown(connection, jobs.c, with_json=with_json)).where(jobs.c.id == job_id)
+
+    return next(iter(fetched(connection, query)), None)
 
 
 def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple[int, Sequence[Row[Any]]]:
     """How many attempts of a job ended, and the newest *limit* of them (None: all), oldest first."""
-    query = select(job_runs).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
+    query = (
+        select(*shown(connection, job_runs.c)).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
+    )
     newest = connection.execute(query if limit is None else query.limit(limit)).all()
     count = run(connection, "SELECT count(*) FROM {job_runs} WHERE job_id = :id", id=job_id).scalar_one()
     return count, newest[::-1]
@@ -312,7 +327,7 @@ def attempts_since(
 ) -> Sequence[Row[Any]]:
     """The newest *limit* attempts that ended since, newest first."""
     query: Select[Any] = (
-        select(*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for)
+        select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
         .join(jobs, jobs.c.id == job_runs.c.job_id)
         .where(job_runs.c.finished_at >= since)
         .order_by(job_runs.c.finished_at.desc())
@@ -330,8 +345,13 @@ def deaths_since(
     """The newest *limit* jobs that died since and are dead, newest first."""
     dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
     columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
-    query = (
-        select(jobs.c.id.label("job_id"), *columns, jobs.c.last_error.label("error"), dismissed.label("dismissed"))
+    query: Select[Any] = (
+        select(
+            jobs.c.id.label("job_id"),
+            *shown(connection, columns),
+            beginning(jobs.c.last_error).label("error"),
+            dismissed.label("dismissed"),
+        )
         .where(*_in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type, schedule=schedule)))
         .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
         .limit(limit)

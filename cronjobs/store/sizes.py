@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cronjobs.payloads import LIMIT_BYTES
 from cronjobs.store.sql import Fragment
+from cronjobs.tables import MOST_FETCHED, TOO_LARGE
 from cronjobs.text import BrokenText
 
-# A payload at the limit takes up to three times as much in a text that escapes what is not ASCII, and blanks.
-MOST_FETCHED: Final = 4 * LIMIT_BYTES
-TOO_LARGE: Final = "cronjobs too large"  # comes in place of the value; no payload is a text, nor is any meta
-UNREAD: Final = "cronjobs unread"  # likewise
+UNREAD: Final = "cronjobs unread"  # in place of a payload; none is a text
 
 _SURELY_SMALL: Final = 2_000  # bytes as they are on disk; compressed, a hundred times that at most
 _SURELY_LARGE: Final = 8 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit

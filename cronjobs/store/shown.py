@@ -1,0 +1,63 @@
+"""Columns as lists show them: the beginning of each text, JSON up to a size. Anyone can write megabytes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, func, literal_column
+from sqlalchemy.exc import DBAPIError
+
+from cronjobs.store.sizes import if_not_too_large
+from cronjobs.store.sql import define, is_postgresql
+from cronjobs.tables import TOO_LARGE, Json
+from cronjobs.text import OUTPUT_LIMIT
+
+# In characters; more than any that cronjobs itself writes.
+LONGEST: Final = 2_000
+_LONGER: Final = {"last_error": 4_000, "error": 4_000, "traceback": OUTPUT_LIMIT, "output": OUTPUT_LIMIT}
+
+
+_TEXTS: Final = "job_type queue locked_by idempotency_key concurrency_key schedule enqueued_by error_type"
+define(
+    **{
+        f"{name}_shown": f"substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS {name}"
+        for name in [*_TEXTS.split(), *_LONGER]
+    }
+)
+
+
+def shown(
+    connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
+) -> list[ColumnElement[Any]]:
+    """*columns* to select; without JSON: as if it were too large."""
+    return [_one(is_postgresql(connection), column, with_json) for column in columns]
+
+
+def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
+    """The rows of *query*, which says whether it is to fetch JSON.
+
+    Without, where the database itself fails for it: a few bytes of jsonb can be numbers of a gigabyte of digits.
+    """
+    try:
+        with connection.begin_nested():
+            return connection.execute(query(True)).all()
+    except (DBAPIError, MemoryError):
+        return connection.execute(query(False)).all()
+
+
+def beginning(column: Column[Any]) -> ColumnElement[Any]:
+    """A text *column*, under its own name."""
+    return func.substr(column, 1, _LONGER.get(column.name, LONGEST)).label(column.name)
+
+
+def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElement[Any]:
+    if isinstance(column.type, Json) and not with_json:
+        kind = "jsonb" if postgresql else "text"
+        return literal_column(f"""CAST('"{TOO_LARGE}"' AS {kind})""", Json()).label(column.name)
+    if isinstance(column.type, Json):
+        # The table's name alone: behind FROM it stands for the one in the schema that is meant.
+        written = if_not_too_large(f"{column.table.name}.{column.name}")
+        sql = written(postgresql) if callable(written) else written
+        return literal_column(sql, Json()).label(column.name)
+    return beginning(column) if isinstance(column.type, Text) else column
