@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from cronjobs import watching
 from cronjobs.crashing import CLEAN_ENDS, Crashing
 from cronjobs.definitions import schedule_from_definition
-from cronjobs.errors import MESSAGE_LIMIT, CronError
+from cronjobs.errors import CronError
 from cronjobs.jobtypes import Fault, JobTypes
 from cronjobs.limits import Limit, full, waiting_by_limit
 from cronjobs.masking import mask
@@ -24,11 +25,13 @@ from cronjobs.store.enqueue import job_status
 from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
-from cronjobs.text import one_line
+from cronjobs.watching import Trouble as Trouble
+from cronjobs.watching import Watch
 
 RUNNING_SHOWN: Final = 50
 STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
 FORGOTTEN: Final = timedelta(days=1)  # and after a day is taken for one that was switched off
+ONE_TICK: Final = timedelta(minutes=1)
 LONGEST_GRACE: Final = timedelta(days=366)
 RUNS_ASKED: Final = 1000
 _WHEN_FULL: Final = {
@@ -84,6 +87,7 @@ class Health:
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is long for the lease
     limited: dict[Limit, int] = field(default_factory=dict)  # limits that are reached: how many due jobs wait for each
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes for that
+    watch: Watch = field(default_factory=Watch)
     without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, as far as is known
 
     def total(self, what: str) -> int:
@@ -140,6 +144,9 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         },
         limited=_limited(connection, settings.limits),
         crashing=crashing(connection),
+        watch=watching.watch(
+            connection, settings, definitions, _ticking(last_ticks, now, settings), [dict(p._mapping) for p in pauses]
+        ),
         without_run={
             schedule.name: why
             for schedule in definitions
@@ -211,25 +218,27 @@ def quiet_after(settings: Settings) -> timedelta:
 
 
 def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """When a tick was last known to be there: its row is written as it begins to work, and as it ends."""
-    return max((tick["finished_at"] or tick["started_at"] for tick in ticks), default=None)
+    """When a tick was last known to be there: its row is written as it begins to work, and as it ends.
+
+    The last one by its id and those before it in time: one whose clock was years ahead would be a sign for years.
+    """
+    newest = max(ticks, key=lambda tick: tick["id"], default=None)
+    if newest is None:
+        return None
+    latest = newest["started_at"] + ONE_TICK
+    signs: list[datetime] = [
+        tick["finished_at"] or tick["started_at"] for tick in ticks if tick["started_at"] <= latest
+    ]
+    return max(signs)
+
+
+def _ticking(ticks: Sequence[dict[str, Any]], now: datetime, settings: Settings) -> list[dict[str, Any]]:
+    """The last ticks of the hosts that tick now."""
+    return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(settings)]
 
 
 def _queue_paused(pauses: Sequence[Any], queue: str) -> bool:
     return any(pause.scope == "all" or (pause.scope == "queue" and pause.name == queue) for pause in pauses)
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """Something that somebody has to mend. ``kind`` is for programs, ``text`` one sentence for people."""
-
-    kind: str
-    text: str
-    alarm: bool = True  # False: worth a look, and normal in the middle of a deploy
-
-    def __post_init__(self) -> None:
-        # It quotes names that anyone may have written.
-        object.__setattr__(self, "text", one_line(self.text, MESSAGE_LIMIT))
 
 
 def troubles(health: Health, settings: Settings) -> list[Trouble]:
@@ -248,6 +257,11 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
             found.append(Trouble("host", f"host {host} has not ticked for {_span(health.now - since)}, others do"))
+    ticking = bool(_ticking(health.ticks, health.now, settings))
+    if ticking:
+        off = list(watching.schedules_off(health.watch, health.schedules, settings))
+        patience = quiet_after(settings)
+        found += off or watching.behind(health.schedules, health.now, patience, ticking=ticking)
     for name, why in health.without_run.items():
         found.append(Trouble("schedule", f"{name} has not run within its grace; {why}"))
     if late := health.total("late"):
@@ -260,18 +274,20 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
     for job_type, count in health.unresolved.items():
         jobs = "1 due job waits" if count == 1 else f"{count:,} due jobs wait"
         found.append(Trouble("unresolved", f'{jobs}: no handler or command "{job_type}" is registered here'))
-    if dead := health.dead["last_1h"]:
-        jobs = "1 job" if dead == 1 else f"{dead:,} jobs"
-        found.append(
-            Trouble("dead", f'{jobs} died in the last hour: "cronjobs jobs list --status dead --since 1h" says why')
-        )
+    found += watching.deaths(health.watch)
+    found += watching.unwell(health.watch, health.schedules)
+    found += watching.refused(health.watch)
+    found += watching.held_back(health.watch, health.pauses, health.schedules, health.now)
     found += [Trouble("config", f"{fault.where}: {fault.what}") for fault in health.faults]
     found += [Trouble("config", str(problem)) for problem in settings.problems]
     if len(files := _files(health, settings)) > 1:
         said = "; ".join(
             f"{fingerprint[:8]} on {', '.join(sorted(hosts))}" for fingerprint, hosts in sorted(files.items())
         )
-        found.append(Trouble("files", f"hosts carry different files: {said}", alarm=False))
+        long = health.watch.differ_long
+        text = f"hosts carry different files{' for more than 15 minutes' if long else ''}: {said}"
+        begun = health.now - watching.DIFFERENT_FILES if long else None
+        found.append(Trouble("files", text, alarm=long, since=begun, command="cronjobs sync --plan" if long else None))
     for name, queue in health.queues.items():
         if queue.full:
             then = _WHEN_FULL[queue.on_full or "error"]
@@ -306,11 +322,14 @@ def _no_tick(health: Health, settings: Settings) -> list[Trouble]:
     last = last_sign(health.ticks)
     if last is None:
         text = 'no tick has ever reached this database: "cronjobs crontab install" lets cron run one each minute'
-        return [Trouble("no_tick", text)]
-    if health.now - last <= quiet_after(settings):
+        return [Trouble("no_tick", text, command="cronjobs crontab install")]
+    if abs(health.now - last) <= quiet_after(settings):
         return []
-    said = f"no tick has reached this database for {_span(health.now - last)}"
-    return [Trouble("no_tick", f'{said}: "cronjobs crontab show" says if cron knows')]
+    if last > health.now:
+        text = "the last tick began in the future: a clock is wrong, or was"
+        return [Trouble("no_tick", text, since=last, command="cronjobs history --since 1h")]
+    text = f"no tick has reached this database for {_span(health.now - last)}"
+    return [Trouble("no_tick", text, since=last, command="cronjobs crontab show")]
 
 
 def _span(span: timedelta) -> str:

@@ -59,6 +59,7 @@ class Result:
     recovered: int = 0
     pruned: int = 0
     faults: int = 0  # of the user's code and configuration
+    refused: str | None = None  # why the file was not applied
     trouble: str | None = None  # of the database
     fault: Exception | None = None  # of cronjobs itself
     stuck: bool = False
@@ -68,6 +69,7 @@ class Result:
         """The non-zero figures, for the tick's row."""
         counts = {name: count for name, count in asdict(self.counts).items() if count}
         more: dict[str, Any] = {"recovered": self.recovered, "pruned": self.pruned, "occurrences": self.occurrences}
+        more["refused"] = self.refused
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
@@ -250,6 +252,7 @@ class Tick:
         )
         if done.plan.refused:
             self.result.faults += 1
+            self.result.refused = done.plan.refused
             self.emit(events.fault(str(self.settings.file), done.plan.refused))
         if done.applied:
             self.fingerprint = mark  # not before: a tick that was killed, or refused, leaves the change to the next
@@ -397,6 +400,7 @@ class Tick:
             "pid": self.identity.pid,
             "version": __version__,
             "fingerprint": self.fingerprint,
+            "schedules_on": int(self.fire_schedules),
             "started_at": self.started_at,
         }
 

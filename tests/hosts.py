@@ -39,7 +39,7 @@ class Host:
         self.settings = replace(self.settings, **fields)
         return self.settings
 
-    def tick(self, budget_s: float = 20, **limits: Any) -> Result:
+    def tick(self, budget_s: float = 20, fire_schedules: bool = True, **limits: Any) -> Result:
         here = Identity.here()
         began = SYSTEM.monotonic()
         clock = self.clock
@@ -53,6 +53,7 @@ class Host:
             deadline=clock.monotonic() + budget_s + (SYSTEM.monotonic() - began),
             emit=self.events.append,
             limits=Limits(**limits),
+            fire_schedules=fire_schedules,
         ).run()
 
     def said(self, name: str) -> list[events.Event]:

@@ -26,7 +26,7 @@ ORDER = [
     *("materialise", "sync", "fill"),
     *("counts", "telling", "trouble", "safetynet", "turn", "handover", "loop", "leftovers", "long"),
     *("runners", "recovery", "tick", "foreground"),
-    *("health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),
+    *("watching", "health", "facts", "eras", "evidence", "wording", "explain_job", "explain", "checks"),
     *("testing", "drill", "cli", "__main__"),
 ]
 

@@ -38,8 +38,8 @@ TROUBLE    - 1 job has been due for more than 2 minutes: the ticks do not keep
              up, or do not run
            - 1 due job waits: no handler or command "os:system" is registered
              here
-           - 1 job died in the last hour: "cronjobs jobs list --status dead
-             --since 1h" says why
+           - 2 dead jobs that nobody has retried or dismissed, since 2026-06-28
+             14:03:07: "cronjobs jobs list --status dead"
 
 ticks      host  began       took  version  file      did
            web1  6 s ago   310 ms  0.1.0    3f2a9c1b  3 succeeded, 1 dead
@@ -167,7 +167,7 @@ def test_trouble_is_red_on_a_terminal_only(cronjobs: Cronjobs, rows: Rows, monke
     rows.job(status="dead")
     assert "\x1b" not in cronjobs("status").out
     monkeypatch.setattr(setting, "is_terminal", lambda: True)
-    assert "\x1b[31m- 1 job died in the last hour" in cronjobs("status").out
+    assert "\x1b[31m- 1 dead job that nobody has retried or dismissed" in cronjobs("status").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in cronjobs("status").out
 

@@ -21,7 +21,7 @@ from cronjobs.cli.show import Times, since_instant, table, took
 from cronjobs.database import Database
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
-from cronjobs.store import looking
+from cronjobs.store import looking, watching
 from cronjobs.store.looking import Filter
 from cronjobs.testing import FakeClock
 
@@ -248,6 +248,15 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         looking.running_jobs(connection, 5)
         looking.running_count(connection)
         looking.dead_counts(connection)
+        looking.deaths_since(connection, hour, 50)
+        watching.deaths(connection)
+        watching.lately(connection, [1, 2, 3], 10)
+        watching.dealt_with_at(connection, "a")
+        watching.fired_lately(connection, timedelta(minutes=5))
+        watching.last_fired_at(connection)
+        watching.refused_since(connection, "web1")
+        watching.files_between(connection, timedelta(minutes=20), timedelta(minutes=15))
+        watching.scheduled_and_waiting(connection)
         looking.last_ticks(connection)
         for status in Status:
             looking.list_jobs(connection, Filter(status=status, since=hour), 50)

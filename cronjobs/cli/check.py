@@ -40,7 +40,8 @@ def check(
 
     Reads the file, imports the handlers, and holds both together: job names, payload keys, time limits, commands on
     cron's PATH, folders that must be writable. Notes say what may surprise: schedules that meet a clock change. --live
-    asks the database whether all is well now: ticks, unresolved and dead jobs. Run it in CI, and after each edit.
+    asks the database whether all is well now, as status does, and says since when and what to type. Run it in CI, and
+    after each edit.
 
     Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live and no database.
     """
@@ -82,6 +83,7 @@ def _print_fatal(error: Any, as_json: bool) -> None:
 
 def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
+    from cronjobs.cli.show import Times, sentence
     from cronjobs.database import parse_url
     from cronjobs.errors import ConfigError, Problem
     from cronjobs.health import look, troubles
@@ -101,7 +103,12 @@ def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     finally:
         database.close()
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
-    return [trouble.text for trouble in troubles(health, settings) if trouble.alarm and trouble.kind not in kinds]
+    times = Times(health.now, settings.timezone)
+    return [
+        sentence(trouble, times)
+        for trouble in troubles(health, settings)
+        if trouble.alarm and trouble.kind not in kinds
+    ]
 
 
 def _object(found: Checked, troubles: list[str], live: bool) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from cronjobs.cli.show import (
     most_tries,
     rough,
     safe,
+    sentence,
     since_instant,
     table,
     took,
@@ -33,9 +34,10 @@ from cronjobs.cli.show import (
 
 if TYPE_CHECKING:
     from cronjobs.database import Database
-    from cronjobs.health import Health, Trouble
+    from cronjobs.health import Health
     from cronjobs.jobtypes import JobTypes
     from cronjobs.settings import Settings
+    from cronjobs.watching import Trouble
 
 LABEL_WIDTH: Final = 11
 
@@ -79,8 +81,11 @@ def status(
 ) -> None:
     """Say on one screen how things stand: ticks, what runs, waits, is late or dead, and what comes next.
 
-    What somebody has to mend stands first, in red: no tick, late jobs, jobs that nobody here can run, deaths of the
-    last hour, bad entries of the file. It only looks: the exit code is 0 whatever it finds. Times are the database's.
+    What somebody has to mend stands first, in red, with since when and what to type: no tick, or none that fires
+    schedules; late jobs; dead jobs that nobody has retried, cancelled or dismissed; schedules whose last three runs
+    failed, that missed runs in an outage (until one goes well, or somebody triggers one), or that ticks pass over;
+    pauses that hold something back or are a day old; files that are refused, or differ between hosts for 15 minutes.
+    It only looks: the exit code is 0 whatever it finds. Times are the database's.
     """
     from cronjobs.cli.leaving import leave
     from cronjobs.health import look, troubles
@@ -148,12 +153,14 @@ def _status_lines(
     lines += labelled("now", [times.said])
     lines.append("")
     if found:
-        sentences = [line for trouble in found[:8] for line in wrapped("- " + safe(trouble.text, 400), room, "  ")]
+        sentences = [line for trouble in found[:8] for line in wrapped("- " + sentence(trouble, times), room, "  ")]
         if len(found) > 8:
             sentences.append(f"… and {len(found) - 8} more: --json has them all")
         lines += labelled("TROUBLE", [coloured(line, "red") for line in sentences], "red")
     else:
-        lines += labelled("all well", [coloured("ticks come, nothing is late, nothing died lately", "green")], "green")
+        lines += labelled(
+            "all well", [coloured("ticks come, nothing is late or dead, every schedule had its runs", "green")], "green"
+        )
     lines.append("")
     lines += labelled("ticks", _tick_lines(health, times, room) or ["none yet"])
     lines += labelled("running", _running_lines(health, settings, types, times, room))

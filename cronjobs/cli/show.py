@@ -26,6 +26,7 @@ from cronjobs.text import one_line, visible
 if TYPE_CHECKING:
     from cronjobs.jobtypes import JobTypes
     from cronjobs.settings import Settings
+    from cronjobs.watching import Trouble
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
 
@@ -84,6 +85,13 @@ class Times:
     @property
     def said(self) -> str:
         return f"{self.local(self.now):%Y-%m-%d %H:%M:%S} {self.timezone}"
+
+
+def sentence(trouble: Trouble, times: Times) -> str:
+    """What is wrong, since when, and what to type."""
+    since = f", since {times.clock(trouble.since)}" if trouble.since else ""
+    command = f': "{safe(trouble.command)}"' if trouble.command else ""
+    return f"{safe(trouble.text, 400)}{since}{command}"
 
 
 def rough(span: timedelta) -> str:
