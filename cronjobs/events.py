@@ -216,6 +216,11 @@ def unresolved(job_type: str, waiting: int) -> Event:
     return Event("jobs.unresolved", {"job_type": job_type, "waiting": waiting, "error": why}, WARNING)
 
 
+def unknown_type(job_type: str, schedules: list[str]) -> Event:
+    why = "no tick of the last minutes knew this job type: its jobs wait; was the handler renamed, or is it misspelt?"
+    return Event("jobs.unknown_type", {"job_type": job_type, "schedules": schedules or None, "error": why}, ERROR)
+
+
 def fault(where: str, what: str) -> Event:
     return Event("config.fault", {"where": where, "error": what}, ERROR)
 

@@ -42,12 +42,14 @@ from cronjobs.facts import (
     LedgerFacts,
     MadeFor,
     OccurrenceFacts,
+    PassedOver,
     PauseFacts,
     Surroundings,
     TickFacts,
 )
 from cronjobs.jobtypes import JobType, JobTypes
 from cronjobs.limits import reached
+from cronjobs.not_started import reason_for
 from cronjobs.occurrences import Timing, clock_changes, count_between, newest_between, next_after, remarks
 from cronjobs.owed import Piece, pieces_from
 from cronjobs.policy import ON_TIME_WITHIN
@@ -416,6 +418,7 @@ def job_facts(
         attempts.setdefault(run.job_id, []).append(told)
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
+    passed = _passed_over(connection, rows, attempts, around.now)
     found = {}
     for row in rows:
         waits = row.status in ("queued", "failed")
@@ -433,8 +436,40 @@ def job_facts(
             paused=min(paused, key=lambda brake: brake.scope) if waits and paused else None,
             limit=stopped_by.reached if stopped_by else None,
             known=not waits or job_type is not None,
+            passed_over=passed.get(row.id),
             long_places=settings.run.long_jobs if waits and _is_long(settings, row.timeout_s, job_type) else None,
         )
+    return found
+
+
+def _passed_over(
+    connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
+) -> dict[int, PassedOver]:
+    """By job: the last tick that recorded why it did not start it. Of one job also if it has begun since, late."""
+    due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
+    if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
+        due = {rows[0].id: begun[0].started_at}
+    asked = [row for row in rows if row.id in due]
+    if not asked:
+        return {}
+    begin = min(row.run_at for row in asked) - explaining.LONGEST_TICK
+    records = explaining.records_between(connection, begin, max(due.values()))
+    found: dict[int, PassedOver] = {}
+    for row in asked:
+        for tick in records:
+            if not row.run_at <= tick.finished_at <= due[row.id]:
+                continue
+            why = reason_for(
+                tick.not_started,
+                job_type=row.job_type,
+                queue=row.queue,
+                schedule=row.schedule,
+                key=row.concurrency_key,
+                timeout_s=row.timeout_s,
+            )
+            if why is not None:
+                found[row.id] = PassedOver(TickFacts(tick.host, tick.started_at, tick.finished_at), why)
+                break
     return found
 
 

@@ -85,7 +85,19 @@ def _begin(job: JobFacts, made: MadeFor | None, clock: Clock) -> list[str]:
     behind = begun - job.run_at
     if behind < timedelta(0):
         return [f"It was begun at {clock.time(begun)}, before it was due at {clock.time(job.run_at)}."]
-    return [f"It was due at {clock.time(job.run_at)} and begun {late(behind)}, at {clock.time(begun)}."]
+    return [
+        f"It was due at {clock.time(job.run_at)} and begun {late(behind)}, at {clock.time(begun)}.",
+        *_passed_over(job, clock),
+    ]
+
+
+def _passed_over(job: JobFacts, clock: Clock) -> list[str]:
+    """By the record of the last tick that saw it due and did not start it."""
+    if job.passed_over is None:
+        return []
+    tick = job.passed_over.tick
+    began = f"The tick that began at {clock.time(tick.started_at)} on {name(tick.host)}"
+    return [f"{began} did not start it: {job.passed_over.why}."]
 
 
 def _others(life: JobLife, clock: Clock) -> list[str]:
@@ -217,10 +229,11 @@ def _waiting(job: JobFacts, clock: Clock, around: Surroundings) -> list[str]:
         return [sentence] + ([f"When it is due, it will wait still: {'; '.join(reasons)}."] if reasons else [])
     since = f"due since {clock.time(job.run_at)}, for {span(now - job.run_at)}"
     if reasons:
-        return [f"Job {job.id} waits for {turn}{failed}, {since}: {'; '.join(reasons)}."]
+        return [f"Job {job.id} waits for {turn}{failed}, {since}: {'; '.join(reasons)}.", *_passed_over(job, clock)]
     last = around.last_tick
     began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
-    return [f"Job {job.id} waits for {turn}{failed}, {since}: the next tick with room takes it{began}."]
+    waits = f"Job {job.id} waits for {turn}{failed}, {since}: the next tick with room takes it{began}."
+    return [waits, *_passed_over(job, clock)]
 
 
 def _reasons(job: JobFacts, clock: Clock, around: Surroundings) -> list[str]:

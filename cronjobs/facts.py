@@ -85,6 +85,14 @@ class AttemptFacts:
 
 
 @dataclass(frozen=True)
+class PassedOver:
+    """The last tick that saw the job due and did not start it, by its own record."""
+
+    tick: TickFacts
+    why: str
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """A job as its row and its history tell it. ``most``: how often it may fail; None where only code could say."""
 
@@ -113,6 +121,7 @@ class JobFacts:
     paused: PauseFacts | None = None  # what keeps it waiting, if it waits
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
+    passed_over: PassedOver | None = None
     limit: str | None = None  # that is reached, in words
     long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
 

@@ -50,6 +50,8 @@ from cronjobs.turn import Order, Turn, Writer
 from cronjobs.watchdog import Watchdog
 from cronjobs.worker import Attempt, Ended, Workers, refusal, unbegun
 
+NOTHING_DUE: Final = "nothing is due"
+NOTHING_ELSE_DUE: Final = "nothing else is due"
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 UNBEGUN_S: Final = 1.0  # after this, what was claimed ahead goes back: its turn will not come soon
 CUT_LEASE: Final = timedelta(seconds=2)
@@ -625,9 +627,9 @@ class Loop:
         if len(busy) - len(working) + len(self.hands.adrift) >= self.workers.count:
             return "no slot will come free"
         if not busy and not running_on and self.nothing_due:
-            return "nothing is due"
+            return NOTHING_DUE
         if not working and self.nothing_due and busy:
-            return "nothing else is due"
+            return NOTHING_ELSE_DUE
         return None
 
     def _wait_s(self) -> float:

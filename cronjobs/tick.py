@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import FrameType
@@ -24,20 +24,29 @@ from cronjobs.identity import Identity
 from cronjobs.intake import Limits
 from cronjobs.jobtypes import JobTypes
 from cronjobs.leftovers import keep_orphans, left_behind
-from cronjobs.loop import PAST_DEADLINE_S, Loop
+from cronjobs.loop import NOTHING_DUE, NOTHING_ELSE_DUE, PAST_DEADLINE_S, Loop
 from cronjobs.materialise import materialise
+from cronjobs.not_started import TickState, counted, record, unknown_type, unknown_types_in
 from cronjobs.ownership import is_ours
 from cronjobs.patience import first_look, patiently
 from cronjobs.recovery import Recovery
 from cronjobs.runners import CLOCK_SLACK
 from cronjobs.safetynet import SafetyNet
 from cronjobs.settings import Settings
-from cronjobs.store import claims, meta, ticks
+from cronjobs.store import meta, ticks
 from cronjobs.store.crashing import crashing
-from cronjobs.store.jobtypes import remembered
+from cronjobs.store.jobtypes import (
+    older_versions_tick,
+    record_types,
+    remembered,
+    runnable_types,
+    unknown_to_schedules,
+)
+from cronjobs.store.limits import running_by_key
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.store.queues import any_cap
 from cronjobs.store.ticks import Overview
+from cronjobs.store.waiting import lanes_due
 from cronjobs.sync import applies, sync
 from cronjobs.version import __version__
 from cronjobs.watchdog import Watchdog
@@ -46,6 +55,8 @@ from cronjobs.worker import Surroundings, Workers
 PATIENT_SHARE: Final = 0.5  # of the tick, for parts before the work to try again
 PRUNING_SHARE: Final = 0.75  # of what is left of the tick when its work is done
 OVERDUE_SHARE: Final = 0.1  # of a tick that has work, when no tick had time to prune for hours
+NOTHING_CAN_START: Final = "nothing more of what is due can start"
+ALL_PAUSED: Final = "all that is due is paused"
 SKEW: Final = timedelta(seconds=60)
 
 
@@ -58,6 +69,7 @@ class Result:
     occurrences: dict[str, int] = field(default_factory=dict)
     recovered: int = 0
     pruned: int = 0
+    not_started: list[dict[str, Any]] = field(default_factory=list)  # what was due; see not_started.py
     faults: int = 0  # of the user's code and configuration
     refused: str | None = None  # why the file was not applied
     trouble: str | None = None  # of the database
@@ -110,7 +122,9 @@ class Tick:
         self.result = Result()
         self.loop: Loop | None = None
         self.job_types: JobTypes | None = None
-        self.row_begun = False
+        self.row_begun = self.types_recorded = False
+        self.applied = False  # the file was, by this tick
+        self.unknown_due: set[str] = set()  # job types of due jobs that no tick knew lately
         self.stop_requested: str | None = None
         self.started_at: datetime | None = None
         self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
@@ -151,8 +165,12 @@ class Tick:
                 if pruning.is_overdue(seen.pruned_at, seen.now):
                     self._part(partial(self._prune, seen, OVERDUE_SHARE))
                 self._part(self._work, retry_until=0)  # the loop tries its turns again itself
-                self._part(self._tell_waiting)
+                self._part(self._note_waiting)
                 self._tell_left_behind()
+            elif seen.paused_due:
+                result.not_started = [{"why": "paused"}]
+            if self.job_types is not None or self.applied or unknown_types_in(seen.not_started):
+                self._part(self._note_unknown_types)
             self._part(partial(self._prune, seen))
             self._part(self._record, retry_until=self.deadline)
         result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
@@ -255,7 +273,8 @@ class Tick:
             self.result.refused = done.plan.refused
             self.emit(events.fault(str(self.settings.file), done.plan.refused))
         if done.applied:
-            self.fingerprint = mark  # not before: a tick that was killed, or refused, leaves the change to the next
+            # Not before: a tick that was killed, or refused, leaves the change to the next.
+            self.fingerprint, self.applied = mark, True
 
     def _materialise(self) -> None:
         materialise(
@@ -311,24 +330,62 @@ class Tick:
         if self.loop.trouble.told and self.loop.trouble.error is not None:
             self.result.trouble = str(self.loop.trouble.error)  # whatever the last write says: work was left undone
 
-    def _tell_waiting(self) -> None:
-        """Due work that this tick did not begin: of unknown type, or too long for what is left."""
-        if self.loop is None or self.loop.trouble.error is not None:
+    def _note_waiting(self) -> None:
+        """Due work that this tick did not begin, and why: for its row, and what of it is worth a line in the log."""
+        loop = self.loop
+        if loop is None or loop.trouble.error is not None:
             return
-        remaining = self.deadline - self.clock.monotonic()
-        types = self._types().types
-        told = []
+        types = self._types()
         with self.database.read() as connection:
-            for job_type, waiting in claims.unresolved(connection, types.keys()):
-                told.append(events.unresolved(job_type, waiting))
-            if self.say_not_started and self.stop_requested is None:
-                for job_type, timeout_s, waiting in claims.due_by_type(connection, self.limits.queue):
-                    if job_type in types and self.limits.only in (None, job_type):
-                        needs = timeout_s if timeout_s is not None else types[job_type].timeout.total_seconds()
-                        if remaining < needs <= self.settings.run.longest_in_tick.total_seconds():
-                            told.append(events.not_started(job_type, waiting, needs, remaining))
-        for event in told:
-            self.emit(event)
+            lanes = lanes_due(connection, types.runnable)
+            running = running_by_key(connection) if lanes and self.settings.limits else {}
+        state = TickState(
+            types=types,
+            longest_s=self.settings.run.longest_in_tick.total_seconds(),
+            remaining_s=self.deadline - self.clock.monotonic(),
+            queue=self.limits.queue,
+            only=self.limits.only,
+            left=loop.intake.left(),
+            slots=loop.intake.free(loop.hands) > 0,
+            stopped=self.stop_requested is not None,
+            limits=self.settings.limits,
+            running=running,
+        )
+        self.result.not_started = record(lanes, state)
+        if lanes and self.result.ended in (NOTHING_DUE, NOTHING_ELSE_DUE):
+            self.result.ended = NOTHING_CAN_START
+        for job_type, waiting in counted(lanes).items():
+            if job_type not in types.types:
+                self.emit(events.unresolved(job_type, waiting))
+                if types.runnable is not None and job_type not in types.runnable:
+                    self.unknown_due.add(job_type)
+        if self.say_not_started and self.stop_requested is None:
+            for entry in self.result.not_started:
+                if entry["why"] == "budget":
+                    told = (entry["job_type"], entry["jobs"], entry["timeout_s"], entry["left_s"])
+                    self.emit(events.not_started(*told))
+
+    def _note_unknown_types(self) -> None:
+        """Job types of schedules and due jobs that no tick knew lately: a fault, until some host knows them.
+
+        A tick with nothing to do loads its handlers for this, too, if this host's last one found any: by now somebody
+        may have mended it.
+        """
+        runnable = self._types().runnable
+        if runnable is None:
+            return
+        with self.database.read() as connection:
+            # Asked again: while this tick worked, another host's may have begun that knows them.
+            runnable |= runnable_types(connection, remembered(self.settings.run.every)) or frozenset()
+            schedules = unknown_to_schedules(connection, runnable)
+        self.unknown_due -= runnable
+        for job_type in sorted(self.unknown_due | schedules.keys()):
+            names = schedules.get(job_type, [])
+            if job_type not in self.settings.disabled_job_types:  # else it is a problem of the file, and told
+                self.result.faults += 1
+                self.emit(events.unknown_type(job_type, names))
+            if names:
+                self.result.not_started.insert(0, unknown_type(job_type, names))
 
     def _tell_left_behind(self) -> None:
         found = left_behind({process.pid for process in self.long_jobs})
@@ -366,7 +423,7 @@ class Tick:
 
     def _record(self) -> None:
         if not self.result.ended:
-            self.result.ended = self.stop_requested or "nothing is due"
+            self.result.ended = self.stop_requested or self._why_idle()
         if self.loop is not None:
             self.result.stuck = self.loop.finish(self._write_row)
             if self.loop.trouble.error is not None:
@@ -377,19 +434,38 @@ class Tick:
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
+    def _why_idle(self) -> str:
+        """Why a tick ended that never came to work."""
+        if self.clock.monotonic() >= self.deadline:
+            return "time is up"
+        return ALL_PAUSED if self.result.not_started[-1:] == [{"why": "paused"}] else NOTHING_DUE
+
     # --- the tick's row -----------------------------------------------------------------------------------------------
 
     def _begin_row(self, connection: Connection) -> None:
         """A working tick INSERTs its row with its first write, so that a killed one has left a trace."""
-        if not self.row_begun:
-            self.row_begun = True  # should this transaction roll back, the last write still writes the whole row
-            ticks.begin_tick(connection, self._row())
+        types = self.job_types is not None
+        if not self.row_begun or (types and not self.types_recorded):
+            # Should this transaction roll back, the last write still writes the whole row.
+            self.row_begun, self.types_recorded = True, types
+            ticks.begin_tick(connection, self._row() | self._recorded_types(connection))
+
+    def _recorded_types(self, connection: Connection) -> dict[str, Any]:
+        types = self.job_types
+        return {"job_types": None if types is None else record_types(connection, types.types.keys())}
 
     def _write_row(self, connection: Connection) -> None:
         finished_at = self.database_now + timedelta(seconds=self.clock.monotonic() - self.now_read_at)
         ticks.end_tick(
             connection,
-            self._row() | {"finished_at": finished_at, "did": self.result.did(), "ended": self.result.ended},
+            self._row()
+            | self._recorded_types(connection)
+            | {
+                "finished_at": finished_at,
+                "did": self.result.did(),
+                "ended": self.result.ended,
+                "not_started": self.result.not_started or None,
+            },
         )
 
     def _row(self) -> dict[str, Any]:
@@ -409,7 +485,13 @@ class Tick:
     def _load_handlers(self) -> None:
         if self.job_types is None:
             self.watchdog.harden(self.settings.run.lease)  # an import is user code, too
-            self.job_types = jobtypes.load(self.settings)
+            within = remembered(self.settings.run.every)
+            with self.database.read() as connection:
+                runnable = runnable_types(connection, within)
+                if runnable is None and not older_versions_tick(connection, within):
+                    runnable = frozenset()  # ours is the first
+            loaded = jobtypes.load(self.settings)
+            self.job_types = replace(loaded, elsewhere=None if runnable is None else runnable - loaded.types.keys())
             self.result.faults += len(self.job_types.faults)
             for fault in self.job_types.faults:
                 self.emit(events.fault(fault.where, fault.what))

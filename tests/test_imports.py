@@ -21,7 +21,7 @@ ORDER = [
     *("writing", "enqueueing", "jobs", "connecting", "copying", "jobtypes"),
     *("unsent", "effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),
-    *("hands", "intake", "hardlimit", "watchdog", "guard"),
+    *("hands", "intake", "not_started", "hardlimit", "watchdog", "guard"),
     *("crontab", "alarm", "pruning", "chunks", "owed", "pauses", "wrong_clock"),
     *("materialise", "sync", "fill"),
     *("counts", "telling", "trouble", "safetynet", "turn", "handover", "loop", "leftovers", "long"),

@@ -117,11 +117,29 @@ def test_an_expired_lease_that_nobody_can_settle_holds_no_schedule_for_ever(yard
 def test_an_older_job_of_an_unknown_type_is_passed_over_and_one_of_another_hosts_is_not(
     yard: Yard, limits: tuple[Limit, ...]
 ) -> None:
+    yard.sync(yard.file(minutely(job="t.misspelt")))
     add(yard, job_type="t.misspelt")
     waits = add(yard)
     assert claim(yard, limits, runnable=None) == []
     assert claim(yard, limits, runnable=["t.say", "t.misspelt"]) == []
     assert claim(yard, limits, runnable=["t.say"]) == [waits]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["plain", "limits"])
+def test_jobs_of_an_earlier_definition_wait_behind_the_others_and_never_run_beside_them(
+    yard: Yard, limits: tuple[Limit, ...]
+) -> None:
+    yard.sync(yard.file(minutely(job="t.newer")))
+    old, older_new, newer_new = add(yard), add(yard, job_type="t.newer"), add(yard, job_type="t.newer")
+    admission = Admission(known=["t.say", "t.newer"], fitting=["t.say", "t.newer"], remaining_s=50, limits=limits)
+    ran = []
+    for _ in range(4):
+        with yard.database.write() as connection:
+            claimed = claims.claim(connection, limit=10, locked_by="r", lease=LEASE, admission=admission).jobs
+        ran.append([job.id for job in claimed])
+        for job in claimed:
+            change(yard, job.id, status="dead", locked_by=None, locked_until=None, finished_at=START)
+    assert ran == [[older_new], [newer_new], [old], []]
 
 
 @pytest.mark.parametrize("policy", ["skip", "wait"])
@@ -153,7 +171,9 @@ def ticked(yard: Yard, *known: str) -> None:
     with yard.database.write() as connection:
         connection.execute(delete(ticks))
         hash_ = record_types(connection, known) if known else None
-        row = {"tick": "1", "host": "alpha", "pid": 1, "version": "1", "started_at": yard.clock.now()}
+        row = {"tick": "1", "host": "alpha", "pid": 1, "version": "1", "started_at": yard.clock.now()} | {
+            "schedules_on": 1
+        }
         connection.execute(insert(ticks).values(row | {"job_types": hash_}))
 
 

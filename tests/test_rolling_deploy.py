@@ -103,7 +103,9 @@ def test_a_deploy_under_way_loses_nothing_and_kills_nothing(old: Project, new: P
     ticks = [begin(new, "new"), begin(old, "old"), begin(new, "new"), begin(old, "old")]
     assert first.wait() == 128 + signal.SIGTERM
     old.open("deployed")
-    assert [tick.wait() for tick in ticks] == [0] * 4
+    assert [tick.wait() for tick in ticks[::2]] == [0] * 2
+    # A job of the new type may be due before a tick of the new host is there that knows it: the old ones say so.
+    assert {tick.wait() for tick in ticks[1::2]} <= {0, 3}
 
     # No host flaps: each applied its own file at most once.
     assert len(events(old.log(), "schedules.applied")) + len(events(new.log(), "schedules.applied")) == 2

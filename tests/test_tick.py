@@ -213,7 +213,7 @@ def test_a_job_of_unknown_type_waits_and_spends_no_attempt(database: Database, h
     rows = ask(select(jobs_table.c.job_type, jobs_table.c.status, jobs_table.c.attempts).order_by(jobs_table.c.id))
     assert [tuple(row) for row in rows] == [("os:system", "queued", 0), ("t.say", "succeeded", 1)]
     assert [event.facts["job_type"] for event in host.said("jobs.unresolved")] == ["os:system"]
-    assert result.exit_code() == 0
+    assert result.exit_code() == 3
 
 
 def test_a_row_with_a_timeout_that_no_job_can_have_dies_with_the_reason(

@@ -202,10 +202,12 @@ PICKED_POSTGRESQL: Final = """
     SELECT c.* FROM head b
     CROSS JOIN LATERAL (
       SELECT * FROM (SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
-                     WHERE b.own_timeout = 0 AND {due_plain} ORDER BY j.run_at, j.id LIMIT :limit {lock}) p
+                     WHERE b.own_timeout = 0 AND {due_plain} AND {holds_turn}
+                     ORDER BY j.run_at, j.id LIMIT :limit {lock}) p
       UNION ALL
       SELECT * FROM (SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
-                     WHERE b.own_timeout = 1 AND {due_timed} ORDER BY j.run_at, j.id LIMIT :limit {lock}) t) c
+                     WHERE b.own_timeout = 1 AND {due_timed} AND {holds_turn}
+                     ORDER BY j.run_at, j.id LIMIT :limit {lock}) t) c
     LIMIT :limit)"""
 CLAIM_POSTGRESQL: Final = (
     PICKED_POSTGRESQL
@@ -425,16 +427,3 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
         known=group_value(connection, sorted(known)),
     ).all()
     return [(row.job_type, row.waiting) for row in rows]
-
-
-def due_by_type(connection: Connection, queue: str | None) -> list[tuple[str, float | None, int]]:
-    """Due jobs by type and row time-out: what a short tick did not start."""
-    rows = run(
-        connection,
-        """
-        SELECT j.job_type, j.timeout_s, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
-        AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
-        GROUP BY j.job_type, j.timeout_s ORDER BY j.job_type""",
-        queue=queue,
-    ).all()
-    return [(row.job_type, row.timeout_s, row.waiting) for row in rows]

@@ -16,6 +16,7 @@ from cronjobs.store.schedules import StoredSchedule  # and its fragment: schedul
 from cronjobs.store.sql import Fragment, define, group, group_value, run
 from cronjobs.tables import audit, occurrences, pauses, schedules, ticks
 
+TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # how far before a decision the tick may have begun that took it
 
 
@@ -211,6 +212,23 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
         longest_s=LONGEST_TICK.total_seconds(),
     ).all()
     return [(row.number, row.id) for row in rows]
+
+
+def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:
+    """Ticks that began in [*begin*, *end*], ended and left due work, the last first; of very many the last are read."""
+    lately = (
+        select(ticks)
+        .where(ticks.c.started_at >= begin, ticks.c.started_at <= end)
+        .order_by(ticks.c.started_at.desc(), ticks.c.id.desc())
+        .limit(TICKS_READ)
+        .subquery()
+    )
+    found = connection.execute(
+        select(lately.c.host, lately.c.started_at, lately.c.finished_at, lately.c.not_started)
+        .where(lately.c.not_started.is_not(None), lately.c.finished_at.is_not(None))
+        .order_by(lately.c.started_at.desc(), lately.c.id.desc())
+    )
+    return found.all()
 
 
 def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:

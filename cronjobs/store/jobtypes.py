@@ -11,14 +11,20 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cronjobs.store.overlap import runnable_value
 from cronjobs.store.sql import after_now, define, is_postgresql, run
 from cronjobs.tables import job_type_lists
 
 REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick knew for so long is unknown
 
+MOST_NAMED: Final = 100  # schedules
+
 define(
     within_ago=after_now("-:within_s"),
     within_ahead=after_now(":within_s"),  # a clock may have stepped back
+    older_version="""
+      EXISTS (SELECT 1 FROM {ticks} v WHERE v.started_at >= {within_ago} AND v.started_at <= {within_ahead}
+              AND v.schedules_on IS NULL)""",
     within_before_newest=lambda postgresql: (
         "(SELECT n.at - make_interval(secs => :within_s) FROM newest n)"
         if postgresql
@@ -45,6 +51,27 @@ def types_hash(names: Collection[str]) -> str:
     return hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]
 
 
+def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> dict[str, list[str]]:
+    """Job types of active schedules that are not *runnable*, with the schedules' names."""
+    rows = run(
+        connection,
+        """SELECT coalesce({present_type}, s.name) AS job_type, s.name FROM {schedules} s WHERE s.status = 'active'
+           AND NOT (coalesce({present_type}, s.name) {among_runnable}) ORDER BY s.name LIMIT :most""",
+        runnable=runnable_value(connection, runnable),
+        most=MOST_NAMED,
+    ).all()
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.job_type, []).append(row.name)
+    return found
+
+
+def older_versions_tick(connection: Connection, within: timedelta) -> bool:
+    """Whether ticks of an older version ran within *within*: what those know, nobody can say."""
+    found = run(connection, "SELECT 1 WHERE {older_version}", within_s=within.total_seconds()).first()
+    return found is not None
+
+
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
     """The job types that some host can run, by what the ticks of the last *within* recorded; None: nobody can say.
 
@@ -56,7 +83,7 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
         """
         WITH newest AS (
           SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now})
-        SELECT l.names FROM {job_type_lists} l WHERE l.hash IN (
+        SELECT l.names, CASE WHEN {older_version} THEN 1 ELSE 0 END AS older FROM {job_type_lists} l WHERE l.hash IN (
           SELECT t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
             AND t.started_at >= {within_before_newest} AND t.started_at <= {within_ahead}
           UNION
@@ -66,6 +93,6 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
                 WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h)""",
         within_s=within.total_seconds(),
     ).all()
-    if not rows:
+    if not rows or rows[0].older:
         return None
     return frozenset(str(name) for row in rows if isinstance(row.names, list) for name in row.names)

@@ -27,12 +27,16 @@ def definition_value(key: str) -> Fragment:
 
 define(
     # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one: none
-    # begins while another of it runs, whatever their ids. An older one of a type that nobody can run waits aside.
-    in_turn="({forced} OR {overlap_allowed} OR ({is_next} AND {turn_is_free}))",
+    # begins while another of it runs, whatever their ids. One of a type that nobody can run waits aside, and those of
+    # an earlier definition's type wait behind the others.
+    in_turn="({forced} OR {overlap_allowed} OR ({is_next}))",
     is_next="""
       NOT {another_runs}
-      AND NOT EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id < j.id
-        AND o.{waiting} AND {somebody_can_run})""",
+      AND NOT EXISTS (
+        SELECT 1 FROM {jobs} o LEFT JOIN {schedules} s ON s.name = o.schedule
+        WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.{waiting} AND {somebody_can_run}
+          AND (CASE WHEN o.job_type = coalesce({present_type}, s.name) THEN 0 ELSE 1 END, o.id)
+            < (CASE WHEN j.job_type = coalesce({present_type}, s.name) THEN 0 ELSE 1 END, j.id))""",
     overlap_allowed="EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND {overlap_key} = 'allow')",
     another_runs="""
       EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
@@ -42,12 +46,10 @@ define(
     somebody_can_run="(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
     # Two claims at once could each take another job of the schedule: neither sees what the other has not committed. So
     # each holds the schedule's row until it commits, and asks again afterwards; see take_turns.
-    turn_is_free=lambda postgresql: (
-        """(EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule FOR NO KEY UPDATE OF s SKIP LOCKED)
-            OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule))"""
-        if postgresql
-        else "true"
-    ),
+    holds_turn="""
+      (j.schedule IS NULL OR {forced} OR {overlap_allowed}
+       OR EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule FOR NO KEY UPDATE OF s SKIP LOCKED)
+       OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule))""",
     forced=lambda postgresql: (
         "coalesce(j.meta ->> 'cronjobs.overlap', '') = 'allow'"
         if postgresql

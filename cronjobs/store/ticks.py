@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -33,6 +33,8 @@ class Overview:
     fingerprint_known: bool  # some host has applied this file before
     sync_unfinished: bool  # somebody is applying a file, or was killed at it
     last_tick_at: datetime | None  # of any host
+    paused_due: bool  # jobs are due in queues that are paused
+    not_started: Any  # the record of this host's last tick that loaded handlers
 
 
 define(beyond=after_now(":beyond_s"))
@@ -55,6 +57,12 @@ def overview(
           EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND NOT {paused} AND EXISTS (
                     SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
                     AND j.run_at <= {now})) AS jobs_due,
+          EXISTS (SELECT 1 FROM {pauses} b WHERE b.scope IN ('all', 'queue') AND (b.until IS NULL OR b.until > {now}))
+            AND EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND {paused} AND EXISTS (
+                    SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
+                    AND j.run_at <= {now})) AS paused_due,
+          (SELECT t.not_started FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
+           ORDER BY t.id DESC LIMIT 1) AS not_started,
           -- by id: a clock that stepped back must not make an older tick the last one
           (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1) AS last_fingerprint,
           EXISTS (SELECT 1 FROM {audit} a WHERE a.action = 'sync' AND a.subject = :fingerprint) AS fingerprint_known,
@@ -77,6 +85,7 @@ def overview(
         "jobs_due",
         "fingerprint_known",
         "sync_unfinished",
+        "paused_due",
     )
     for name in booleans:
         facts[name] = bool(facts[name])
@@ -85,12 +94,18 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> None:
     """Write the row of a tick that has work; at its end ``end_tick`` completes it."""
-    connection.execute(_insert(connection).values(row).on_conflict_do_nothing(index_elements=[ticks.c.tick]))
+    insert_ = _insert(connection).values(row)
+    # It may load its handlers only after its first write.
+    types = {"job_types": row.get("job_types")}
+    connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=types))
+
+
+_AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types", "not_started")
 
 
 def end_tick(connection: Connection, row: dict[str, Any]) -> None:
     """Write what a tick did and why it ended: its only write, if it was idle."""
-    changes = {name: row[name] for name in ("finished_at", "did", "ended", "fingerprint")}
+    changes = {name: row[name] for name in _AT_THE_END if name in row}
     insert_ = _insert(connection).values(row)
     connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
 
