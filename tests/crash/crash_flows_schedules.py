@@ -30,7 +30,7 @@ def schedules_of_yesterday(world: World) -> None:
 
 
 def in_small_chunks(_: World) -> None:
-    chunks.CHUNK = 3
+    vars(chunks)["CHUNK"] = 3
 
 
 @flow("a tick that materialises", seed=schedules_of_yesterday, before=in_small_chunks, floor=25)
