@@ -303,8 +303,8 @@ class Applying:
 
         The others wait: a tick is at their rows or has been since they were read, or an enqueuer holds their queue.
         """
-        locked = store.lock_rows(connection, [edit.was.id for edit in chunk if edit.was is not None])
-        free = [edit for edit in chunk if edit.was is None or locked.get(edit.was.id) == edit.was.seen_until]
+        locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
+        free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
         due = [edit.due for edit in free if edit.due is not None and edit.settles]
         written = write(connection, due, self.now, remembered(self.settings.run.every)) if due else Written((), (), ())
         waiting = {found.stored.id for found in written.held}
