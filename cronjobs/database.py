@@ -38,6 +38,7 @@ from cronjobs.sqliteconnection import StayingConnection
 from cronjobs.tables import read_json
 from cronjobs.text import decoded, is_utf8
 from cronjobs.turns import POLL_S, Turns
+from cronjobs.unbroken import MARK, Unbroken
 
 CONNECT_TIMEOUT_S: Final = 5
 BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
@@ -212,10 +213,14 @@ class Database(OutOfReach):
         with self._told():
             if not self.is_sqlite:
                 # The user's own statements may take what the job may take; the server ends what a frozen runner began.
-                begin = _begin_postgresql(dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000)))
+                limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
+                begin = _begin_postgresql(limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=begin, schema_translate_map={})
-                with self._write_postgresql(settle=True, engine=engine) as connection:
-                    yield connection, lambda: None
+                with (
+                    self._write_postgresql(settle=True, engine=engine) as connection,
+                    Unbroken(connection) as unbroken,
+                ):
+                    yield connection, unbroken.check
                 return
             patience = min(HANDLER_PATIENCE_S, max(LEAST_PATIENCE_S, remaining_s))
             give_up_at = self.clock.monotonic() + patience
@@ -223,8 +228,14 @@ class Database(OutOfReach):
                 self.engine.connect() as connection,
                 Keeper(connection, lambda: self._turns.turn(patience), HANDLER_LIMIT_S) as keeper,
                 self._begin_immediate(connection, give_up_at),
+                Unbroken(connection) as unbroken,
             ):
-                yield connection, keeper.end
+
+                def end() -> None:
+                    keeper.end()
+                    unbroken.check()
+
+                yield connection, end
 
     def with_tables(self, connection: Connection) -> Connection:
         """*connection* of ``handler_transaction`` for statements about our tables."""

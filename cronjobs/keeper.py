@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, event
 
 from cronjobs.errors import TransactionTooLong
+
+KEEPER: Final = "cronjobs-keeper"  # the thread's name
 
 
 class Keeper:
@@ -33,7 +35,7 @@ class Keeper:
         self._over = threading.Event()
         self._ending = self._expired = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._keep, name="cronjobs-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name=KEEPER, daemon=True)
 
     def __enter__(self) -> Keeper:
         self._thread.start()

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 ORDER = [
     *("version", "text", "files", "errors", "clock", "patience", "model", "limits", "pressure", "settings"),
     *("forks", "caller", "events", "errorgroups", "crongrammar", "policy", "attempt_policy", "identity", "crashing"),
-    *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "turns"),
+    *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "unbroken", "turns"),
     *("sqliteconnection", "database"),
     *("drift", "grants", "autogenerate", "migrations"),
     *("yamltree", "interpolate", "masking", "reading", "fields", "config", "trust"),
