@@ -15,6 +15,7 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.materialise import job_for
 from cronjobs.model import duration_text
 from cronjobs.occurrences import Timing, count_between, timing
+from cronjobs.pauses import owed_by
 from cronjobs.policy import overlap
 from cronjobs.settings import ScheduleSettings
 from cronjobs.store import schedules as store
@@ -182,6 +183,8 @@ def backfill(
             f"ticks have settled {name} up to {stored.seen_until.isoformat(timespec='seconds')}: "
             "what comes after is theirs to run"
         )
+    if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):
+        raise UsageError('a part of that range is held back by a pause: "cronjobs resume" lets ticks run it')
     if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
         raise ScheduleAtWork(name)
     schedule = schedule_from_definition(name, stored.definition)

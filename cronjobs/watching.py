@@ -250,7 +250,12 @@ def _behind_pause(
     found: Watch, pause: Mapping[str, Any], schedules: Sequence[StoredSchedule], now: datetime
 ) -> Iterator[str]:
     for schedule in schedules:
-        if schedule.status != "active" or (pause["scope"] == "schedule" and pause["name"] != schedule.name):
+        if pause["scope"] == "schedule" and pause["name"] != schedule.name:
+            continue
+        if schedule.owed:  # by a definition that went meanwhile, of a retired schedule, too
+            yield schedule.name
+            continue
+        if schedule.status != "active":
             continue
         rows = found.lately.get(schedule.id, [])
         skipped = any(row.outcome == "skipped" and row.decided_at >= pause["paused_at"] for row in rows[:1])

@@ -77,8 +77,8 @@ class Life:
 class Oracle:
     """What must be true, computed the slow way."""
 
-    def __init__(self) -> None:
-        self.now = START
+    def __init__(self, now: datetime) -> None:
+        self.now = now
         self.lives: dict[int, Life] = {}
         self.brakes: dict[str, Brake] = {}  # by the schedule's name, "" for everything
         self.last_skipped: dict[str, bool] = {}  # whether the last pause of that name skipped, also one that is over
@@ -140,7 +140,7 @@ class World(Protocol):
 
     def advance(self, by: timedelta) -> None: ...
     def apply(self, host: int, file: Sequence[ScheduleSettings]) -> None: ...
-    def tick(self, host: int) -> None: ...
+    def tick(self, hosts: Sequence[int]) -> None: ...
     def pause(self, name: str, until: datetime | None, skip: bool) -> None: ...
     def resume(self, name: str) -> None: ...
     def ledger(self, name: str) -> list[tuple[str, int, datetime, datetime]]: ...
@@ -154,13 +154,14 @@ class Story:
     world: World
     seed: int
     schedules: int = 1
+    start: datetime = START
     acts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.oracle = Oracle()
+        self.oracle = Oracle(self.start)
         for number in range(self.schedules):
-            self.oracle.lives[number] = Life(f"s{number}", self.epoch())
+            self.oracle.lives[number] = Life(f"t{self.seed}s{number}", self.epoch())
         self.apply()
 
     def epoch(self) -> Epoch:
@@ -200,10 +201,9 @@ class Story:
         self.oracle.advance(minutes * MINUTE)
 
     def tick(self) -> None:
-        """Two hosts, one after the other: what the first settles the second finds settled."""
+        """Two hosts: what the first settles the second finds settled."""
         self.note("tick")
-        for host in self.random.sample((0, 1), 2):
-            self.world.tick(host)
+        self.world.tick(self.random.sample((0, 1), 2))
         for life in self.oracle.lives.values():
             self.oracle.settle(life)
 

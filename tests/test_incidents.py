@@ -28,6 +28,7 @@ from cronjobs.pressure import Cap
 from cronjobs.settings import RunSettings, ScheduleSettings
 from cronjobs.store import operating, schedules
 from cronjobs.store.operating import Act
+from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
 from cronjobs.watching import Trouble
 
@@ -118,7 +119,7 @@ class World:
 
     def resume(self, scope: str, name: str = "") -> None:
         with self.database.write() as connection:
-            schedules.resume(connection, scope=scope, name=name)
+            schedules.resume(connection, scope=scope, name=name, now=database_now(connection))
         self.minutes(2)
 
     def trigger(self, name: str) -> None:

@@ -217,7 +217,7 @@ class InMemory:
             seen_until = self.now if was is None else row.owed.seen_until
             row.owed = replace(row.owed, definition=then, seen_until=seen_until)
 
-    def tick(self, host: int) -> None:
+    def tick(self, hosts: Sequence[int]) -> None:
         for row in self.rows.values():
             self.settle(row)
 
@@ -248,7 +248,7 @@ class InMemory:
     def resume(self, name: str) -> None:
         if self.pauses[name].in_force(self.now):
             self.pauses[name] = replace(self.pauses[name], until=self.now)
-        self.tick(0)
+        self.tick([0])
 
     def ledger(self, name: str) -> list[tuple[str, int, datetime, datetime]]:
         return self.rows[name].ledger

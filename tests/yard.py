@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, event, select, update
+from sqlalchemy import Engine, delete, event, select, update
 
 from cronjobs import events
 from cronjobs.database import Database
@@ -16,9 +16,8 @@ from cronjobs.materialise import Materialised, materialise
 from cronjobs.pauses import held_back_now
 from cronjobs.settings import ScheduleSettings, Settings
 from cronjobs.store import schedules as store
-from cronjobs.store.sql import database_now
 from cronjobs.sync import Synced, sync
-from cronjobs.tables import jobs, occurrences, schedules
+from cronjobs.tables import jobs, occurrences, pauses, schedules
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # a Monday, away from clock changes
@@ -62,9 +61,8 @@ class Yard:
 
     def resume(self, name: str = "") -> bool:
         with self.database.write() as connection:
-            return store.resume(
-                connection, scope="schedule" if name else "all", name=name, now=database_now(connection)
-            )
+            scope = "schedule" if name else "all"
+            return store.resume(connection, scope=scope, name=name, now=self.clock.now())
 
     def held_back(self) -> dict[str, int]:
         with self.database.read() as connection:
@@ -91,6 +89,10 @@ class Yard:
                 .where(jobs.c.finished_at.is_(None))
                 .values(status="succeeded", finished_at=self.clock.now())
             )
+
+    def forget_pauses(self) -> None:
+        with self.database.write() as connection:
+            connection.execute(delete(pauses))
 
     def definition(self, name: str = "s") -> Any:
         with self.database.read() as connection:
