@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,6 +22,7 @@ from cronjobs.settings import Settings
 from cronjobs.store import limits, looking, meta, schedules
 from cronjobs.store.crashing import crashing
 from cronjobs.store.enqueue import job_status
+from cronjobs.store.jobtypes import remembered, runnable_types, types_recorded_at, unknown_to_schedules
 from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
@@ -29,6 +30,7 @@ from cronjobs.watching import Trouble as Trouble
 from cronjobs.watching import Watch
 
 RUNNING_SHOWN: Final = 50
+UNKNOWN_IS_LATE: Final = timedelta(minutes=5)  # it is red from the first minute; see troubles
 STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
 FORGOTTEN: Final = timedelta(days=1)  # and after a day is taken for one that was switched off
 ONE_TICK: Final = timedelta(minutes=1)
@@ -78,11 +80,13 @@ class Health:
     overdue: int
     queues: dict[str, Queue]
     oldest_due_at: datetime | None
-    unresolved: dict[str, int]  # due jobs by a type that this configuration does not know
+    unresolved: dict[str, int]  # due jobs by a type that no tick knew lately
     dead: dict[str, int]
     pauses: list[dict[str, Any]]
     schedules: list[StoredSchedule]
     faults: tuple[Fault, ...] = field(default=())
+    judged_by_ticks: bool = False  # by what they knew; else by what is registered here
+    unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # active ones, by such a type
     silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is long for the lease
     limited: dict[Limit, int] = field(default_factory=dict)  # limits that are reached: how many due jobs wait for each
@@ -99,6 +103,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     now = database_now(connection)
     whose = meta.read_meta(connection)
     pauses = schedules.pauses_in_force(connection)
+    judged = _judged_types(connection, settings, types)
     queues: dict[str, Queue] = {}
     unresolved: dict[str, int] = {}
     oldest: list[datetime] = []
@@ -109,10 +114,11 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         queue.failed += row.waiting if row.status == "failed" else 0
         if row.due:
             oldest.append(row.run_at)
-        if row.job_type in types.types:
-            queue.late += 0 if queue.paused else row.late
-        elif row.due:
+        unknown = row.due and not judged.knows(row.job_type, since=row.run_at)
+        if unknown:
             unresolved[row.job_type] = unresolved.get(row.job_type, 0) + row.due
+        if not queue.paused and not (unknown and now - row.run_at < UNKNOWN_IS_LATE):
+            queue.late += row.late
     for capped in pressures(connection):
         queue = queues.setdefault(capped.name, Queue(paused=_queue_paused(pauses, capped.name)))
         queue.max_waiting, queue.dropped = capped.max_waiting, capped.dropped
@@ -132,6 +138,8 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         queues=queues,
         oldest_due_at=min(oldest, default=None),
         unresolved=unresolved,
+        judged_by_ticks=judged.ticks is not None,
+        unknown_schedules=_unknown_schedules(connection, judged),
         dead=looking.dead_counts(connection),
         pauses=[dict(row._mapping) for row in pauses],
         schedules=definitions,
@@ -153,6 +161,41 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
             if schedule.status == "active" and (why := _without_run(connection, schedule, now))
         },
     )
+
+
+@dataclass(frozen=True)
+class JudgedTypes:
+    """Which job types can run. ``ticks`` knew these lately, the last to say so at ``at``; None: nobody can say."""
+
+    here: Collection[str]
+    ticks: Collection[str] | None
+    at: datetime | None
+
+    def knows(self, job_type: str, *, since: datetime) -> bool:
+        """Whether a job of this type, which was there *since* then, can run on some host, as far as anybody knows.
+
+        What is registered here counts until a tick has looked, and did not know it: cron's environment is another.
+        """
+        if self.ticks is None:
+            return job_type in self.here
+        return job_type in self.ticks or (job_type in self.here and (self.at is None or self.at <= since))
+
+
+def _judged_types(connection: Connection, settings: Settings, types: JobTypes) -> JudgedTypes:
+    ticks = runnable_types(connection, remembered(settings.run.every))
+    return JudgedTypes(types.types.keys(), ticks, types_recorded_at(connection))
+
+
+def _unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:
+    """Active schedules of types that no tick knew lately, by type."""
+    if judged.ticks is None:
+        return {}
+    found = {}
+    for job_type, names in unknown_to_schedules(connection, judged.ticks).items():
+        defined = max(filter(None, (looking.defined_at(connection, name) for name in names[:3])), default=None)
+        if defined is None or not judged.knows(job_type, since=defined):
+            found[job_type] = names
+    return found
 
 
 def _limited(connection: Connection, all_limits: Sequence[Limit]) -> dict[Limit, int]:
@@ -271,9 +314,8 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
         if limited := sum(health.limited.values()):
             why += f"; {limited:,} of those due wait for a limit"
         found.append(Trouble("late", f"{jobs} been due for more than {minutes} minutes: {why}"))
-    for job_type, count in health.unresolved.items():
-        jobs = "1 due job waits" if count == 1 else f"{count:,} due jobs wait"
-        found.append(Trouble("unresolved", f'{jobs}: no handler or command "{job_type}" is registered here'))
+    for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
+        found.append(_unknown_type(job_type, health))
     found += watching.deaths(health.watch)
     found += watching.unwell(health.watch, health.schedules)
     found += watching.refused(health.watch)
@@ -307,6 +349,20 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
         )
         found.append(Trouble("lease", text, alarm=False))
     return found
+
+
+def _unknown_type(job_type: str, health: Health) -> Trouble:
+    count, names = health.unresolved.get(job_type, 0), health.unknown_schedules.get(job_type, [])
+    what = []
+    if count:
+        what.append("1 due job waits" if count == 1 else f"{count:,} due jobs wait")
+    if names:
+        what.append(f"{'schedule' if len(names) == 1 else 'schedules'} {', '.join(names[:3])} cannot run")
+        what[-1] += ", …" if len(names) > 3 else ""
+    why = f'no handler or command "{job_type}" is registered here'
+    if health.judged_by_ticks:
+        why = f'no tick of the last minutes knew a handler or command "{job_type}"; "cronjobs check" lists all'
+    return Trouble("unresolved", f"{' and '.join(what)}: {why}")
 
 
 def _files(health: Health, settings: Settings) -> dict[str, list[str]]:

@@ -13,6 +13,8 @@ from sqlalchemy import insert, select, update
 
 from cronjobs import jobs
 from cronjobs.database import Database
+from cronjobs.health import look, troubles
+from cronjobs.jobtypes import load
 from cronjobs.settings import ScheduleSettings
 from cronjobs.store.jobtypes import runnable_types
 from cronjobs.tables import job_type_lists, occurrences, ticks
@@ -228,3 +230,67 @@ def test_the_record_of_a_tick_that_was_killed_counts(database: Database, host: H
         connection.execute(update(ticks).values(finished_at=None))
     with database.read() as connection:
         assert runnable_types(connection) == frozenset(["t.say"])
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def red(host: Host) -> list[str]:
+    """What status says of job types."""
+    with host.database.read() as connection:
+        found = troubles(look(connection, host.settings, load(host.settings)), host.settings)
+    return [trouble.text for trouble in found if trouble.kind == "unresolved" and trouble.alarm]
+
+
+def late(host: Host) -> int:
+    with host.database.read() as connection:
+        return look(connection, host.settings, load(host.settings)).total("late")
+
+
+def test_status_is_red_at_once_for_a_due_job_and_a_schedule_and_late_after_five_minutes(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    host.carry(schedules=daily("t.sya"))
+    put(database, job_type="t.gone")
+    assert [text.partition(":")[0] for text in red(host)] == ["1 due job waits"]  # by what is registered here
+    host.tick()
+    assert [text.partition(":")[0] for text in red(host)] == ["1 due job waits", "schedule nightly cannot run"]
+    clock.advance(timedelta(minutes=4))
+    host.tick()
+    assert late(host) == 0
+    clock.advance(timedelta(minutes=2))
+    host.tick()
+    assert late(host) == 1
+    know("t.say", "t.gone", "t.sya")
+    host.tick()
+    assert red(host) == []
+
+
+def test_what_is_registered_here_and_ticks_do_not_know_is_red_once_a_tick_has_looked(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    """Cron's environment is not the shell's: a module that can be imported here may fail there."""
+    put(database)
+    host.tick()
+    clock.advance(MINUTE)
+    know("t.say", "t.new")
+    put(database, job_type="t.new")
+    assert red(host) == []  # no tick has come since
+    know("t.say")
+    clock.advance(timedelta(seconds=10))
+    host.tick()
+    know("t.say", "t.new")
+    assert [text.partition(":")[0] for text in red(host)] == ["1 due job waits"]
+
+
+def test_status_does_not_mind_a_type_that_only_another_host_has(
+    database: Database, host: Host, clock: FakeClock, tmp_path: Path
+) -> None:
+    know("r.report")
+    put(database, job_type="r.report")
+    Host(database, tmp_path, "beta").tick()
+    know("t.say")
+    put(database, job_type="r.report")
+    assert red(host) == []
+    clock.advance(timedelta(minutes=3))
+    assert late(host) == 1  # that host does not come for it

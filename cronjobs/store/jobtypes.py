@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
@@ -63,6 +63,14 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
     found: dict[str, list[str]] = {}
     for row in rows:
         found.setdefault(row.job_type, []).append(row.name)
+    return found
+
+
+def types_recorded_at(connection: Connection) -> datetime | None:
+    """When the last tick began that recorded its job types."""
+    found: datetime | None = run(
+        connection, "SELECT max(t.started_at) AS started_at FROM {ticks} t WHERE t.job_types IS NOT NULL"
+    ).scalar()
     return found
 
 
