@@ -31,7 +31,7 @@ def leave(code: int, *, stuck: bool) -> NoReturn:
     end_anyway(code)
     flush()
     if not stuck:
-        _forget_children()
+        forget_children()
         with suppress(BaseException):
             atexit._run_exitfuncs()
         _flush_files()
@@ -65,7 +65,7 @@ def end_anyway(code: int) -> None:
         threading.Thread(target=end, name=_NAME, daemon=True).start()
 
 
-def _forget_children() -> None:
+def forget_children() -> None:
     """multiprocessing's exit callback waits for every process that nobody joined: they were reported, they may go on.
 
     Daemons it ends itself.
