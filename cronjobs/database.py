@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
@@ -29,6 +30,7 @@ from cronjobs.errors import (
     DatabaseUnreachable,
     DriverMissing,
     ForkedCopy,
+    ServerTooOld,
     UsageError,
 )
 from cronjobs.forks import OutOfReach, replace_by_nothing
@@ -40,6 +42,7 @@ from cronjobs.text import decoded, is_utf8
 from cronjobs.turns import POLL_S, Turns
 from cronjobs.unbroken import MARK, Unbroken
 
+OLDEST_SERVER: Final = 14
 CONNECT_TIMEOUT_S: Final = 5
 BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
 LEAST_PATIENCE_S: Final = 0.05  # also when time is up: for the last word
@@ -350,14 +353,18 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         engine = create_engine(address.url, **options)
     except (ImportError, NoSuchModuleError):  # psycopg is missing, or libpq for it
         raise DriverMissing(str(address)) from None
-    event.listen(engine, "do_connect", _connect_postgresql)
+    event.listen(engine, "do_connect", partial(_connect_postgresql, address))
     event.listen(engine, "begin", _open_postgresql)
     return engine
 
 
-def _connect_postgresql(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
     """Connect, and remember what our texts travel in (see ``_session``)."""
     connection = dialect.connect(*arguments, **options)
+    # client_connection_check_interval is new in 14: without it a dead runner's SQL goes on, and even commits.
+    if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
+        connection.close()
+        raise ServerTooOld(str(address), version)
     encoding = "UTF8"
     if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
         encoding = "SQL_ASCII"

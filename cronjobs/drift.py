@@ -106,8 +106,9 @@ def _function_wrong(connection: Connection, schema: int) -> list[str]:
 
 _POSTGRESQL_FACTS: Final = """
 WITH ours AS (
-    SELECT c.oid, c.relname,
-           CASE WHEN n.oid = pg_my_temp_schema() THEN 'pg_temp' ELSE quote_ident(n.nspname) END || '.' AS prefix
+    -- The schema of temporary tables is written as pg_temp since PostgreSQL 15, and by its own name before.
+    SELECT c.oid, c.relname, quote_ident(n.nspname) || '.' AS prefix,
+           CASE WHEN n.oid = pg_my_temp_schema() THEN 'pg_temp.' ELSE '' END AS also
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.oid = {schema} AND c.relkind IN ('r', 'p') AND c.relname LIKE 'cronjobs\\_%'
 )
@@ -119,11 +120,12 @@ FROM ours o JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 UNION ALL
 SELECT o.relname, 'constraint', k.conname,
-       replace(pg_get_constraintdef(k.oid), o.prefix, '')
+       replace(replace(pg_get_constraintdef(k.oid), o.prefix, ''), o.also, '')
 FROM ours o JOIN pg_constraint k ON k.conrelid = o.oid AND k.contype IN ('p', 'u', 'f', 'c')
 UNION ALL
 SELECT o.relname, 'index', i.relname,
-       replace(pg_get_indexdef(i.oid), o.prefix, '') || CASE WHEN x.indisvalid THEN '' ELSE ' INVALID' END
+       replace(replace(pg_get_indexdef(i.oid), o.prefix, ''), o.also, '')
+         || CASE WHEN x.indisvalid THEN '' ELSE ' INVALID' END
 FROM ours o JOIN pg_index x ON x.indrelid = o.oid JOIN pg_class i ON i.oid = x.indexrelid
 WHERE NOT EXISTS (SELECT 1 FROM pg_constraint k WHERE k.conindid = x.indexrelid AND k.contype IN ('p', 'u'))
 """

@@ -209,6 +209,13 @@ class DatabaseDamaged(DatabaseError):
         )
 
 
+class ServerTooOld(DatabaseError):
+    """A PostgreSQL that misses what no tick can do without."""
+
+    def __init__(self, url: str, version: int) -> None:
+        super().__init__(f"database {url} is PostgreSQL {version}: cronjobs needs 14 or later")
+
+
 class DriverMissing(DatabaseError):
     def __init__(self, url: str) -> None:
         super().__init__(f"database {url} needs the PostgreSQL driver: pip install 'cronjobs[postgres]'")

