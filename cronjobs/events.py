@@ -241,6 +241,11 @@ def clock_skew(seconds: float) -> Event:
     return Event("clock.skew", {"seconds": round(seconds, 1), "error": why}, WARNING)
 
 
+def tick_not_started(error: str) -> Event:
+    """A tick that ends before it begins: its file, its database, or whose database it is."""
+    return Event("tick.not_started", {"error": error}, ERROR)
+
+
 def signalled(name: str) -> Event:
     return Event("tick.stopping", {"signal": name}, WARNING)
 
@@ -293,6 +298,14 @@ def death_line(event: Event) -> str:
     tries = f" (failed {facts['tries']})" if facts.get("tries") else ""
     error = one_line(str(facts.get("error")), VALUE_LIMIT)
     return f"job {facts['job_id']} {one_line(str(facts['job_type']), VALUE_LIMIT)}: {error}{tries}"
+
+
+def death_cause(event: Event) -> str:
+    """What deaths of one cause have in common: the job type, and the error without numbers, ids and quoted values."""
+    from cronjobs.errorgroups import normalised
+
+    error = normalised(str(event.facts.get("error") or ""))
+    return f"{one_line(str(event.facts['job_type']), VALUE_LIMIT)} dies: {one_line(error, VALUE_LIMIT)}"
 
 
 def json_line(event: Event, at: datetime) -> str:

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 # Lowest first: a module imports only what stands before it. A folder stands where its modules do.
 ORDER = [
     *("version", "text", "files", "errors", "clock", "patience", "model", "limits", "pressure", "settings"),
-    *("forks", "caller", "events", "errorgroups", "crongrammar", "policy", "attempt_policy", "identity", "crashing"),
+    *("forks", "caller", "errorgroups", "events", "crongrammar", "policy", "attempt_policy", "identity", "crashing"),
     *("occurrences", "tables", "payloads", "store.sql", "store", "refusals", "keeper", "unbroken", "turns"),
     *("sqliteconnection", "database"),
     *("drift", "grants", "autogenerate", "migrations"),
@@ -22,7 +22,7 @@ ORDER = [
     *("unsent", "effects", "ends", "transaction", "context", "output", "log", "wire", "process"),
     *("launcher", "raised", "worker", "child"),
     *("hands", "intake", "not_started", "hardlimit", "watchdog", "guard"),
-    *("crontab", "alarm", "pruning", "chunks", "owed", "pauses", "wrong_clock"),
+    *("crontab", "state", "alarm", "pruning", "chunks", "owed", "pauses", "wrong_clock"),
     *("materialise", "sync", "fill"),
     *("counts", "telling", "trouble", "safetynet", "turn", "handover", "loop", "leftovers", "long"),
     *("runners", "recovery", "tick", "foreground"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from hosts import Host
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import insert, select, update
 
 from cronjobs import jobs, jobtypes, tables
 from cronjobs.cli import run_due
@@ -212,7 +212,8 @@ def one_host_off(world: World) -> None:
 
 
 def unreadable_definition(world: World) -> None:
-    world.change(text("UPDATE cronjobs_schedules SET definition = '{\"cron\": 7}' WHERE name = 'hourly'"))
+    unreadable = {"cron": 7, "job": "t.say"}
+    world.change(update(tables.schedules).where(tables.schedules.c.name == "hourly").values(definition=unreadable))
     world.clock.set(START.replace(hour=9, minute=0))
     world.minutes(5)
 
@@ -361,7 +362,13 @@ INCIDENTS = [
     Incident("no tick for four minutes", lambda w: w.later("4m", ticks=False), "no_tick", NOTHING),
     Incident("no tick for a night", lambda w: w.later("2h", ticks=False), "no_tick", NOTHING),
     Incident("the last tick's clock was ahead", clock_ahead, "no_tick", lambda w: w.minutes(2)),
-    Incident("ticks stopped, one is from the future", clock_was_ahead, "no_tick", lambda w: w.minutes(2)),
+    Incident(
+        "ticks stopped, one is from the future",
+        clock_was_ahead,
+        "no_tick",
+        lambda w: w.minutes(2),
+        mail="schedule.ran_early",
+    ),
     Incident("schedules are off on every host", schedules_off, "schedules_off", NOTHING),
     Incident("schedules are off on one of two hosts", one_host_off, ""),
     Incident(

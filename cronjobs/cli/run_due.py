@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from cronjobs import events, guard, masking, trust
-from cronjobs.alarm import Alarm, take_word
+from cronjobs.alarm import Alarm, known_log, remember_log, take_word
 from cronjobs.cli import fault
 from cronjobs.cli.leaving import end_anyway, flush, leave
 from cronjobs.cli.outlet import Outlet
@@ -109,6 +109,7 @@ def run_due(
             show(settings, database, queue=queue, only=only, as_json=as_json)
             leave(3 if settings.problems else 0, stuck=False)
         log = Log(settings.log)
+        remember_log(mail.config, settings.log)
         reporter = Reporter(log, talk)
         if not is_terminal():
             keep_streams_from_copies()
@@ -130,7 +131,9 @@ def run_due(
         )
         result = tick.run()
     except CronjobsError as error:
+        log = Log(fault.circumstances.log or known_log(mail.config))
         for line in error.lines:
+            log.write(events.tick_not_started(line))
             mail.trouble(line)
         mail.send()
         if as_json:
@@ -245,12 +248,15 @@ class Reporter:
         self.outlet = Outlet()
         self.told: list[events.Event] = []
         self.deaths = 0
+        self.well: set[str] = set()  # job types of which a job succeeded
 
     def note(self, event: events.Event) -> None:
         event = replace(event, facts=masking.hide_in(event.facts))
         self.log.write(event)
         if event.name == "job.dead":
             self.deaths += 1
+        elif event.name == "job.succeeded":
+            self.well.add(event.facts["job_type"])
         if event.told and (event.level != events.INFO or len(self.told) < 1000):
             self.told.append(event)
         if self.talk and event.told:
@@ -269,25 +275,43 @@ class Mail:
     def __post_init__(self) -> None:
         self._causes: list[str] = []
         self._lines: list[str] = []
+        self._well: set[str] = set()
 
     def trouble(self, cause: str) -> None:
         """Something that will be the same next minute until someone mends it."""
         self._causes.append(cause)
 
     def tell(self, reporter: Reporter) -> None:
-        dead = [event for event in reporter.told if event.name == "job.dead"]
-        if reporter.deaths:
-            jobs = "1 job is dead" if reporter.deaths == 1 else f"{reporter.deaths} jobs are dead"
-            self._lines.append(f"cronjobs: {jobs} ({self.config})")
-            self._lines += [f"  {events.death_line(event)}" for event in dead[:DEATHS_TOLD]]
-            if reporter.deaths > DEATHS_TOLD:
-                self._lines.append(f"  … and {reporter.deaths - DEATHS_TOLD} more")
-            self._lines.append('  look: "cronjobs jobs list --status dead", "cronjobs jobs show ID"')
+        self._well = reporter.well
+        self._tell_deaths([event for event in reporter.told if event.name == "job.dead"])
         for event in reporter.told:
             if event.level == events.ERROR and event.name != "job.dead":
                 self.trouble(events.line(event))
         if reporter.log.fault:
             self.trouble(reporter.log.fault)
+
+    def _tell_deaths(self, dead: list[events.Event]) -> None:
+        """Those whose cause is new, or was told long enough ago; the others are in the log, and in "status"."""
+        causes: dict[str, list[events.Event]] = {}
+        for event in dead:
+            causes.setdefault(events.death_cause(event), []).append(event)
+        told, lines = 0, []
+        alarm, now = Alarm(self.config), SYSTEM.now()
+        for cause, died in causes.items():
+            job_type = died[0].facts["job_type"]
+            if self.throttle and not alarm.worth_telling(cause, now, job_type=job_type, times=len(died)):
+                continue
+            told += len(died)
+            lines += [f"  {events.death_line(event)}" for event in died]
+            if self.throttle and (untold := alarm.untold(cause)):
+                lines.append(f"  and {untold} more of this cause since it was last told")
+        if told:
+            jobs = "1 job is dead" if told == 1 else f"{told} jobs are dead"
+            self._lines.append(f"cronjobs: {jobs} ({self.config})")
+            self._lines += lines[:DEATHS_TOLD]
+            if len(lines) > DEATHS_TOLD:
+                self._lines.append(f"  … and {len(lines) - DEATHS_TOLD} more")
+            self._lines.append('  look: "cronjobs jobs list --status dead", "cronjobs jobs show ID"')
 
     def send(self) -> None:
         now = SYSTEM.now()
@@ -301,5 +325,5 @@ class Mail:
         for cause in dict.fromkeys(self._causes):
             if alarm.worth_telling(cause, now):
                 complain(cause)
-        for sentence in alarm.over(set(self._causes), now):
+        for sentence in alarm.over(set(self._causes), now, self._well):
             complain(f"cronjobs: {sentence}")
