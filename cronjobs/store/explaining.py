@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
+from cronjobs.store import shown  # noqa: F401  its fragments: job_type_shown and the like
 from cronjobs.store.schedules import StoredSchedule  # and its fragment: schedule_columns
 from cronjobs.store.sql import Fragment, define, group, group_value, run
 from cronjobs.tables import audit, occurrences, pauses, schedules, ticks
