@@ -406,3 +406,26 @@ def test_due_before_the_pause_and_held_back_by_it(world: World, monkeypatch: pyt
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.verdict == "pending"
     assert "It is held back: everything is paused by ada since 02:20, until someone resumes it." in told
+
+
+# --- a clock was ahead ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_mail(world: World) -> None:
+    world.file(nightly='cron: "15 2 * * *"')
+    world.tick(utc("2026-03-03T12:00:00"))
+    ahead = world.tick(utc("2026-03-06T02:15:10"))
+    assert ahead.counts.succeeded == 1
+    host = world.hosts["alpha"]
+    world.tick(utc("2026-03-03T12:05:00"))
+    told = world.ask("nightly", "--at", "2026-03-06T02:15")
+    assert told.verdict == "enqueued"
+    assert "ran early at 2026-03-03T12:05:00" in told
+    assert "cronjobs trigger nightly" in told
+    assert "ran early at 2026-03-03T12:05:00" in world.ask(str(told.facts["job"]["id"]))
+    for day in (4, 5, 6, 7):
+        world.tick(utc(f"2026-03-0{day}T02:15:10"))
+    errors = [event for event in host.events if event.level == "error"]
+    assert [event.name for event in errors] == ["schedule.ran_early"]
+    assert world.ask("nightly", "--at", "2026-03-05T02:15").verdict == "enqueued"
+    assert world.ask("nightly", "--at", "2026-03-07T02:15").verdict == "enqueued"

@@ -138,11 +138,11 @@ def hourly(world: World) -> None:
 
 
 def paused(case: Case) -> Iterator[str]:
-    on = {row["scope"] for row in case.killed["pauses"]}
+    on = {row["scope"] for row in case.killed["pauses"] if row["until"] is None}
     said = len(case.killed.audited("pause")) - len(case.killed.audited("resume"))
     if len(on) != said:
         yield f"{len(on)} pauses in force, and the audit trail says {said}"
-    if case.rest["pauses"]:
+    if any(row["until"] is None for row in case.rest["pauses"]):
         yield "it is paused at rest"
 
 
