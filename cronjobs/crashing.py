@@ -1,8 +1,8 @@
 """Job types that take their runners down: once two runners have died with one, its jobs run in child processes. Pure.
 
 A crash in a thread is the death of everything beside it, and a job that a dead runner merely held looks like the one
-that killed it. So a type is suspected at first, and cleared soon: a few ticks that somebody killed cost a healthy
-backlog no more than a handful of child processes.
+that killed it. So a type is only suspected at first, and cleared by its clean ends, in threads or in processes: ticks
+that somebody kills among a healthy backlog cost it nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # how the error t
 
 @dataclass(frozen=True)
 class Crashing:
-    """What is known of a job type: one runner died with it (``suspected``), or two did, and since when."""
+    """What is known of a job type: one runner died with it (``suspected``), or two did; since when, and what followed.
+
+    Either ends with CLEAN_ENDS in a row.
+    """
 
     job_type: str
     found_at: datetime
@@ -58,7 +61,7 @@ def _boot(runner: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Ends:
-    """How jobs of a type ended in child processes: ``clean`` in a row, since the last crash if one ``crashed``."""
+    """How jobs of a type ended: ``clean`` in a row, since the last crash if one ``crashed``."""
 
     clean: int = 0
     crashed: bool = False

@@ -86,6 +86,7 @@ class Loop:
     limits: Limits = field(default_factory=Limits)
     counts: Counts = field(default_factory=Counts)
     crashing: Collection[str] = ()  # types that took runners down: their jobs run in child processes
+    suspected: Collection[str] = ()  # types that one runner died with
     catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
     def __post_init__(self) -> None:
@@ -261,7 +262,7 @@ class Loop:
             long_jobs=self.settings.run.long_jobs - len(self.hands.handing_over()),
             long_room=self.intake.left(),
             host=self.host,
-            crashing=self.crashing,
+            watched={*self.crashing, *self.suspected},
             last=last,
         )
         try:
@@ -343,9 +344,10 @@ class Loop:
         finally:  # what was not come to is written again, and found in the history
             self.hands.settle(settled)
         if turn.cleared:
-            self._isolate(set(self.crashing) - set(turn.cleared))
-            for name in turn.cleared:
+            for name in sorted(set(turn.cleared) & set(self.crashing)):
                 self.emit(events.type_cleared(name))
+            self.suspected = set(self.suspected) - set(turn.cleared)
+            self._isolate(set(self.crashing) - set(turn.cleared))
         if turn.renewal is not None:
             self._after_renewal(turn.renewal, turn.sent)
         if turn.database_now is not None:

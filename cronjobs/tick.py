@@ -34,7 +34,7 @@ from cronjobs.runners import CLOCK_SLACK
 from cronjobs.safetynet import SafetyNet
 from cronjobs.settings import Settings
 from cronjobs.store import meta, ticks
-from cronjobs.store.crashing import crashing
+from cronjobs.store.crashing import watched
 from cronjobs.store.jobtypes import (
     older_versions_tick,
     record_types,
@@ -305,7 +305,7 @@ class Tick:
         keep_orphans()
         around = Surroundings(self.settings, self.database, self.on_output)
         with self.database.read() as connection:
-            crashes = [each.job_type for each in crashing(connection)]
+            seen = watched(connection)
         self.loop = Loop(
             database=self.database,
             settings=self.settings,
@@ -322,7 +322,8 @@ class Tick:
             host=self.identity.host,
             limits=self.limits,
             counts=self.result.counts,
-            crashing=crashes,
+            crashing=[each.job_type for each in seen if not each.suspected],
+            suspected=[each.job_type for each in seen if each.suspected],
         )
         if self.stop_requested is not None and self.loop.stopping is None:
             self.loop.stop(self.stop_requested)

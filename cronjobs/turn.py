@@ -57,7 +57,7 @@ class Order:
     long_jobs: int = 0
     long_room: int = 0
     host: str = ""
-    crashing: Collection[str] = ()  # types that run in child processes until so many have ended cleanly
+    watched: Collection[str] = ()  # types that crash, or are suspected, until so many of their jobs have ended cleanly
     last: Callable[[Connection], None] | None = None  # written behind everything else, at the end of the tick
 
 
@@ -79,7 +79,7 @@ class Turn:
     database_now: datetime | None = None
     unseen: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
-    cleared: Sequence[str] = ()  # types that crash no more
+    cleared: Sequence[str] = ()  # watched types that need it no more
 
 
 class Writer:
@@ -162,15 +162,13 @@ class Writer:
         return True
 
     def _count_ends(self, connection: Connection, order: Order, written: Written) -> list[str]:
-        apart = [
+        ends = count_ends(
             decided.finished
             for ended, decided in order.ends
-            if ended.attempt.has_process
+            if ended.attempt.job.job_type in order.watched
             and ended.attempt.begun
-            and ended.attempt.job.job_type in order.crashing
             and ended.attempt.job.id in written.written
-        ]
-        ends = count_ends(apart)
+        )
         return crashing.note_ends(connection, ends) if ends else []
 
     def _claim(self, connection: Connection, room: int, admission: Admission) -> Claim:

@@ -173,6 +173,7 @@ def call_handler(attempt: Attempt, around: Surroundings, clock: Clock) -> Outcom
         worker=attempt.worker,
     )
     arguments = (ctx,) if registration.takes_ctx else ()
+    attempt.begun = True
     try:
         with EndingCopies():
             result = registration.handler(*arguments, **attempt.job.payload)

@@ -220,6 +220,23 @@ def test_it_leaves_that_state_after_twenty_clean_ends_within_a_tick(
     assert host.said("job_type.cleared")
 
 
+def test_a_healthy_backlog_clears_a_suspicion_between_two_ticks_that_are_killed(
+    host: Host, apart: list[str], ran: list[str]
+) -> None:
+    for tick in ("a", "b", "c"):
+        die(host, tick, "pay.tries")
+        for _ in range(CLEAN_ENDS):
+            put(host.database, job_type="pay.tries", queue="other")
+        host.tick(50, queue="other")
+    assert crashing_now(host) == []
+    assert (len(ran), apart) == (3 * CLEAN_ENDS, [])
+    die(host, "d", "pay.tries")
+    put(host.database, job_type="pay.tries", queue="other")
+    host.tick(50, queue="other")  # one is not enough
+    die(host, "e", "pay.tries")
+    assert crashing_now(host) == ["pay.tries"]
+
+
 def test_a_crash_begins_the_count_anew(host: Host, apart: list[str], clock: FakeClock) -> None:
     found(host, "pay.tries", clean_ends=CLEAN_ENDS - 1)
     put(host.database, job_type="pay.tries", max_attempts=1)

@@ -19,8 +19,13 @@ define(
 
 def crashing(connection: Connection) -> list[Crashing]:
     """The types whose jobs run in child processes now."""
+    return [each for each in watched(connection) if not each.suspected]
+
+
+def watched(connection: Connection) -> list[Crashing]:
+    """Those, and the types that are suspected."""
     now = database_now(connection)
-    return [each for each in _all(connection).values() if not each.suspected and each.holds(now)]
+    return [each for each in _all(connection).values() if each.holds(now)]
 
 
 def _all(connection: Connection) -> dict[str, Crashing]:
@@ -46,7 +51,7 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
 
 
 def note_ends(connection: Connection, ends: Mapping[str, Ends]) -> list[str]:
-    """Count how jobs of crashing types ended; return the types that have ended cleanly often enough, and are cleared.
+    """Count how jobs of watched types ended; return the types that have ended cleanly often enough, and are cleared.
 
     A row that somebody else holds locked is passed over: the next end counts.
     """
@@ -57,7 +62,7 @@ def note_ends(connection: Connection, ends: Mapping[str, Ends]) -> list[str]:
         """
         SELECT c.job_type, CASE WHEN e.crashed = 1 THEN 0 ELSE c.clean_ends END + e.clean AS clean_ends
         FROM {ends_by_type} AS e JOIN {crashing_types} c ON c.job_type = e.job_type
-        WHERE c.suspected = 0 ORDER BY c.job_type {lock_type}""",
+        ORDER BY c.job_type {lock_type}""",
         **parameters,
     ).all()
     cleared = [row.job_type for row in counted if row.clean_ends >= CLEAN_ENDS]
