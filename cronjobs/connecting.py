@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from cronjobs.config import load
 from cronjobs.database import Database, parse_url
 from cronjobs.ownership import is_ours
+from cronjobs.remembered import require_still_there
 from cronjobs.store.meta import require_schema
 
 
@@ -23,7 +24,9 @@ def connect(config: str | Path | None = None, *, database_url: str | None = None
     Keep the block short: on SQLite it holds the only write lock. Raises ConfigError, ForeignDatabase or DatabaseError.
     """
     settings = load(None if config is None else Path(config), environ=os.environ, database_url=database_url)
-    database = Database(parse_url(settings.database, settings.schema), connections=1)
+    address = parse_url(settings.database, settings.schema)
+    require_still_there(settings, address)
+    database = Database(address, connections=1)
     try:
         with database.write() as connection:
             found = require_schema(connection)

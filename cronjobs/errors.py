@@ -209,6 +209,16 @@ class DatabaseDamaged(DatabaseError):
         )
 
 
+class DatabaseVanished(DatabaseError):
+    """A SQLite file that was there is not: its disk may not be mounted."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"database {url} was there before and is gone: mount its disk or restore it. To begin with an empty one, "
+            'without its jobs and keys: "cronjobs db upgrade --new"'
+        )
+
+
 class ServerTooOld(DatabaseError):
     """A PostgreSQL that misses what no tick can do without."""
 

@@ -57,6 +57,14 @@ UNSETTLED_DEAD_SQL: Final = (
 # does not cover the row yet would succeed, and every claim would fail.
 LONGEST_NAME: Final = 1000
 LONGEST_KEY: Final = 2000
+LENGTHS: Final = {  # of an unfinished job's texts, in bytes
+    "job_type": LONGEST_NAME,
+    "queue": LONGEST_NAME,
+    "schedule": LONGEST_NAME,
+    "enqueued_by": LONGEST_NAME,
+    "idempotency_key": LONGEST_KEY,
+    "concurrency_key": LONGEST_KEY,
+}
 
 
 class Instant(TypeDecorator[datetime]):
@@ -298,12 +306,7 @@ jobs = Table(
     *_lengths(
         "lengths",
         "finished_at IS NOT NULL OR (...)",
-        job_type=LONGEST_NAME,
-        queue=LONGEST_NAME,
-        schedule=LONGEST_NAME,
-        enqueued_by=LONGEST_NAME,
-        idempotency_key=LONGEST_KEY,
-        concurrency_key=LONGEST_KEY,
+        **LENGTHS,
     ),
     CheckConstraint(
         " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),

@@ -16,6 +16,7 @@ from sqlalchemy import Row, text
 from cronjobs import enqueue, job, jobs
 from cronjobs.model import Job
 from cronjobs.store import claims, jobrows
+from cronjobs.tables import LENGTHS
 from cronjobs.testing import tick
 
 MEGABYTE = 1024 * 1024
@@ -183,3 +184,22 @@ def test_too_little_memory_for_a_row_costs_its_own_job(database_url: str, monkey
         ("succeeded", None),
     ]
     assert ran == [{"name": "healthy"}]
+
+
+@pytest.mark.connects_as(OWNER)
+def test_a_retry_of_a_row_from_before_the_limits_says_why_it_cannot(database_url: str, tmp_path: Path) -> None:
+    now = "1700000000000000" if is_sqlite(database_url) else "now()"
+    for column, longest in LENGTHS.items():
+        put(
+            database_url,
+            f"(job_type, status, finished_at) VALUES ('t.keep', 'dead', {now})"
+            if column == "job_type"
+            else f"(job_type, {column}, status, finished_at) VALUES ('t.keep', '{'k' * (longest + 1)}', 'dead', {now})",
+        )
+    project = Project(tmp_path, database_url)
+    project.write()
+    answer = project.call("jobs", "retry", "1", "2", "3", "4", "5", "6")
+    assert answer.code == 1
+    for column in list(LENGTHS)[1:]:
+        assert f"its {column} is longer than {LENGTHS[column]:,} bytes: enqueue it again" in answer.out + answer.err
+    assert [status for status, _ in statuses(database_url)] == ["queued"] + ["dead"] * 5

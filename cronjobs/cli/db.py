@@ -31,6 +31,7 @@ from cronjobs.database import Address, parse_url
 from cronjobs.errors import UsageError
 from cronjobs.interpolate import Variables
 from cronjobs.masking import url_passwords
+from cronjobs.remembered import forget, remember
 
 if TYPE_CHECKING:
     from cronjobs.copying import Report
@@ -48,7 +49,14 @@ class Dialect(StrEnum):
 
 
 @app.command()
-def upgrade(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None) -> None:
+def upgrade(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make a new SQLite file where one was before and is gone, with its jobs.")
+    ] = False,
+) -> None:
     """Make or migrate the tables to this version's revision.
 
     All or nothing, and harmless to repeat; two at once wait for each other. Ticks may go on meanwhile: migrations only
@@ -56,9 +64,13 @@ def upgrade(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOp
     """
     from cronjobs import migrations
 
-    database = open_database(load_settings(ctx, config, database_url))
+    settings = load_settings(ctx, config, database_url)
+    if new:
+        forget(settings, parse_url(settings.database, settings.schema))
+    database = open_database(settings)
     try:
         before, after = migrations.upgrade(database)
+        remember(settings, database.address)
     finally:
         database.close()
     if before == after:

@@ -236,17 +236,22 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
     """Say why each of *ids* was left as it is; one that the verb takes is locked by somebody, and comes again."""
     from cronjobs.store import operating
+    from cronjobs.tables import LENGTHS
 
     if not ids:
         return
     with operation.database.read() as connection:
         found = operating.statuses(connection, ids)
         stripped = operating.stripped(connection, ids) if verb is RETRY else set()
+        too_long = operating.too_long(connection, ids) if verb is RETRY else {}
         dismissed = operating.dismissed(connection, ids) if verb is DISMISS else set()
     for job_id in ids:
         status = found.get(job_id)
         if job_id in stripped:
             operation.result.refused[job_id] = f"is {status} and pruned but for its key: what it was to do is gone"
+        elif job_id in too_long:
+            limit = f"{too_long[job_id]} is longer than {LENGTHS[too_long[job_id]]:,} bytes"
+            operation.result.refused[job_id] = f"is {status}, and its {limit}: enqueue it again with a shorter one"
         elif job_id in dismissed:
             operation.result.refused[job_id] = "is dismissed already, nothing to do"
         elif status in verb.takes:

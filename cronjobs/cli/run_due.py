@@ -40,6 +40,7 @@ from cronjobs.intake import Limits
 from cronjobs.log import Log
 from cronjobs.model import duration
 from cronjobs.output import divert_logging, divert_streams
+from cronjobs.remembered import remember
 from cronjobs.settings import Settings
 from cronjobs.tick import Result, Tick
 
@@ -103,6 +104,7 @@ def run_due(
         database = open_database(settings)
         atexit.register(database.close)
         require_tables(database)
+        remember(settings, database.address)
         if dry_run:
             from cronjobs.cli.dry_run import show
 

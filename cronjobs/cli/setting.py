@@ -18,6 +18,7 @@ from cronjobs.config import load
 from cronjobs.database import Database, parse_url
 from cronjobs.errors import SchemaMissing, SchemaTooOld
 from cronjobs.patience import first_look
+from cronjobs.remembered import remember, require_still_there
 from cronjobs.settings import Settings
 from cronjobs.text import visible
 
@@ -58,7 +59,10 @@ def load_settings(ctx: typer.Context, config: Path | None, url: str | None, need
 
 
 def open_database(settings: Settings) -> Database:
-    return Database(parse_url(settings.database, settings.schema), connections=settings.run.workers + 1)
+    """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
+    address = parse_url(settings.database, settings.schema)
+    require_still_there(settings, address)
+    return Database(address, connections=settings.run.workers + 1)
 
 
 @contextmanager
@@ -68,6 +72,7 @@ def jobs_database(ctx: typer.Context, config: Path | None, url: str | None) -> I
     database = open_database(settings)
     try:
         require_tables(database)
+        remember(settings, database.address)
         yield settings, database
     finally:
         database.close()

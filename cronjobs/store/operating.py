@@ -17,14 +17,22 @@ from cronjobs.model import Job, Status
 from cronjobs.store import leases
 from cronjobs.store.jobrows import job_from
 from cronjobs.store.leases import Finish, Lease, Written
+from cronjobs.store.sizes import in_bytes
 from cronjobs.store.sql import database_now, define, group_value, is_postgresql, run
 from cronjobs.store.ticks import record
+from cronjobs.tables import LENGTHS
 
 BATCH: Final = 500  # rows of one transaction, so that ticks hardly notice
 
 define(
     # Each status that a verb is for is a literal: the plan shall see it.
-    can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped}",
+    can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL",
+    # A row from before there were limits: it may stay as it is, and not come back among those that wait.
+    too_long=lambda postgresql: (
+        "CASE "
+        + " ".join(f"WHEN {in_bytes(f'j.{c}', postgresql)} > {n} THEN '{c}'" for c, n in LENGTHS.items())
+        + " END"
+    ),
     can_cancel="j.{waiting}",
     can_dismiss="j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)",
     runs="j.status = 'running'",
@@ -63,6 +71,13 @@ def stripped(connection: Connection, ids: Collection[int]) -> set[int]:
     """Those whose payload was pruned, so that only their key is left."""
     statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {stripped}"
     return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
+
+
+def too_long(connection: Connection, ids: Collection[int]) -> dict[int, str]:
+    """Those with a text beyond its limit: which column."""
+    statement = "SELECT j.id, {too_long} AS column_name FROM {jobs} j WHERE j.id {among_ids} AND {too_long} IS NOT NULL"
+    rows = run(connection, statement, ids=group_value(connection, sorted(ids))).all()
+    return {row.id: row.column_name for row in rows}
 
 
 def retry(connection: Connection, ids: Collection[int], act: Act) -> Changed:

@@ -28,13 +28,13 @@ def if_not_too_large(column: str) -> Fragment:
            WHEN octet_length(CAST({column} AS text)) > {MOST_FETCHED} THEN '"{TOO_LARGE}"'
            ELSE {column} END"""
         if postgresql
-        else f"CASE WHEN length(CAST({column} AS BLOB)) > {MOST_FETCHED} THEN '\"{TOO_LARGE}\"' ELSE {column} END"
+        else f"CASE WHEN {in_bytes(column, postgresql)} > {MOST_FETCHED} THEN '\"{TOO_LARGE}\"' ELSE {column} END"
     )
 
 
-def size(column: str) -> Fragment:
-    """The length in bytes of a text *column*."""
-    return lambda postgresql: f"octet_length({column})" if postgresql else f"length(CAST({column} AS BLOB))"
+def in_bytes(column: str, postgresql: bool) -> str:
+    """The length of a text *column*."""
+    return f"octet_length({column})" if postgresql else f"length(CAST({column} AS BLOB))"
 
 
 def stored(text: Any) -> Any:
