@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pausing import START, Story
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 from yard import MINUTE, Yard, at, minutely
 
 from cronjobs.database import Database, parse_url
@@ -23,7 +23,7 @@ from cronjobs.settings import ScheduleSettings
 from cronjobs.store import schedules as store
 from cronjobs.store import ticks
 from cronjobs.sync import sync
-from cronjobs.tables import audit, jobs
+from cronjobs.tables import audit, job_runs, jobs
 from cronjobs.testing import FakeClock
 
 STORIES = int(os.environ.get("PAUSE_STORIES", "4"))
@@ -227,6 +227,19 @@ def test_a_pause_that_skips_put_on_top_of_one_that_postpones_loses_nothing(yard:
     assert told(yard) == [("enqueued", 1, at(0, hour=9)), ("skipped", 1, at(0, hour=10))]
 
 
+def test_what_a_pause_has_skipped_stays_skipped_when_it_is_changed_under_another(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.pause()
+    yard.pause("s", skip=True)
+    yard.clock.set(at(30, hour=9))
+    yard.pause("s")
+    yard.clock.set(at(30, hour=10))
+    yard.resume("s")
+    yard.resume()
+    yard.tick()
+    assert told(yard) == [("skipped", 1, at(0, hour=9)), ("enqueued", 1, at(0, hour=10))]
+
+
 def test_pausing_again_keeps_since_when(yard: Yard) -> None:
     yard.sync(yard.file(hourly()))
     yard.pause("s", why="first")
@@ -252,14 +265,15 @@ def test_a_backfill_leaves_alone_what_a_pause_holds_back(yard: Yard) -> None:
 # --- a clock that was ahead -------------------------------------------------------------------------------------------
 
 
-def begin(yard: Yard, scheduled_for: datetime) -> int:
-    """An attempt of the job that was made for that instant runs, and succeeds, on the clock that is wrong."""
+def begin(yard: Yard, scheduled_for: datetime, status: str) -> int:
+    """An attempt of the job that was made for that instant runs, on the clock that is wrong."""
     [job] = [job for job in yard.jobs() if job.scheduled_for == scheduled_for]
     now = yard.clock.now()
     with yard.database.write() as connection:
-        connection.execute(
-            update(jobs).where(jobs.c.id == job.id).values(status="succeeded", attempts=1, finished_at=now)
-        )
+        ends = {"finished_at": now} if status == "succeeded" else {"failures": 1}
+        connection.execute(update(jobs).where(jobs.c.id == job.id).values(status=status, attempts=1, **ends))
+        run = {"job_id": job.id, "attempt": 1, "outcome": status, "started_at": now, "finished_at": now}
+        connection.execute(insert(job_runs).values(run | {"runner": "alpha:1", "worker": "1"}))
     return int(job.id)
 
 
@@ -287,12 +301,13 @@ def test_a_job_made_before_its_time_is_taken_back_and_made_again_in_its_time(yar
     assert [event.name for event in yard.events if event.level == "error"] == []
 
 
-def test_a_job_that_ran_before_its_time_stays_the_only_one_and_it_is_told_once(yard: Yard) -> None:
+@pytest.mark.parametrize("status", ["succeeded", "failed"])
+def test_a_job_that_ran_before_its_time_stays_the_only_one_and_it_is_told_once(yard: Yard, status: str) -> None:
     yard.sync(yard.file(hourly(cron="15 10 * * *")))
     third = at(15, hour=10) + timedelta(days=3)
     yard.clock.set(third + timedelta(seconds=5))
     yard.tick()
-    job_id = begin(yard, third)
+    job_id = begin(yard, third, status)
     yard.clock.set(START + MINUTE)
     yard.tick()
     assert told(yard) == [("enqueued", 1, third)]
