@@ -362,6 +362,8 @@ class Loop:
         if job_id in written.written:
             self._forget(ended.attempt)
             settled.add(job_id)
+            if isinstance(decided.finished.outcome, Released):
+                self.nothing_due = False  # it is due again, and perhaps nobody else takes it
             if job_id in written.called_off:
                 decided = called_off(decided, written.called_off[job_id])
             elif job_id in written.succeeded:

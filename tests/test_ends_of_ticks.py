@@ -29,6 +29,7 @@ from cronjobs.store import claims
 from cronjobs.tables import job_runs
 from cronjobs.tables import jobs as jobs_table
 from cronjobs.testing import FakeClock
+from cronjobs.worker import Attempt, Workers
 
 
 @pytest.fixture
@@ -114,6 +115,35 @@ def test_on_shutdown_drop_cancels_all_that_was_claimed_and_not_begun_and_nothing
     dropped = sum(row[1] == "t.stale" for row in claimed)
     assert [row[1] for row in rows(database, job_runs.c.job_id, job_runs.c.outcome)] == ["cancelled"] * dropped
     assert len(host.said("job.cancelled")) == dropped
+
+
+def test_what_was_given_back_as_it_waited_too_long_is_still_run_by_the_same_tick(
+    database: Database, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine no worker may come to it within a second; nothing else is due then, and nothing runs."""
+    ran: list[int] = []
+
+    @jobs.job("t.quick")
+    def quick(ctx: Any) -> None:
+        ran.append(ctx.job_id)
+
+    hand, handed = Workers.hand, list[int]()
+
+    def late(workers: Workers, attempt: Attempt) -> bool:
+        handed.append(attempt.job.id)
+        if handed.count(attempt.job.id) > 1:
+            return hand(workers, attempt)
+        attempt.on_its_way = True
+        attempt.claimed -= 2
+        workers._inbox.put(attempt)
+        return True
+
+    monkeypatch.setattr(Workers, "hand", late)
+    ids = [put(database, job_type="t.quick") for _ in range(3)]
+    host.carry(run=RunSettings(workers=5))
+    result = host.tick()
+    assert sorted(ran) == ids, (result.ended, host.said("tick.fault"))
+    assert sorted(handed) == sorted(ids * 2)
 
 
 # --- long jobs --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,166 @@
+"""Handlers made from seeds: whatever they raise, return, print and ask for, those beside them notice nothing.
+
+The long form is CRONJOBS_HOSTILE_CASES=10000, from CRONJOBS_HOSTILE_SEED on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import hostile
+import pytest
+from hosts import Host
+from sqlalchemy import insert, select
+
+from cronjobs import jobs
+from cronjobs.clock import SYSTEM
+from cronjobs.database import Database
+from cronjobs.jobtypes import JobType
+from cronjobs.loop import Loop
+from cronjobs.model import Job, Outcome, RetryPolicy, TimedOut
+from cronjobs.output import follow_threads
+from cronjobs.settings import RunSettings, Settings
+from cronjobs.tables import job_runs
+from cronjobs.tables import jobs as jobs_table
+from cronjobs.testing import FakeClock
+from cronjobs.wire import read_outcome, write_outcome
+from cronjobs.worker import Attempt, Surroundings, run_attempt
+
+CASES = int(os.environ.get("CRONJOBS_HOSTILE_CASES", "240"))
+FIRST_SEED = int(os.environ.get("CRONJOBS_HOSTILE_SEED", "1"))
+BATCH, HEALTHY = 40, 20
+TICK_S = 15.0
+MEMORY_MIB = 300  # how much more than before, at most
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(SYSTEM.now())
+
+
+@pytest.fixture
+def good(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
+    """How often each healthy job ran."""
+    seen: Counter[int] = Counter()
+    lock, before, loops = threading.Lock(), dict(jobs._registered), list[Loop]()
+    run = Loop.run
+
+    def noted(loop: Loop) -> str:
+        loops[:] = [loop]
+        return run(loop)
+
+    def stop(job_id: int, reason: str) -> None:
+        attempt = loops[0].hands.held.get(job_id)
+        if attempt is not None:
+            attempt.stop.set(reason)
+
+    monkeypatch.setattr(Loop, "run", noted)
+
+    @jobs.job("h.good")
+    def healthy(ctx: Any) -> str:
+        with lock:
+            seen[ctx.job_id] += 1
+        return "done"
+
+    jobs.job("h.hostile", retry=RetryPolicy(max_attempts=3, base="1h", cap="1h"))(hostile.handler_of(stop))
+    follow_threads()
+    yield seen
+    jobs._registered.clear()
+    jobs._registered.update(before)
+
+
+def put_batch(database: Database, seeds: range) -> tuple[dict[int, int], list[int]]:
+    """Hostile jobs by id, with their seeds; and healthy ones among them."""
+    now = database.clock.now()
+    common = {"run_at": now, "created_at": now, "queue": "default"}
+    rows = [{"job_type": "h.hostile", "payload": {"seed": seed}, "priority": seed % 10} | common for seed in seeds]
+    rows += [{"job_type": "h.good", "payload": {}, "priority": n % 10} | common for n in range(HEALTHY)]
+    with database.write() as connection:
+        made = connection.execute(insert(jobs_table).returning(jobs_table.c.id, sort_by_parameter_order=True), rows)
+        ids = [int(job_id) for job_id in made.scalars()]
+    return dict(zip(ids, seeds, strict=False)), ids[len(seeds) :]
+
+
+def found(database: Database, *columns: Any) -> list[Any]:
+    with database.read() as connection:
+        return list(connection.execute(select(*columns)).all())
+
+
+def test_healthy_jobs_beside_hostile_ones_succeed_once_and_the_tick_ends_in_time(
+    database: Database, tmp_path: Path, good: Counter[int]
+) -> None:
+    host = Host(database, tmp_path)
+    host.carry(run=RunSettings(workers=4))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cases = CASES if database.is_sqlite else max(BATCH, CASES // 10)
+    for first in range(FIRST_SEED, FIRST_SEED + cases, BATCH):
+        seeds, healthy_ids = put_batch(database, range(first, min(first + BATCH, FIRST_SEED + cases)))
+        good.clear()
+        host.events.clear()
+        began = SYSTEM.monotonic()
+        result = host.tick()
+        assert SYSTEM.monotonic() - began < TICK_S, first
+        assert (result.fault, result.trouble, result.stuck) == (None, None, False), first
+        assert good == dict.fromkeys(healthy_ids, 1), (first, result.ended, result.did())
+        told = {event.facts.get("job_id") for event in host.events if event.name.startswith("job.")}
+        claims = {event.facts["job_id"] for event in host.said("job.claimed")}
+        ends = Counter(event.facts.get("job_id") for event in host.events if event.name in ENDS)
+        assert claims == {*seeds, *healthy_ids}
+        assert told == claims
+        given_back = Counter(event.facts["job_id"] for event in host.said("job.released"))
+        names = ("id", "status", "failures", "losses", "locked_by", "last_error", "attempts", "run_at")
+        for row in found(database, *(jobs_table.c[name] for name in names)):
+            seed = seeds.get(row.id, "healthy")
+            assert row.locked_by is None, seed
+            assert row.losses == 0, seed
+            assert row.run_at < database.clock.now() + timedelta(days=3700), seed
+            assert ends[row.id] + given_back[row.id] == row.attempts, seed
+            assert (row.status in ("failed", "dead")) <= bool(row.last_error), seed
+            assert (row.status == "succeeded") or seed != "healthy"
+        runs = Counter(row.job_id for row in found(database, job_runs.c.job_id))
+        assert runs == ends
+        with database.write() as connection:
+            connection.execute(job_runs.delete())
+            connection.execute(jobs_table.delete())
+    grown_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
+    assert grown_mib < MEMORY_MIB
+
+
+ENDS = {"job.succeeded", "job.retried", "job.dead", "job.cancelled", "job.interrupted", "job.snoozed"}
+
+
+def test_what_a_process_writes_of_a_hostile_handler_is_what_its_runner_reads(tmp_path: Path) -> None:
+    """The way of ``isolation: process`` without the process: the outcome goes through the file."""
+    registration = jobs.Registration("h", hostile.handler_of(lambda *_: None))
+    job_type = JobType("h", timedelta(seconds=20), RetryPolicy(), registration)
+    surroundings = Surroundings(Settings(tmp_path / "cronjobs.yaml", tmp_path))
+    begun_at = datetime(2026, 3, 1, tzinfo=UTC)
+    seen: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + CASES):
+        attempt = Attempt(
+            Job(seed, "h", {"seed": seed}, started_at=begun_at, locked_by="t"), job_type, job_type.timeout
+        )
+        attempt.started = SYSTEM.monotonic()
+        ended: list[Outcome] = []
+        thread = threading.Thread(
+            target=lambda attempt=attempt, ended=ended: ended.append(run_attempt(attempt, surroundings, SYSTEM).outcome)
+        )
+        thread.start()
+        thread.join(20)
+        [outcome] = ended
+        with tempfile.TemporaryFile() as answer:
+            write_outcome(answer.fileno(), outcome)
+            assert read_outcome(answer.fileno()) == outcome, seed
+        json.dumps(getattr(outcome, "result", None), allow_nan=False)
+        assert not isinstance(outcome, TimedOut), seed
+        seen[type(outcome).__name__] += 1
+    assert {"Failed", "Succeeded", "Snoozed"} <= seen.keys()
