@@ -22,25 +22,32 @@ from cronjobs.store.sizes import stored
 from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group_value, is_postgresql, run
 
 
-def _first(kind: str) -> Fragment:
-    """The first (queue, priority) of a type's jobs."""
-    there = f"FROM {{jobs}} j WHERE j.job_type = t.job_type AND j.{{{kind}}} ORDER BY j.queue, j.priority LIMIT 1)"
-    return ", ".join(f"(SELECT j.{column} {there}" for column in ("queue", "priority"))
-
-
-def _next(kind: str) -> Fragment:
-    """The (queue, priority) behind that of lane ``b``."""
-    there = f"FROM {{jobs}} j WHERE j.job_type = b.job_type AND j.{{{kind}}}"
-    step = f"{there} AND (j.queue, j.priority) > (b.queue, b.priority) ORDER BY j.queue, j.priority LIMIT 1)"
+def _lanes(kind: str, types: str, where: str = "true") -> Fragment:
+    """The (type, queue, priority) at which jobs of *types* wait, as the body of the recursive part *kind*."""
+    there = f"FROM {{jobs}} j WHERE j.job_type = %s.job_type AND j.{{{kind}}}"
+    first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
+    step = f"{there % 'b'} AND (j.queue, j.priority) > (b.queue, b.priority) ORDER BY j.queue, j.priority LIMIT 1"
     # Of a comparison of rows SQLite takes only the first column to its index, and reads the whole queue.
-    here = f"{there} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1)"
-    beyond = f"{there} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1)"
-    return lambda postgresql: ", ".join(
-        f"(SELECT j.{column} {step}"
-        if postgresql
-        else f"coalesce((SELECT j.{column} {here}, (SELECT j.{column} {beyond})"
-        for column in ("queue", "priority")
-    )
+    here = f"{there % 'b'} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1"
+    beyond = f"{there % 'b'} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1"
+
+    def body(postgresql: bool) -> str:
+        if postgresql:
+            return (
+                f"SELECT t.job_type, h.queue, h.priority FROM {{{types}}} "
+                f"CROSS JOIN LATERAL (SELECT j.queue, j.priority {first}) h WHERE {where} UNION ALL "
+                f"SELECT b.job_type, h.queue, h.priority FROM {kind} b "
+                f"CROSS JOIN LATERAL (SELECT j.queue, j.priority {step}) h"
+            )
+        columns = ("queue", "priority")
+        firsts = ", ".join(f"(SELECT j.{column} {first})" for column in columns)
+        nexts = ", ".join(f"coalesce((SELECT j.{column} {here}), (SELECT j.{column} {beyond}))" for column in columns)
+        return (
+            f"SELECT t.job_type, {firsts} FROM {{{types}}} WHERE {where} UNION ALL "
+            f"SELECT b.job_type, {nexts} FROM {kind} b WHERE b.queue IS NOT NULL"
+        )
+
+    return body
 
 
 def _types(parameter: str) -> Fragment:
@@ -57,23 +64,18 @@ define(
     # index; in front of a claim stands nothing of types that it cannot run. A type comes into the second kind only if
     # some timeout suits, which again is one step.
     lanes="""
-      plain(job_type, queue, priority) AS (
-        SELECT t.job_type, {first_plain} FROM {fitting_types}
-        UNION ALL SELECT b.job_type, {next_plain} FROM plain b WHERE b.queue IS NOT NULL),
-      timed(job_type, queue, priority) AS (
-        SELECT t.job_type, {first_timed} FROM {known_types} WHERE
-          EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s <= :remaining)
-          OR EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s > :longest)
-        UNION ALL SELECT b.job_type, {next_timed} FROM timed b WHERE b.queue IS NOT NULL),
+      plain(job_type, queue, priority) AS ({lanes_plain}),
+      timed(job_type, queue, priority) AS ({lanes_timed}),
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
         UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)""",
+    lanes_plain=_lanes("plain", "fitting_types"),
+    lanes_timed=_lanes("timed", "known_types", "{some_timeout_suits}"),
+    some_timeout_suits="""
+      (EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s <= :remaining)
+       OR EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s > :longest))""",
     plain="{waiting} AND j.timeout_s IS NULL",
     timed="{waiting} AND j.timeout_s IS NOT NULL",
-    first_plain=_first("plain"),
-    next_plain=_next("plain"),
-    first_timed=_first("timed"),
-    next_timed=_next("timed"),
     fitting_types=_types("fitting"),
     known_types=_types("known"),
     open_lane="(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",

@@ -29,14 +29,15 @@ define(
     # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one: none
     # begins while another of it runs, whatever their ids. One of a type that nobody can run waits aside, and those of
     # an earlier definition's type wait behind the others.
-    in_turn="({forced} OR {overlap_allowed} OR ({is_next}))",
-    is_next="""
-      NOT {another_runs}
-      AND NOT EXISTS (
+    # One subquery for all of it: this stands in a claim several times, and planning it costs more than running it.
+    in_turn="""
+      ({forced} OR NOT EXISTS (
         SELECT 1 FROM {jobs} o LEFT JOIN {schedules} s ON s.name = o.schedule
-        WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.{waiting} AND {somebody_can_run}
-          AND (CASE WHEN o.job_type = coalesce({present_type}, s.name) THEN 0 ELSE 1 END, o.id)
-            < (CASE WHEN j.job_type = coalesce({present_type}, s.name) THEN 0 ELSE 1 END, j.id))""",
+        WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
+          AND coalesce({overlap_key}, '') <> 'allow'
+          AND ({is_running} OR (o.{waiting} AND {somebody_can_run}
+            AND (CASE WHEN o.job_type = coalesce({present_type}, s.name) THEN 0 ELSE 1 END, o.id)
+              < (CASE WHEN j.job_type = coalesce({present_type}, s.name) THEN 0 ELSE 1 END, j.id)))))""",
     overlap_allowed="EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND {overlap_key} = 'allow')",
     another_runs="""
       EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
@@ -47,9 +48,9 @@ define(
     # Two claims at once could each take another job of the schedule: neither sees what the other has not committed. So
     # each holds the schedule's row until it commits, and asks again afterwards; see take_turns.
     holds_turn="""
-      (j.schedule IS NULL OR {forced} OR {overlap_allowed}
+      (j.schedule IS NULL OR {forced}
        OR EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule FOR NO KEY UPDATE OF s SKIP LOCKED)
-       OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule))""",
+       OR {overlap_allowed} OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule))""",
     forced=lambda postgresql: (
         "coalesce(j.meta ->> 'cronjobs.overlap', '') = 'allow'"
         if postgresql

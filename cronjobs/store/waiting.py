@@ -34,7 +34,7 @@ define(
     waiting_types=_types_of("plain") + "," + _types_of("timed"),
     waiting_facts="""
       j.id, j.run_at, j.timeout_s, j.concurrency_key, j.schedule,
-      CASE WHEN j.schedule IS NULL OR {forced} OR {overlap_allowed} OR ({is_next}) THEN 1 ELSE 0 END AS its_turn""",
+      CASE WHEN j.schedule IS NULL OR {in_turn} THEN 1 ELSE 0 END AS its_turn""",
     waits_plain="{in_lane} AND j.{plain} AND j.run_at <= {now}",
     waits_timed="{in_lane} AND j.{timed} AND j.run_at <= {now}",
 )
