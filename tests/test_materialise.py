@@ -200,6 +200,20 @@ def test_jobs_run_while_the_definition_of_their_schedule_cannot_be_read(sqlite_p
     assert project.times_ran() == dict.fromkeys(ids, 1)
 
 
+def test_a_plan_that_another_tick_has_overtaken_writes_nothing(yard: Yard) -> None:
+    many(yard, 2, overlap="allow")
+    now = yard.clock.advance(MINUTE)
+    with yard.database.read() as connection:
+        stale = [found for stored in store.due_schedules(connection) if (found := core.plan_for(stored, now))]
+    yard.clock.advance(MINUTE)
+    yard.tick()
+    before = [yard.definition(name).seen_until for name in names(2)]
+    with yard.database.write() as connection:
+        written = core.write(connection, stale, now)
+    assert (written.rows, sorted(written.busy), written.held) == ((), names(2), ())
+    assert [yard.definition(name).seen_until for name in names(2)] == before
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
