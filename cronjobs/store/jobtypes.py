@@ -55,8 +55,9 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
     """Job types of active schedules that are not *runnable*, with the schedules' names."""
     rows = run(
         connection,
-        """SELECT coalesce({present_type}, s.name) AS job_type, s.name FROM {schedules} s WHERE s.status = 'active'
-           AND NOT (coalesce({present_type}, s.name) {among_runnable}) ORDER BY s.name LIMIT :most""",
+        # Of a definition that cannot be read nobody knows the type (NULL): that is told when it is due.
+        """SELECT {present_type} AS job_type, s.name FROM {schedules} s WHERE s.status = 'active'
+           AND NOT ({present_type} {among_runnable}) ORDER BY s.name LIMIT :most""",
         runnable=runnable_value(connection, runnable),
         most=MOST_NAMED,
     ).all()
