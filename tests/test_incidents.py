@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from hosts import Host
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 
 from cronjobs import jobs, jobtypes, tables
 from cronjobs.cli import run_due
@@ -301,6 +301,54 @@ def clock_was_ahead(world: World) -> None:
     world.later("10m", ticks=False)
 
 
+def another_clock_ahead(world: World) -> None:
+    """A host that came once, in the future, and never again."""
+    other = Host(world.database, world.folder, "beta")
+    other.settings = world.host.settings
+    world.clock.advance(3650 * DAY)
+    world.tick(other, fire_schedules=False)
+    world.clock.set(START + MINUTE)
+    world.minutes(1)
+
+
+def bad_bytes(world: World) -> None:
+    job_id = world.put()
+    world.change(text(f"UPDATE cronjobs_jobs SET meta = CAST(x'7b2261223a2022ff227d' AS TEXT) WHERE id = {job_id}"))
+    world.minutes(1)
+
+
+def nobody_knows(world: World) -> None:
+    world.put(job_type="t.renamed")
+    world.minutes(1)
+
+
+def renamed_handler(world: World) -> None:
+    world.carry(hourly=schedule("hourly", "0 * * * *", job="t.renamed"), nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(2)
+
+
+def handler_named_again(world: World) -> None:
+    world.carry(hourly=schedule("hourly", "0 * * * *"), nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(2)
+
+
+def removed_in_a_pause(world: World) -> None:
+    """What it was due is owed, and nobody gets it while the pause lasts."""
+    world.pause("all")
+    world.clock.set(START.replace(hour=9, minute=0))
+    world.carry(nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(2)
+
+
+def cancelled_unknown(world: World) -> None:
+    world.change(
+        update(tables.jobs)
+        .where(tables.jobs.c.job_type == "t.renamed")
+        .values(status="cancelled", finished_at=world.clock.now())
+    )
+    world.minutes(1)
+
+
 def late(world: World) -> None:
     world.put()
     world.minutes(4, queue="other")
@@ -369,6 +417,13 @@ INCIDENTS = [
         lambda w: w.minutes(2),
         mail="schedule.ran_early",
     ),
+    Incident("a host that is gone ticked in the future", another_clock_ahead, ""),
+    Incident("bytes that are no text", bad_bytes, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident(
+        "a job of a type that nobody knows", nobody_knows, "unresolved", cancelled_unknown, code=3, mail="t.renamed"
+    ),
+    Incident("a renamed handler", renamed_handler, "unresolved", handler_named_again, code=3, mail="t.renamed"),
+    Incident("a schedule removed in a pause", removed_in_a_pause, "pause", lambda w: w.resume("all")),
     Incident("schedules are off on every host", schedules_off, "schedules_off", NOTHING),
     Incident("schedules are off on one of two hosts", one_host_off, ""),
     Incident(

@@ -149,6 +149,23 @@ def test_a_job_with_very_many_attempts_goes_in_batches_too(database: Database, h
     assert max(taken) <= LARGEST_BATCH
 
 
+def test_a_job_that_was_retried_since_it_was_read_stays(database: Database, host: Host) -> None:
+    fill(database, "cronjobs_jobs", 3)
+    before = database.clock.now() - DAY
+    with database.read() as connection:
+        retried, recent, old = (job.id for job in store.old_jobs(connection, "succeeded", before, None, 10))
+    changes: dict[int, dict[str, Any]] = {
+        retried: {"status": "queued", "finished_at": None},
+        recent: {"finished_at": database.clock.now()},
+    }
+    with database.write() as connection:
+        for job_id, values in changes.items():
+            connection.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values(values))
+        ids = [retried, recent, old]
+        assert store.strip_jobs(connection, [retried, recent], "succeeded", before) == set()
+        assert store.delete_jobs(connection, ids, "succeeded", before) == {old}
+
+
 def test_stripped_jobs_are_not_read_again_each_hour(database: Database, host: Host, clock: FakeClock) -> None:
     fill(database, "cronjobs_jobs", 300, age=2 * DAY)
     with database.write() as connection:
