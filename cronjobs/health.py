@@ -226,12 +226,12 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     """Why a schedule with a ``grace`` has not run for its last occurrence, or any later one; None: it has."""
     from cronjobs.occurrences import newest_between, timing
 
-    schedule = schedule_from_definition(stored.name, stored.definition)
-    if schedule.grace is None:
-        return None
     try:
+        schedule = schedule_from_definition(stored.name, stored.definition)
+        if schedule.grace is None:
+            return None
         when = timing(schedule.cron, schedule.every, schedule.timezone)
-    except CronError as error:
+    except (CronError, ValueError, TypeError, KeyError, AttributeError) as error:  # plain SQL wrote it
         return f"its definition cannot be read: {error}"
     began = looking.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - schedule.grace, 1)
