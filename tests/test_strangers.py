@@ -1,6 +1,6 @@
 """Random bytes and sizes in every column that a stranger may write, beside healthy jobs, tick after tick.
 
-The judge is always the same: the healthy jobs succeed exactly once, the tick ends in time, memory stays bounded, and every
+The judge is always the same: healthy jobs succeed exactly once, the tick ends in time, memory stays bounded, and every
 list command exits cleanly. CRONJOBS_STRANGERS=10000 tries so many rows of each kind.
 """
 
