@@ -20,6 +20,7 @@ import hostile
 import pytest
 from hosts import Host
 from sqlalchemy import insert, select
+from ticking import Project
 
 from cronjobs import jobs
 from cronjobs.clock import SYSTEM
@@ -65,13 +66,15 @@ def good(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
 
     monkeypatch.setattr(Loop, "run", noted)
 
-    @jobs.job("h.good")
+    @jobs.job("h.good", timeout="5s")
     def healthy(ctx: Any) -> str:
         with lock:
             seen[ctx.job_id] += 1
         return "done"
 
-    jobs.job("h.hostile", retry=RetryPolicy(max_attempts=3, base="1h", cap="1h"))(hostile.handler_of(stop))
+    jobs.job("h.hostile", timeout="10s", retry=RetryPolicy(max_attempts=3, base="1h", cap="1h"))(
+        hostile.handler_of(stop)
+    )
     follow_threads()
     yield seen
     jobs._registered.clear()
@@ -107,7 +110,7 @@ def test_healthy_jobs_beside_hostile_ones_succeed_once_and_the_tick_ends_in_time
         good.clear()
         host.events.clear()
         began = SYSTEM.monotonic()
-        result = host.tick()
+        result = host.tick(budget_s=50)
         assert SYSTEM.monotonic() - began < TICK_S, first
         assert (result.fault, result.trouble, result.stuck) == (None, None, False), first
         assert good == dict.fromkeys(healthy_ids, 1), (first, result.ended, result.did())
@@ -164,3 +167,52 @@ def test_what_a_process_writes_of_a_hostile_handler_is_what_its_runner_reads(tmp
         assert not isinstance(outcome, TimedOut), seed
         seen[type(outcome).__name__] += 1
     assert {"Failed", "Succeeded", "Snoozed"} <= seen.keys()
+
+
+# --- in processes of their own ----------------------------------------------------------------------------------------
+
+PROCESSES = int(os.environ.get("CRONJOBS_HOSTILE_PROCESSES", "5"))
+
+LEAVING = r"""
+import random, signal
+
+def act(seed):
+    dice = random.Random(seed)
+    match dice.randrange(7):
+        case 0: os._exit(dice.randrange(256))
+        case 1: os.kill(os.getpid(), dice.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1)))
+        case 2: os.kill(os.getppid(), signal.SIGKILL)
+        case 3: os.closerange(0, 64)
+        case 4: raise dice.choice((SystemExit(0), SystemExit("x"), KeyboardInterrupt(), GeneratorExit()))
+        case 5:
+            if os.fork() == 0 and dice.random() < 0.5: time.sleep(60)
+        case _:
+            for number in (signal.SIGTERM, signal.SIGALRM): signal.signal(number, signal.SIG_IGN)
+            print("x" * 200_000)
+
+@job("h.leaving", isolation="process", timeout="8s", retry=RetryPolicy(base="30m", max_attempts=3))
+def leaving(ctx, seed):
+    say("hostile", ctx)
+    act(seed)
+"""
+
+
+def test_however_a_handlers_process_ends_its_job_has_an_end_and_the_others_do_not_notice(
+    sqlite_project: Project,
+) -> None:
+    project = sqlite_project.configure("run: {workers: 4}\n", LEAVING)
+    for first in range(FIRST_SEED, FIRST_SEED + PROCESSES, 12):
+        seeds = range(first, min(first + 12, FIRST_SEED + PROCESSES))
+        hostile_ids = {project.add("h.leaving", json.dumps({"seed": seed})): seed for seed in seeds}
+        quick_ids = [project.add("t.quick", priority=n) for n in (0, 5, 9)]
+        tick = project.tick(within_s=80)
+        assert tick.wait() in (0, 1), (first, tick.stderr)
+        assert tick.took_s < 60
+        for job_id in quick_ids:
+            assert project.outcomes(job_id) == ["succeeded"]
+        assert {job_id: project.times_ran()[job_id] for job_id in quick_ids} == dict.fromkeys(quick_ids, 1)
+        for job_id, seed in hostile_ids.items():
+            job = project.job(job_id)
+            assert (job["status"] in ("succeeded", "failed"), job["losses"], job["locked_by"]) == (True, 0, None), seed
+            assert job["status"] == "succeeded" or job["last_error"], seed
+            assert project.times_ran("hostile")[job_id] == 1, seed
