@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from hosts import Host
 from lost import MINUTE, as_an_older_version, claim_as_a_tick, forget, paying, row
-from sqlalchemy import update
+from sqlalchemy import select, update
 from test_tick import put
 
 from cronjobs import jobs, jobtypes
@@ -25,6 +24,7 @@ from cronjobs.settings import JobTypeSettings, RetryChanges, RunSettings, Schedu
 from cronjobs.store import leases, operating
 from cronjobs.store.limits import running_by_key
 from cronjobs.tables import jobs as jobs_table
+from cronjobs.tables import schedules as schedules_table
 from cronjobs.testing import FakeClock
 
 
@@ -116,7 +116,9 @@ def test_a_schedules_retry_until_is_what_it_was_when_the_attempt_began(host: Hos
     with host.database.write() as connection:
         leases.record_overdue(connection, [running_row(job, TimedOut("still running"), MINUTE, "1")])
     clock.set(datetime(2026, 3, 2, 8, 29, 30, tzinfo=UTC))  # 90 s are longer than until the next one
-    host.carry(schedules={"s": replace(until_next, retry_until=None)})
+    with host.database.write() as connection:  # another host has applied a file without it
+        definition = connection.execute(select(schedules_table.c.definition)).scalar_one() | {"retry_until": None}
+        connection.execute(update(schedules_table).values(definition=definition))
     forget()
     host.tick()
     assert row(host, job_id).status == "dead"
@@ -243,6 +245,19 @@ def test_what_the_attempt_before_was_to_be_decided_by_is_not_taken_for_an_older_
     host.tick()
     assert row(host, job_id).status == "running"
     assert host.said("job.left_alone")
+
+
+def test_nor_where_its_type_is_known(host: Host, clock: FakeClock) -> None:
+    job_id = put(host.database, job_type="pay.tries")
+    claim_as_a_tick(host)  # which may be lost
+    with host.database.write() as connection:
+        values = {"status": "failed", "locked_by": None, "locked_until": None}
+        connection.execute(update(jobs_table).where(jobs_table.c.id == job_id).values(values))
+    as_an_older_version(host, job_id)
+    host.carry(job_types={"pay.tries": JobTypeSettings("pay.tries", on_lost="dead")})  # and this may not
+    clock.advance(5 * MINUTE)
+    host.tick()
+    assert row(host, job_id).status == "dead"
 
 
 def test_more_of_them_than_a_batch_hold_nobody_up(host: Host, clock: FakeClock, monkeypatch: Any) -> None:
