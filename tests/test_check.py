@@ -288,7 +288,7 @@ def test_live_what_is_wrong_is_told_in_sentences(live: Project) -> None:
         'this database belongs to project "other"',
         "no tick has reached this database for 10 minutes",
         '1 due job waits: no handler or command "t.gone" is registered here',
-        "1 job died in the last hour",
+        "1 dead job that nobody has retried or dismissed, since",
     ):
         assert said in done.out
     assert len(live.call("check", "--live", "--json").json["live"]) == 4

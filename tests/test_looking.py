@@ -436,3 +436,25 @@ def test_a_payload_that_nobody_can_read_is_shown_as_such(cronjobs: Cronjobs, row
         connection.execute(text(f"UPDATE cronjobs_jobs SET payload = '{payload}'"))
     assert "payload    cannot be read: not JSON" in cronjobs("jobs", "show", str(job_id)).out
     assert "unreadable" in cronjobs("jobs", "show", str(job_id), "--json").json["payload"]
+
+
+def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(
+    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cronjobs.cli.check.open_database", setting.open_database)  # under the clock that stands still
+    rows.tick()
+    rows.job(status="dead", finished_at=ago(hours=9))
+    rows.schedule("nightly-report", next_at=ago(minutes=40))
+    dead = '1 dead job that nobody has retried or dismissed, since 05:03:07: "cronjobs jobs list --status dead"'
+    behind = (
+        'nightly-report was due, and ticks come and do not fire it, since 13:23:07: "cronjobs explain nightly-report"'
+    )
+    answer = cronjobs("check", "--live", "--json")
+    assert answer.code == 1
+    assert {dead, behind} <= set(answer.json["live"])
+    told = " ".join(cronjobs("status").out.split())
+    assert dead in told
+    assert behind in told
+    found = {trouble["kind"]: trouble for trouble in cronjobs("status", "--json").json["trouble"]}
+    assert found["behind"]["since"] == ago(minutes=40).isoformat()
+    assert found["dead"]["command"] == "cronjobs jobs list --status dead"
