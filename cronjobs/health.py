@@ -63,7 +63,8 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        return self.max_waiting is not None and self.waiting >= self.max_waiting
+        # SQLite takes any type there.
+        return isinstance(self.max_waiting, int) and self.waiting >= self.max_waiting
 
 
 @dataclass(frozen=True)

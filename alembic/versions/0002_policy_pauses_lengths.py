@@ -34,6 +34,8 @@ KEYS = ("idempotency_key", "concurrency_key")
 
 def upgrade() -> None:
     end_jobs_that_are_too_long()
+    if is_postgresql():
+        op.execute(WITHOUT_OLD_VERSIONS)
     extend_jobs()
     index_jobs_by_type()
     extend_ticks()
@@ -120,6 +122,16 @@ def end_jobs_that_are_too_long() -> None:
             f"last_failed_at = {now()}, error_type = 'TooLong', last_error = '{reason}' "
             f"WHERE finished_at IS NULL AND {length(column)} > {longest(column)}"
         )
+
+
+# An index that is made in this transaction would hold these rows as they were before it, too, and refuse their length.
+# A table that is written anew has them only as they are now.
+WITHOUT_OLD_VERSIONS = """
+DO $cronjobs$ BEGIN
+    IF EXISTS (SELECT 1 FROM cronjobs_jobs WHERE error_type = 'TooLong') THEN
+        ALTER TABLE cronjobs_jobs ALTER COLUMN interruptions TYPE integer USING (interruptions + 0);
+    END IF;
+END $cronjobs$"""
 
 
 def extend_jobs() -> None:
