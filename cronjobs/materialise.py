@@ -208,8 +208,10 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
 
     *leaving*: its definition goes now. What a pause holds back of it becomes a piece, settled when that is over.
     """
-    if stored.seen_until > now:
+    if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
+    if stored.seen_until > now and not stored.owed:
+        return None  # a clock stepped back a little: nothing is due before it has caught up
     unread = None
     try:
         owed = owed_by(stored)
@@ -234,10 +236,8 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
     )
 
 
-def _ahead(stored: StoredSchedule, now: datetime) -> Due | None:
-    """The watermark lies in the future: a little is nothing, else a clock was wrong."""
-    if stored.seen_until - now <= FUTURE_WATERMARK:
-        return None
+def _ahead(stored: StoredSchedule, now: datetime) -> Due:
+    """The watermark lies in the future: a clock was wrong."""
     try:
         read(stored.name, stored.definition)
         pieces = cut(owed_by(stored).pieces, now)

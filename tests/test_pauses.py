@@ -240,6 +240,17 @@ def test_what_a_pause_has_skipped_stays_skipped_when_it_is_changed_under_another
     assert told(yard) == [("skipped", 1, at(0, hour=9)), ("enqueued", 1, at(0, hour=10))]
 
 
+def test_pieces_are_settled_though_the_clock_stepped_back_a_little(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.pause()
+    yard.clock.set(at(30, hour=9))
+    yard.sync(yard.file(hourly(cron="15 * * * *")))
+    yard.clock.set(at(28, hour=9))
+    yard.resume()
+    yard.tick()
+    assert told(yard) == [("enqueued", 1, at(0, hour=9))]
+
+
 def test_pausing_again_keeps_since_when(yard: Yard) -> None:
     yard.sync(yard.file(hourly()))
     yard.pause("s", why="first")

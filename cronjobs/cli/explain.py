@@ -68,8 +68,9 @@ def explain(
 
     --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
     the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by one), pending
-    (no tick settled it yet, a pause holds it back, or it is to come), not_due, not_yet_defined, retired, beyond_retention, unknown; of a job: waiting, running,
-    succeeded, dead, cancelled, pruned (only the ledger knows it), unknown. Exit code 1: no such schedule or job.
+    (no tick settled it yet, a pause holds it back, or it is to come), not_due, not_yet_defined, retired,
+    beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger knows
+    it), unknown. Exit code 1: no such schedule or job.
     """
     ranged = since is not None or until is not None or back is not None
     if at is not None and ranged:
