@@ -100,7 +100,7 @@ def begin_new(
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
-            hold_turn(connection, new.schedule)
+            hold_turn(connection)
         if alone and new.schedule is not None and (busy := unfinished_jobs(connection, new.schedule, None)):
             one = busy[0]
             state = "waiting" if one.waiting else "running"
@@ -150,7 +150,7 @@ def _require_turn(connection: Connection, job_id: int) -> None:
     row = one_job(connection, job_id)
     if row is None or row.schedule is None:
         return
-    hold_turn(connection, row.schedule)
+    hold_turn(connection)
     if (beside := running_beside(connection, job_id)) is not None:
         raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap:): wait for its end")
 

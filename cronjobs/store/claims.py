@@ -17,7 +17,7 @@ from cronjobs.limits import Candidate, Limit, choose, closed, full, reached
 from cronjobs.model import Job
 from cronjobs.store.jobrows import fetch_by_itself, job_from
 from cronjobs.store.limits import full_parameters, judge_alone, running_by_key
-from cronjobs.store.overlap import runnable_value, take_turns
+from cronjobs.store.overlap import runnable_value, take_turns, turn_is_taken
 from cronjobs.store.sizes import stored
 from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group_value, is_postgresql, run
 
@@ -166,7 +166,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     else:
         rows = _claim_sqlite(connection, parameters, admission.free, lease_parameters)
     if not rows:
-        return Claim(database_now(connection), [], unseen)
+        return Claim(database_now(connection), [], unseen or turn_is_taken(connection))
     take_turns(connection, [row.id for row in rows if row.schedule is not None], admission.runnable)
     jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
     return Claim(rows[0].now, jobs, unseen)

@@ -46,11 +46,12 @@ define(
     is_running="(o.status = 'running' AND NOT ({unsettled_o} AND NOT o.job_type {among_runnable}))",
     somebody_can_run="(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
     # Two claims at once could each take another job of the schedule: neither sees what the other has not committed. So
-    # each holds the schedule's row until it commits, and asks again afterwards; see take_turns.
+    # one at a time takes jobs of schedules, until it commits, and asks again afterwards; see take_turns. The lock is on
+    # the row of cronjobs_meta, as that for limits: ticks hold a schedule's own row for as long as they settle many.
     holds_turn="""
       (j.schedule IS NULL OR {forced}
-       OR EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule FOR NO KEY UPDATE OF s SKIP LOCKED)
-       OR {overlap_allowed} OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule))""",
+       OR EXISTS (SELECT 1 FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
+       OR {overlap_allowed})""",
     forced=lambda postgresql: (
         "coalesce(j.meta ->> 'cronjobs.overlap', '') = 'allow'"
         if postgresql
@@ -101,10 +102,17 @@ def runnable_value(connection: Connection, runnable: Collection[str] | None) -> 
     return None if runnable is None else group_value(connection, sorted(runnable))
 
 
-def hold_turn(connection: Connection, schedule: str) -> None:
-    """Keep others from beginning a job of *schedule* until this transaction ends; waits for who is at it."""
+def hold_turn(connection: Connection) -> None:
+    """Keep others from beginning jobs of schedules until this transaction ends; waits for who is at it."""
     if is_postgresql(connection):
-        run(connection, "SELECT j.id FROM {schedules} j WHERE j.name = :name FOR NO KEY UPDATE", name=schedule).all()
+        run(connection, "SELECT m.id FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE").all()
+
+
+def turn_is_taken(connection: Connection) -> bool:
+    """Whether another claim is at jobs of schedules just now, so that ours passed over them."""
+    if not is_postgresql(connection):
+        return False
+    return run(connection, "SELECT m.id FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED").first() is None
 
 
 def running_beside(connection: Connection, job_id: int) -> int | None:
@@ -122,7 +130,7 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
 def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collection[str] | None) -> None:
     """Make sure that of the schedules whose jobs were just *claimed* here nothing else runs. Raises TurnTaken.
 
-    A statement of its own, after the claim holds the schedules' rows: it sees what another claim committed meanwhile.
+    A statement of its own, after the claim holds the lock: it sees what another claim committed meanwhile.
     """
     if not claimed or not is_postgresql(connection):
         return
