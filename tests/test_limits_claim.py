@@ -231,7 +231,8 @@ def test_a_claim_sees_what_was_committed_since_its_transaction_began_whatever_th
 
 
 def is_lock(statement: str) -> bool:
-    return "cronjobs_meta" in statement and "FOR NO KEY UPDATE" in statement
+    """The question whose turn it is; the lock for jobs of schedules is part of the claim, and asked afterwards."""
+    return statement.startswith("SELECT 1 FROM cronjobs_meta") and "FOR NO KEY UPDATE" in statement
 
 
 def test_whose_turn_it_is_to_judge_is_settled_by_a_statement_before_any_that_counts(postgres_migrated: str) -> None:
