@@ -244,7 +244,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
         return None  # None: pruned, so it ended long ago
     due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
     if not states:
-        return f"{due}: a pause holds it back" if stored.paused else f"{due}: no tick has settled it"
+        return f"{due}: held back, {stored.paused}" if stored.paused else f"{due}: no tick has settled it"
     row, state = states[-1]
     if row.outcome == "enqueued":
         return f"{due}: job {row.job_id} is {state}"

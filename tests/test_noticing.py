@@ -88,7 +88,7 @@ def test_a_paused_schedule_is_noticed_with_the_reason(yard: Yard) -> None:
     yard.clock.set(at(11, hour=9))
     yard.tick()
     [found] = noticed(yard, "schedule")
-    assert found.text.endswith("skipped (paused by ada: deploy)")
+    assert found.text.endswith("held back, paused by ada: deploy")
 
 
 def test_a_later_run_makes_up_for_it(yard: Yard) -> None:
