@@ -138,6 +138,9 @@ def adopt(world: World) -> None:
 
 def expired_leases(world: World) -> None:
     """Runners died: with nothing said about their attempt, with a time-out or an interruption said, once too often."""
+    from cronjobs.attempt_policy import AttemptPolicy
+    from cronjobs.model import RetryPolicy
+
     world.configure(workers=1)
     past = world.instant(-timedelta(seconds=1))
     held = {"status": "running", "attempts": 2, "locked_by": "gone", "locked_until": past, "started_at": past}
@@ -145,7 +148,7 @@ def expired_leases(world: World) -> None:
         ("crash.ok", None, {}),
         ("crash.ok", "timed_out", {}),
         ("crash.ok", "interrupted", {}),
-        ("crash.unknown", None, {"losses": 2}),
+        ("crash.unknown", None, {"losses": 2, "policy": AttemptPolicy(RetryPolicy(), max_losses=3).for_attempt(2)}),
         ("crash.ok", "timed_out", {"max_attempts": 1}),
     ]
     for job_type, outcome, counts in kinds:
