@@ -192,7 +192,7 @@ def test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once(postgres_projec
             ).scalars()
         )
     database.close()
-    part = plan.partition("CTE picked")[2].partition("CTE placed")[0]
+    part = plan.partition("CTE shared")[2].partition("CTE placed")[0]  # shared and picked
     assert "LockRows" in part, plan
     assert part.count("LockRows") == plan.count("LockRows"), plan
 

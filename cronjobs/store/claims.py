@@ -93,6 +93,8 @@ define(
     among_careful=among("careful"),
     # A loss is nobody's fault, but what was lost once shall not be lost again only because it waited for a worker.
     with_care="(j.losses > 0 OR j.job_type {among_careful})",
+    candidate="j.id, j.priority, j.run_at, {with_care} AS careful, j.concurrency_key",
+    is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
     after_lease=after_now(":lease_s"),
     # What recovery decides by, whoever recovers. With the attempt's number: an older version claims without it, and
     # leaves what the attempt before was to be decided by.
@@ -186,35 +188,51 @@ def _parameters(connection: Connection, limit: int, admission: Admission) -> dic
 
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and pass the limit
-# (bug 15715). The lateral subquery with the lock is drawn from row by row, best lane first, so that no more is locked
-# than taken, and a row that somebody holds costs one step to the next instead of an empty hand. A job to be careful
-# with ends the row of those taken ahead: it waits until it is among the first, and those behind it wait with it.
+# (bug 15715). First, without locks, what the claim would take if nobody else were there: so many of each lane (its
+# share). Then the lateral subqueries with the lock are drawn from row by row, so that no more is locked than taken, and
+# a row that somebody holds costs one step to the next. Where a lane has too few left, the others give more than their
+# share. A job to be careful with ends the row of those taken ahead: it waits until it is among the first, and those
+# behind it wait with it.
 PICKED_POSTGRESQL: Final = """
   WITH RECURSIVE {lanes},
-  head AS MATERIALIZED (
-    SELECT b.* FROM lane b
+  due AS MATERIALIZED (
+    SELECT b.*, row_number() OVER (ORDER BY b.priority, h.run_at, h.id) AS turn FROM lane b
     CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j WHERE b.own_timeout = 0 AND {due_plain}
-                     ORDER BY j.run_at, j.id LIMIT 1) p
+      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j
+                     WHERE b.own_timeout = 0 AND {due_plain} ORDER BY j.run_at, j.id LIMIT :limit) p
       UNION ALL
-      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j WHERE b.own_timeout = 1 AND {due_timed}
-                     ORDER BY j.run_at, j.id LIMIT 1) t) h
-    WHERE {open_lane} ORDER BY b.priority, h.run_at, h.id),
-  picked AS MATERIALIZED (
+      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j
+                     WHERE b.own_timeout = 1 AND {due_timed} ORDER BY j.run_at, j.id LIMIT :limit) t) h
+    WHERE {open_lane}),
+  head AS MATERIALIZED (
+    SELECT job_type, own_timeout, queue, priority, count(*) FILTER (WHERE turn <= :limit) AS share
+    FROM due GROUP BY 1, 2, 3, 4 ORDER BY min(turn)),
+  shared AS MATERIALIZED (
     SELECT c.* FROM head b
     CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
-                     WHERE b.own_timeout = 0 AND {due_plain} AND {holds_turn}
+      SELECT * FROM (SELECT {candidate} FROM {jobs} j WHERE b.own_timeout = 0 AND {due_plain} AND {holds_turn}
+                     ORDER BY j.run_at, j.id LIMIT b.share {lock}) p
+      UNION ALL
+      SELECT * FROM (SELECT {candidate} FROM {jobs} j WHERE b.own_timeout = 1 AND {due_timed} AND {holds_turn}
+                     ORDER BY j.run_at, j.id LIMIT b.share {lock}) t) c
+    WHERE b.share > 0),
+  picked AS MATERIALIZED (
+    SELECT * FROM shared
+    UNION ALL
+    SELECT c.* FROM head b
+    CROSS JOIN LATERAL (
+      SELECT * FROM (SELECT {candidate} FROM {jobs} j
+                     WHERE b.own_timeout = 0 AND {due_plain} AND NOT {is_shared} AND {holds_turn}
                      ORDER BY j.run_at, j.id LIMIT :limit {lock}) p
       UNION ALL
-      SELECT * FROM (SELECT j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
-                     WHERE b.own_timeout = 1 AND {due_timed} AND {holds_turn}
+      SELECT * FROM (SELECT {candidate} FROM {jobs} j
+                     WHERE b.own_timeout = 1 AND {due_timed} AND NOT {is_shared} AND {holds_turn}
                      ORDER BY j.run_at, j.id LIMIT :limit {lock}) t) c
     LIMIT :limit)"""
 CLAIM_POSTGRESQL: Final = (
     PICKED_POSTGRESQL
     + """,
-  placed AS (SELECT id, careful, row_number() OVER () AS place FROM picked),
+  placed AS (SELECT id, careful, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM picked),
   taken AS (
     SELECT id FROM placed WHERE place <
       coalesce((SELECT min(place) FROM placed WHERE careful AND place > :free), 9223372036854775807))
@@ -340,7 +358,7 @@ ROUNDS: Final = 8  # of looking behind what is full, in one claim; the next one 
 BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
 LOOK_POSTGRESQL: Final = (
     PICKED_POSTGRESQL.replace("{due_plain}", "{due_plain}" + BUT).replace("{due_timed}", "{due_timed}" + BUT)
-    + " SELECT id, careful, concurrency_key FROM picked"
+    + " SELECT id, careful, concurrency_key FROM picked ORDER BY priority, run_at, id"
 )
 
 
