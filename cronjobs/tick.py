@@ -159,7 +159,9 @@ class Tick:
             if self.to_recover:
                 self._part(self._recover)
             if self.fire_schedules:
-                self._part(partial(self._fire_schedules, seen))
+                self._part(partial(self._sync, seen))
+                if seen.schedules_due and self._go_on():
+                    self._part(self._materialise)  # a part of its own: what is repeated here applies no file again
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self._go_on():
                 if pruning.is_overdue(seen.pruned_at, seen.now):
@@ -205,11 +207,6 @@ class Tick:
     def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
         self.tried_again = True
         self.emit(events.database_tried_again(str(error), failures, pause_s))
-
-    def _fire_schedules(self, seen: Overview) -> None:
-        self._sync(seen)
-        if seen.schedules_due and self._go_on():
-            self._materialise()
 
     def _look(self) -> Overview:
         mark = fingerprint(self.settings)
