@@ -24,7 +24,7 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # how the error t
 class Crashing:
     """What is known of a job type: one runner died with it (``suspected``), or two did; since when, and what followed.
 
-    Either ends with CLEAN_ENDS in a row.
+    A suspicion is over with the first job that ends cleanly, the rest with CLEAN_ENDS in a row.
     """
 
     job_type: str
@@ -78,6 +78,15 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, Ends]:
             case False:
                 found[end.job.job_type] = replace(so_far, clean=so_far.clean + 1)
     return found
+
+
+def ends_needed(suspected: bool) -> int:
+    """How many clean ends in a row clear a type.
+
+    One, if it is only suspected: jobs of it do come to their end between two deaths, so it does not stop everything,
+    and ticks that somebody kills put no type into processes whose jobs are healthy.
+    """
+    return 1 if suspected else CLEAN_ENDS
 
 
 def is_crash(outcome: Outcome) -> bool | None:

@@ -135,5 +135,9 @@ class Intake:
 
 
 def _whole_time(job_type: JobType) -> timedelta:
-    """What a job may take of the tick: its time-out, and for a process the grace after it."""
-    return job_type.timeout + PROCESS_GRACE if job_type.isolation == "process" else job_type.timeout
+    """What a job may take of the tick: its time-out, and for a process the grace after it.
+
+    Not where only crashes put it into one: a timeout that just fits into a tick would not be begun for an hour.
+    """
+    with_grace = job_type.isolation == "process" and not job_type.for_crashes
+    return job_type.timeout + PROCESS_GRACE if with_grace else job_type.timeout

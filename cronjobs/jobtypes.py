@@ -36,6 +36,7 @@ class JobType:
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
+    for_crashes: bool = False  # its process is not what the type says: runners died with it
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
         """Whether it may take longer than a tick has time, and so has a process that outlives the tick."""
@@ -72,7 +73,7 @@ class JobTypes:
     def isolating(self, names: Collection[str]) -> JobTypes:
         """The same, with handlers of these *names* in processes of their own."""
         types = {
-            name: replace(job_type, isolation="process") if name in names else job_type
+            name: replace(job_type, isolation="process", for_crashes=True) if name in names else job_type
             for name, job_type in self.types.items()
         }
         return replace(self, types=types)

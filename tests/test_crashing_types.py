@@ -225,16 +225,23 @@ def test_a_healthy_backlog_clears_a_suspicion_between_two_ticks_that_are_killed(
 ) -> None:
     for tick in ("a", "b", "c"):
         die(host, tick, "pay.tries")
-        for _ in range(CLEAN_ENDS):
-            put(host.database, job_type="pay.tries", queue="other")
+        put(host.database, job_type="pay.tries", queue="other")
         host.tick(50, queue="other")
     assert crashing_now(host) == []
-    assert (len(ran), apart) == (3 * CLEAN_ENDS, [])
+    assert (len(ran), apart) == (3, [])
     die(host, "d", "pay.tries")
-    put(host.database, job_type="pay.tries", queue="other")
-    host.tick(50, queue="other")  # one is not enough
     die(host, "e", "pay.tries")
     assert crashing_now(host) == ["pay.tries"]
+
+
+def test_it_is_begun_as_long_as_its_timeout_fits_into_the_tick(
+    host: Host, apart: list[str], ran: list[str], clock: FakeClock
+) -> None:
+    host.carry(job_types={"pay.tries": JobTypeSettings("pay.tries", timeout=timedelta(seconds=49.5))})
+    found(host, "pay.tries")
+    put(host.database, job_type="pay.tries")
+    host.tick(51)  # the grace of a process would be too much
+    assert (apart, ran) == (["pay.tries"], ["pay.tries"])
 
 
 def test_a_crash_begins_the_count_anew(host: Host, apart: list[str], clock: FakeClock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.crashing import CLEAN_ENDS, FOR_AT_MOST, Crashing, Ends, after_death
+from cronjobs.crashing import FOR_AT_MOST, Crashing, Ends, after_death, ends_needed
 from cronjobs.store.sql import database_now, define, group, group_value, is_postgresql, run
 from cronjobs.tables import crashing_types
 
@@ -60,12 +60,12 @@ def note_ends(connection: Connection, ends: Mapping[str, Ends]) -> list[str]:
     counted = run(
         connection,
         """
-        SELECT c.job_type, CASE WHEN e.crashed = 1 THEN 0 ELSE c.clean_ends END + e.clean AS clean_ends
+        SELECT c.job_type, c.suspected, CASE WHEN e.crashed = 1 THEN 0 ELSE c.clean_ends END + e.clean AS clean_ends
         FROM {ends_by_type} AS e JOIN {crashing_types} c ON c.job_type = e.job_type
         ORDER BY c.job_type {lock_type}""",
         **parameters,
     ).all()
-    cleared = [row.job_type for row in counted if row.clean_ends >= CLEAN_ENDS]
+    cleared = [row.job_type for row in counted if row.clean_ends >= ends_needed(bool(row.suspected))]
     for row in counted:
         whose = crashing_types.c.job_type == row.job_type
         if row.job_type in cleared:
