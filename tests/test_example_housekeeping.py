@@ -292,7 +292,10 @@ def test_an_overdue_invoice_is_reminded_once_though_four_ticks_run_at_once(shop:
     assert shop.value("SELECT count(*) FROM reminders") == len(owed)
 
     # The same morning once more, by plain SQL, by somebody who is not sure that it ran.
-    shop.execute("INSERT INTO cronjobs_jobs (job_type) VALUES ('invoices.remind')")
+    shop.execute(
+        "INSERT INTO cronjobs_jobs (job_type, scheduled_for) "
+        "SELECT job_type, scheduled_for FROM cronjobs_jobs WHERE job_type = 'invoices.remind'"
+    )
     shop.ticks()
     assert shop.statuses("invoices.remind") == {"succeeded": 2}
     assert post.ids("invoice-reminder") == owed
