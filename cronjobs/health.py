@@ -269,9 +269,10 @@ def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
     newest = max(ticks, key=lambda tick: tick["id"], default=None)
     if newest is None:
         return None
-    latest = newest["started_at"] + ONE_TICK
     signs: list[datetime] = [
-        tick["finished_at"] or tick["started_at"] for tick in ticks if tick["started_at"] <= latest
+        tick["finished_at"] or tick["started_at"]
+        for tick in ticks
+        if tick["started_at"] - newest["started_at"] <= ONE_TICK
     ]
     return max(signs)
 
