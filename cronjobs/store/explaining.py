@@ -39,6 +39,7 @@ define(
         else "EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id)"
     ),
     a_second_before=_back("o.decided_at", "1"),
+    a_second_after=_back("o.decided_at", "-1"),
 )
 
 
@@ -200,14 +201,14 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
 def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     """Pairs of a moment's number and the id of a tick that was at work at its ``decided_at``.
 
-    Or up to a second before: a tick counts its end from an earlier reading of the database's clock.
+    Or up to a second off: a tick counts its start and end from another reading of the database's clock.
     """
     # CROSS JOIN: SQLite keeps the order, so that each moment is a step into the index of ticks.
     rows = run(
         connection,
         """
         SELECT o.number, t.id FROM {moments} AS o CROSS JOIN {ticks} t
-        WHERE t.started_at <= o.decided_at AND t.started_at >= {longest_before}
+        WHERE t.started_at <= {a_second_after} AND t.started_at >= {longest_before}
           AND (t.finished_at IS NULL OR t.finished_at >= {a_second_before}) ORDER BY o.number, t.started_at, t.id""",
         moments=group_value(connection, list(moments)),
         longest_s=LONGEST_TICK.total_seconds(),
