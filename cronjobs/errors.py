@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,9 +25,17 @@ class CronjobsError(Exception):
 
 
 class UsageError(CronjobsError):
-    """A call or a command line that cannot be meant."""
+    """A call or a command line that cannot be meant; *below* are lines that show where."""
 
     exit_code = 2
+
+    def __init__(self, said: str, below: Sequence[str] = ()) -> None:
+        self.below = tuple(below)
+        super().__init__(said)
+
+    @property
+    def lines(self) -> list[str]:
+        return [*super().lines, *self.below]
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,7 @@ def sync(
                 return Synced(False, todo)
             first = todo
         elif todo.empty and begun is None and in_force == applying.mark:
-            applying.applied, applying.left = True, {}  # another tick has applied the same file meanwhile
-            break
+            return Synced(True, replace(first, refused=None))  # another tick has applied the same file, and logged it
         if applying.apply(todo, stored, now, removals=allow_removals) or applying.stopped:
             break
         if pause is None or not go_on() or applying.refused.issuperset(applying.left):

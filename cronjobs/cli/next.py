@@ -146,18 +146,18 @@ def _expression(text: str, zone: str) -> Due:
     try:
         expression = parse(text)
     except CronError as error:
-        raise UsageError(_marked(text, error)) from None
+        raise UsageError(f"column {error.column}: {error}", below=_marked(text, error)) from None
     return Due(None, CronTiming(expression, zone), zone)
 
 
-def _marked(text: str, error: CronError) -> str:
-    """The sentence, the expression, and a caret; what stands before the mistake is ASCII, by the grammar's order."""
+def _marked(text: str, error: CronError) -> list[str]:
+    """The expression and a caret; what stands before the mistake is ASCII, by the grammar's order."""
     begin = max(0, error.column - MARKED // 2)
     before = one_line(text[begin : error.column - 1], MARKED)
     after = one_line(text[error.column - 1 :], MARKED // 2)
     dots = "…" if begin else ""
     caret = " " * len(dots + before) + "^"
-    return f"column {error.column}: {error}\n  {dots}{before}{after}\n  {caret}"
+    return [f"  {dots}{before}{after}", f"  {caret}"]
 
 
 def _require_zone(zone: str) -> None:
