@@ -199,17 +199,33 @@ class TickEnd:
     err: str
 
 
+def _first(ticks: Sequence[TickEnd], wanted: Sequence[TickEnd]) -> int:
+    return ticks.index(wanted[0]) if wanted else len(ticks)
+
+
 def told(ticks: Sequence[TickEnd]) -> Check:
-    """Whether a tick in which a job died said so, with exit code 1, and all others were silent."""
+    """Whether a tick in which a job died said so, with exit code 1, and all others were silent.
+
+    What was reported is not reported again within the hour: such a tick, with exit code 1, is silent too.
+    """
     deaths = [tick for tick in ticks if tick.code == 1 and " dead" in tick.err]
+    repeated = [tick for tick in ticks[_first(ticks, deaths) :] if tick.code == 1 and not tick.err]
     silent = [tick for tick in ticks if tick.code == 0 and not tick.err]
-    wrong = [tick for tick in ticks if (tick not in deaths and tick not in silent) or tick.out]
+    wrong = [tick for tick in ticks if tick not in (*deaths, *repeated, *silent) or tick.out]
     said = f"cron's mail: ticks that told of deaths, with exit code 1: {len(deaths)}; silent, with 0: {len(silent)}"
+    if repeated:
+        said += f"; silent, with 1, as the cause had been reported: {len(repeated)}"
     if wrong:
         said += (
             f"; not so {len(wrong)}, the first with {wrong[0].code}: {' '.join((wrong[0].err + wrong[0].out).split())}"
         )
-    figures = {"ticks": len(ticks), "told_deaths": len(deaths), "silent": len(silent), "wrong": len(wrong)}
+    figures = {
+        "ticks": len(ticks),
+        "told_deaths": len(deaths),
+        "repeated": len(repeated),
+        "silent": len(silent),
+        "wrong": len(wrong),
+    }
     return Check("told", not wrong and bool(deaths), said, figures)
 
 

@@ -6,6 +6,7 @@ where starting Python and importing takes half a second.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -70,6 +71,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
 def _child(order: dict[str, Any], folder: Path, report: Path) -> None:
     signal.alarm(LIMIT_S)
     points = crash_points.Points(order["kill_at"], report)
+    atexit.register(points.tell)  # a command that loads handlers leaves by os._exit, after these
     code = 0
     try:
         out = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
