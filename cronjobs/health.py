@@ -19,10 +19,11 @@ from cronjobs.limits import Limit, full, waiting_by_limit
 from cronjobs.masking import mask
 from cronjobs.model import Status, duration_text, in_zone
 from cronjobs.settings import Settings
-from cronjobs.store import limits, looking, meta, schedules
+from cronjobs.store import leases, limits, looking, meta, schedules
 from cronjobs.store.crashing import crashing
 from cronjobs.store.enqueue import job_status
 from cronjobs.store.jobtypes import remembered, runnable_types, types_recorded_at, unknown_to_schedules
+from cronjobs.store.leases import LeftAlone
 from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
@@ -92,6 +93,7 @@ class Health:
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is long for the lease
     limited: dict[Limit, int] = field(default_factory=dict)  # limits that are reached: how many due jobs wait for each
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes for that
+    left_alone: list[LeftAlone] = field(default_factory=list)  # lost attempts that nobody can settle
     watch: Watch = field(default_factory=Watch)
     without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, as far as is known
 
@@ -153,6 +155,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         },
         limited=_limited(connection, settings.limits),
         crashing=crashing(connection),
+        left_alone=leases.left_alone(connection, [], [], {*types.types, *(judged.ticks or ())}),
         watch=watching.watch(
             connection, settings, definitions, _ticking(last_ticks, now, settings), [dict(p._mapping) for p in pauses]
         ),
@@ -318,6 +321,12 @@ def troubles(health: Health, settings: Settings) -> list[Trouble]:
         found.append(Trouble("late", f"{jobs} been due for more than {minutes} minutes: {why}"))
     for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
         found.append(_unknown_type(job_type, health))
+    for left in health.left_alone:
+        attempts = "a lost attempt of" if left.jobs == 1 else f"{left.jobs:,} lost attempts of"
+        text = (
+            f"{attempts} {left.job_type} by an older version: without its handler nobody knows whether it may run again"
+        )
+        found.append(Trouble("left_alone", text, since=left.since, command=f"cronjobs jobs cancel {left.sample}"))
     found += watching.deaths(health.watch)
     found += watching.unwell(health.watch, health.schedules)
     found += watching.refused(health.watch)

@@ -32,7 +32,7 @@ class Limits:
 class Intake:
     """``typical_s``: how long a job lately took; None: not known. ``claimed``: how many jobs were, so far.
 
-    ``runner``: how old the process of this tick gets at most; None: not known.
+    ``runner``: how old the process of this tick gets at most; None: not known. ``many_queues``: see ``Overview``.
     """
 
     settings: Settings
@@ -42,6 +42,7 @@ class Intake:
     claimed: int = 0
     typical_s: float | None = None
     runner: timedelta | None = None
+    many_queues: bool = False
     _policies: ClaimPolicies | None = field(default=None, init=False)
 
     def note(self, took: timedelta) -> None:
@@ -97,6 +98,7 @@ class Intake:
             limits=self.settings.limits,
             policies=self.policies(),
             runnable=self.job_types.runnable,
+            many_queues=self.many_queues,
         )
 
     def long_admission(self) -> Admission | None:
@@ -114,6 +116,7 @@ class Intake:
             limits=self.settings.limits,
             policies=self.policies(),
             runnable=self.job_types.runnable,
+            many_queues=self.many_queues,
         )
 
     def take_types(self, job_types: JobTypes) -> None:

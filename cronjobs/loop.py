@@ -87,6 +87,7 @@ class Loop:
     counts: Counts = field(default_factory=Counts)
     crashing: Collection[str] = ()  # types that took runners down: their jobs run in child processes
     suspected: Collection[str] = ()  # types that one runner died with
+    many_queues: bool = False  # see ``Overview``
     catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
     def __post_init__(self) -> None:
@@ -108,6 +109,7 @@ class Loop:
             self.limits,
             self.workers.count,
             runner=timedelta(seconds=process_age() + self.deadline - self.clock.monotonic()),
+            many_queues=self.many_queues,
         )
         self.in_threads = self.job_types
         self._isolate(self.crashing)

@@ -142,8 +142,8 @@ class Recovery:
         with self.database.read() as connection:
             found = leases.left_alone(connection, self.runners.dead, self.runners.working, self.types().types.keys())
         self.left_alone = len(found)
-        for job_type, count, sample in found:
-            self.emit(events.left_alone(job_type, count, sample))
+        for left in found:
+            self.emit(events.left_alone(left.job_type, left.jobs, left.sample))
 
     def _count(self, end: Decided, policy: RetryPolicy) -> None:
         finished = end.finished

@@ -129,7 +129,7 @@ class Tick:
         self.started_at: datetime | None = None
         self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
         self.applies = False  # whether this tick puts its file in force
-        self.database_gone = False
+        self.database_gone = self.many_queues = False
         self.tried_again = False  # so that what the parts before the work made is not known for certain
         self.to_recover = False
         self.recovery = Recovery(
@@ -224,7 +224,7 @@ class Tick:
             self.applies = self.fire_schedules and applies(connection, seen, self.settings, host=self.identity.host)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
-        self.fingerprint = seen.last_fingerprint
+        self.fingerprint, self.many_queues = seen.last_fingerprint, seen.many_queues
         self.started_at = seen.now - timedelta(seconds=sent - self.began)
         skew = self.clock.now() - seen.now
         if abs(skew) > SKEW:
@@ -321,6 +321,7 @@ class Tick:
             counts=self.result.counts,
             crashing=[each.job_type for each in seen if not each.suspected],
             suspected=[each.job_type for each in seen if each.suspected],
+            many_queues=self.many_queues,
         )
         if self.stop_requested is not None and self.loop.stopping is None:
             self.loop.stop(self.stop_requested)

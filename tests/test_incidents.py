@@ -349,6 +349,24 @@ def cancelled_unknown(world: World) -> None:
     world.minutes(1)
 
 
+def of_an_older_version(world: World) -> None:
+    """A host that is gone ran it, with code that wrote no policy; and nobody here has its handler."""
+    ended = world.clock.now() - 5 * MINUTE
+    gone = {"locked_by": "gone:b:1:1:1:t", "locked_until": ended, "attempts": 1, "started_at": ended}
+    world.put(job_type="t.renamed", status="running", **gone)
+    world.minutes(1)
+
+
+def called_off(world: World) -> None:
+    world.change(update(tables.jobs).values(cancel_requested_at=world.clock.now()))
+    world.minutes(2)
+
+
+def crashing_type(world: World) -> None:
+    world.change(insert(tables.crashing_types).values(job_type="t.say", found_at=world.clock.now(), runner="r"))
+    world.minutes(1)
+
+
 def late(world: World) -> None:
     world.put()
     world.minutes(4, queue="other")
@@ -423,6 +441,15 @@ INCIDENTS = [
         "a job of a type that nobody knows", nobody_knows, "unresolved", cancelled_unknown, code=3, mail="t.renamed"
     ),
     Incident("a renamed handler", renamed_handler, "unresolved", handler_named_again, code=3, mail="t.renamed"),
+    Incident(
+        "a lost job of an older version's",
+        of_an_older_version,
+        "left_alone",
+        called_off,
+        code=3,
+        mail="job.left_alone",
+    ),
+    Incident("a type that takes runners down", crashing_type, "crashing", lambda w: w.later("2h"), live=""),
     Incident("a schedule removed in a pause", removed_in_a_pause, "pause", lambda w: w.resume("all")),
     Incident("schedules are off on every host", schedules_off, "schedules_off", NOTHING),
     Incident("schedules are off on one of two hosts", one_host_off, ""),
@@ -510,7 +537,18 @@ def check(world: World, incident: Incident) -> None:
     assert {trouble.kind for trouble in world.found()} == set(incident.left.split()), world.found()
 
 
-PROMISED = {"dead", "pause", "no_tick", "schedules_off", "behind", "refused", "failing", "missed", "files"}
+PROMISED = {
+    "dead",
+    "pause",
+    "no_tick",
+    "schedules_off",
+    "behind",
+    "refused",
+    "failing",
+    "missed",
+    "files",
+    "left_alone",
+}
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)

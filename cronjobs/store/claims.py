@@ -78,10 +78,16 @@ define(
     timed="{waiting} AND j.timeout_s IS NOT NULL",
     fitting_types=_types("fitting"),
     known_types=_types("known"),
-    open_lane="(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
     due_plain="j.{plain} AND {due}",
     due_timed="j.{timed} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {due}",
     due="{in_lane} AND j.run_at <= {now} AND (j.schedule IS NULL OR {in_turn})",
+    # The same without lanes, "b" being the job itself: where there are more lanes than it is worth to visit.
+    due_anywhere="""
+      b.{waiting} AND b.run_at <= {now} AND {open_queue} AND CASE WHEN b.timeout_s IS NULL
+        THEN b.job_type {among_fitting}
+        ELSE b.job_type {among_known} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END""",
+    in_some_turn="(j.schedule IS NULL OR {in_turn})",
+    among_fitting=among("fitting"),
     # By values: of a joined row SQLite does not know that there is one only, and would sort all that is due.
     in_lane=lambda postgresql: (
         "j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority"
@@ -127,7 +133,7 @@ class Admission:
     runner died with, only what begins at once is taken, ``free`` jobs: nothing of them is to be lost unbegun.
     ``limits`` hold over all runners together. ``policies``: what recovery is to decide these attempts by.
     ``runnable``: the types that some host can run, as far as anybody knows; None: it may be any. A schedule's jobs wait
-    for an older one of these only. ``but``: jobs that are left alone.
+    for an older one of these only. ``but``: jobs that are left alone. ``many_queues``: see ``Overview``.
     """
 
     known: Collection[str]
@@ -141,6 +147,7 @@ class Admission:
     policies: ClaimPolicies = NONE_WRITTEN
     runnable: Collection[str] | None = None
     but: Collection[int] = ()
+    many_queues: bool = False
 
 
 class Claim(NamedTuple):
@@ -164,9 +171,10 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
         ids, unseen = _choose(connection, parameters, admission)
         rows = _take(connection, ids, lease_parameters)
     elif is_postgresql(connection):
-        rows = run(connection, CLAIM_POSTGRESQL, free=admission.free, **parameters, **lease_parameters).all()
+        statement = CLAIM_ANYWHERE if admission.many_queues else CLAIM_POSTGRESQL
+        rows = run(connection, statement, free=admission.free, **parameters, **lease_parameters).all()
     else:
-        rows = _claim_sqlite(connection, parameters, admission.free, lease_parameters)
+        rows = _claim_sqlite(connection, parameters, admission, lease_parameters)
     if not rows:
         return Claim(database_now(connection), [], unseen or turn_is_taken(connection))
     take_turns(connection, [row.id for row in rows if row.schedule is not None], admission.runnable)
@@ -203,7 +211,7 @@ PICKED_POSTGRESQL: Final = """
       UNION ALL
       SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j
                      WHERE b.own_timeout = 1 AND {due_timed} ORDER BY j.run_at, j.id LIMIT :limit) t) h
-    WHERE {open_lane}),
+    WHERE {open_queue}),
   head AS MATERIALIZED (
     SELECT job_type, own_timeout, queue, priority, count(*) FILTER (WHERE turn <= :limit) AS share
     FROM due GROUP BY 1, 2, 3, 4 ORDER BY min(turn)),
@@ -229,9 +237,11 @@ PICKED_POSTGRESQL: Final = """
                      WHERE b.own_timeout = 1 AND {due_timed} AND NOT {is_shared} AND {holds_turn}
                      ORDER BY j.run_at, j.id LIMIT :limit {lock}) t) c
     LIMIT :limit)"""
-CLAIM_POSTGRESQL: Final = (
-    PICKED_POSTGRESQL
-    + """,
+PICKED_ANYWHERE: Final = """
+  WITH picked AS MATERIALIZED (
+    SELECT {candidate} FROM {jobs} j CROSS JOIN LATERAL (SELECT j.*) b
+    WHERE {due_anywhere} AND {in_some_turn} AND {holds_turn} ORDER BY j.priority, j.run_at, j.id LIMIT :limit {lock})"""
+_LEASE_PICKED: Final = """,
   placed AS (SELECT id, careful, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM picked),
   taken AS (
     SELECT id FROM placed WHERE place <
@@ -239,7 +249,8 @@ CLAIM_POSTGRESQL: Final = (
   UPDATE {jobs} j SET {leased}
   WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND j.{waiting}
   RETURNING {facts}, {now} AS now"""
-)
+CLAIM_POSTGRESQL: Final = PICKED_POSTGRESQL + _LEASE_PICKED
+CLAIM_ANYWHERE: Final = PICKED_ANYWHERE + _LEASE_PICKED
 
 
 def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies) -> dict[str, Any]:
@@ -252,16 +263,20 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 
 
 def _claim_sqlite(
-    connection: Connection, parameters: dict[str, Any], free: int, lease_parameters: dict[str, Any]
+    connection: Connection, parameters: dict[str, Any], admission: Admission, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
     # The writer is alone (BEGIN IMMEDIATE), so looking and taking can be several statements.
-    due = _due_sqlite(connection, parameters)
-    end = next((place for place, row in enumerate(due) if row.careful and place >= free), len(due))
+    due = _due_sqlite(connection, parameters, admission)
+    end = next((place for place, row in enumerate(due) if row.careful and place >= admission.free), len(due))
     return _take(connection, [row.id for row in due[:end]], lease_parameters)
 
 
-def _due_sqlite(connection: Connection, parameters: dict[str, Any], also: str = "") -> list[Row[Any]]:
+def _due_sqlite(
+    connection: Connection, parameters: dict[str, Any], admission: Admission, also: str = ""
+) -> list[Row[Any]]:
     """The first due rows in order, lane by lane, of those that the condition *also* admits."""
+    if admission.many_queues:
+        return list(run(connection, ANYWHERE_SQLITE.replace("{also}", also), **parameters))
     lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest")).all()
     facts = _named(parameters, "limit careful runnable") | {
         name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
@@ -290,11 +305,15 @@ LANES_SQLITE: Final = """
                    AND j.priority = b.priority AND j.{plain} ORDER BY j.run_at LIMIT 1)
       ELSE (SELECT j.run_at FROM {jobs} j WHERE j.job_type = b.job_type AND j.queue = b.queue
             AND j.priority = b.priority AND j.{timed} ORDER BY j.run_at LIMIT 1) END AS head_us
-    FROM lane b WHERE {open_lane})
+    FROM lane b WHERE {open_queue})
   SELECT * FROM placed WHERE head_us <= {now}"""
 DUE_SQLITE: Final = """
   SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
   WHERE {due_in_lane} ORDER BY j.run_at, j.id LIMIT :limit"""
+ANYWHERE_SQLITE: Final = """
+  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful, j.concurrency_key
+  FROM {jobs} b JOIN {jobs} j ON j.id = b.id
+  WHERE {due_anywhere} AND {in_some_turn}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
 
 
 def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
@@ -337,7 +356,7 @@ def claim_warily(
     if admission.limits:
         ids, unseen = _choose(connection, parameters, admission)
     else:
-        seen = _look(connection, parameters, full_parameters(connection, full((), {})), list(admission.but))
+        seen = _look(connection, parameters, admission, full_parameters(connection, full((), {})), list(admission.but))
         ids, unseen = list(choose(seen, (), {}, before=0, free=admission.free).taken), False
     found, refused = [], {}
     for job_id in ids:
@@ -356,10 +375,11 @@ def claim_warily(
 
 ROUNDS: Final = 8  # of looking behind what is full, in one claim; the next one goes on
 BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
+_SEEN: Final = " SELECT id, careful, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = (
-    PICKED_POSTGRESQL.replace("{due_plain}", "{due_plain}" + BUT).replace("{due_timed}", "{due_timed}" + BUT)
-    + " SELECT id, careful, concurrency_key FROM picked ORDER BY priority, run_at, id"
+    PICKED_POSTGRESQL.replace("{due_plain}", "{due_plain}" + BUT).replace("{due_timed}", "{due_timed}" + BUT) + _SEEN
 )
+LOOK_ANYWHERE: Final = PICKED_ANYWHERE.replace("{in_some_turn}", "{in_some_turn}" + BUT) + _SEEN
 
 
 def _choose(connection: Connection, parameters: dict[str, Any], admission: Admission) -> tuple[list[int], bool]:
@@ -373,7 +393,7 @@ def _choose(connection: Connection, parameters: dict[str, Any], admission: Admis
         # A key that is full hides nobody: those behind it are looked at again without it.
         asked = parameters["limit"] - len(taken)
         closed_keys = full_parameters(connection, full(limits, running))
-        seen = _look(connection, parameters | {"limit": asked}, closed_keys, [*but, *taken])
+        seen = _look(connection, parameters | {"limit": asked}, admission, closed_keys, [*but, *taken])
         choice = choose(seen, limits, running, before=len(taken), free=admission.free)
         taken += choice.taken
         running = choice.running
@@ -383,14 +403,18 @@ def _choose(connection: Connection, parameters: dict[str, Any], admission: Admis
 
 
 def _look(
-    connection: Connection, parameters: dict[str, Any], full: dict[str, str], taken: Sequence[int]
+    connection: Connection,
+    parameters: dict[str, Any],
+    admission: Admission,
+    full: dict[str, str],
+    taken: Sequence[int],
 ) -> list[Candidate]:
     """The first due jobs in order that are not *full* and not *taken*, their rows locked."""
     parameters = parameters | full | {"ids": group_value(connection, list(taken))}
     if is_postgresql(connection):
-        rows = run(connection, LOOK_POSTGRESQL, **parameters).all()
+        rows = run(connection, LOOK_ANYWHERE if admission.many_queues else LOOK_POSTGRESQL, **parameters).all()
     else:
-        rows = _due_sqlite(connection, parameters, BUT)
+        rows = _due_sqlite(connection, parameters, admission, BUT)
     return [Candidate(row.id, row.concurrency_key, bool(row.careful)) for row in rows]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
@@ -528,19 +528,28 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
     return job
 
 
+class LeftAlone(NamedTuple):
+    """Lost attempts of one type that nobody here can settle; ``sample`` is the id of one, ``since`` its lease's end."""
+
+    job_type: str
+    jobs: int
+    sample: int
+    since: datetime
+
+
 def left_alone(
     connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str]
-) -> list[tuple[str, int, int]]:
-    """Lost attempts that nobody here can settle: job type, how many, and the id of one of them."""
+) -> list[LeftAlone]:
+    """What recovery leaves as it is, where only the types *known* are."""
     rows = run(
         connection,
         """
-        SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample FROM {jobs} j
+        SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample, min(j.locked_until) AS locked_until FROM {jobs} j
         WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {can_settle}
         GROUP BY j.job_type ORDER BY j.job_type""",
         **_given_up(connection, dead, working, known),
     )
-    return [(row.job_type, row.jobs, row.sample) for row in rows]
+    return [LeftAlone(row.job_type, row.jobs, row.sample, row.locked_until) for row in rows]
 
 
 def _given_up(

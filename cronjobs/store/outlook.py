@@ -14,8 +14,7 @@ from cronjobs.store.sql import define, group_value, run
 define(
     # "b" is a row of jobs here; {paused} asks for its queue.
     due_here="""
-      b.{waiting} AND b.run_at <= {now} AND b.job_type {among_known} AND NOT {paused}
-      AND (CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text))""",
+      b.{waiting} AND b.run_at <= {now} AND b.job_type {among_known} AND {open_queue}""",
 )
 
 
@@ -58,5 +57,9 @@ def next_run_at(connection: Connection) -> datetime | None:
 
 
 def waiting_queues(connection: Connection) -> list[str]:
-    rows = run(connection, "WITH RECURSIVE {branches} SELECT DISTINCT queue FROM branch WHERE queue IS NOT NULL")
+    rows = run(
+        connection,
+        "WITH RECURSIVE {branches} SELECT DISTINCT queue FROM branch WHERE queue IS NOT NULL",
+        most_branches=2**31 - 1,
+    )
     return list(rows.scalars())

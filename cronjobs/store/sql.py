@@ -33,12 +33,12 @@ _fragments: dict[str, Fragment] = {
     "now": lambda postgresql: "(statement_timestamp() + make_interval(secs => :now_))" if postgresql else ":now_",
     "json_type": lambda postgresql: "jsonb" if postgresql else "text",
     # The pairs (queue, priority) that have waiting rows, each found by one step into the index: how many rows stand
-    # behind a pair does not matter.
+    # behind a pair does not matter. Numbered, and no more than :most_branches of them.
     "branches": """
-      branch(queue, priority) AS (
-        SELECT * FROM (SELECT queue, priority FROM {jobs} WHERE {waiting} ORDER BY queue, priority LIMIT 1) AS best
+      branch(queue, priority, place) AS (
+        SELECT * FROM (SELECT queue, priority, 1 FROM {jobs} WHERE {waiting} ORDER BY queue, priority LIMIT 1) AS best
         UNION ALL
-        SELECT {next_branch} FROM branch b WHERE b.queue IS NOT NULL
+        SELECT {next_branch}, b.place + 1 FROM branch b WHERE b.queue IS NOT NULL AND b.place < :most_branches
       )""",
     "next_branch": lambda postgresql: (
         """
@@ -61,6 +61,7 @@ _fragments: dict[str, Fragment] = {
     "paused": """
       EXISTS (SELECT 1 FROM {pauses} p WHERE (p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue))
         AND (p.until IS NULL OR p.until > {now}))""",
+    "open_queue": "(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
     # "j" is a schedule, "p" a pause that is in force for it.
     "stops_schedule": """
       (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND (p.until IS NULL OR p.until > {now})""",

@@ -35,9 +35,30 @@ class Overview:
     last_tick_at: datetime | None  # of any host
     paused_due: bool  # jobs are due in queues that are paused
     not_started: Any  # the record of this host's last tick that loaded handlers
+    many_queues: bool  # jobs wait in so many that reading all the jobs is quicker than going from queue to queue
 
 
-define(beyond=after_now(":beyond_s"))
+MANY_QUEUES: Final = 1000
+define(
+    beyond=after_now(":beyond_s"),
+    # "b" is a queue or a job; of very many queues all their jobs are read instead.
+    due_in_branch="""
+      EXISTS (SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
+              AND j.run_at <= {now})""",
+    many_queues="EXISTS (SELECT 1 FROM branch b WHERE b.place = :most_branches AND b.queue IS NOT NULL)",
+)
+
+
+def _any_due(queues: str) -> str:
+    """Whether a job is due in one of those *queues*."""
+    return (
+        f"(NOT {{many_queues}} AND EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND {queues} "
+        "AND {due_in_branch}) OR {many_queues} AND EXISTS (SELECT 1 FROM {jobs} b WHERE b.{waiting} "
+        f"AND b.run_at <= {{now}} AND {queues}))"
+    )
+
+
+define(jobs_due=_any_due("NOT {paused}"), paused_jobs_due=_any_due("{paused}"))
 
 
 def overview(
@@ -54,13 +75,9 @@ def overview(
           EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL
                   AND substr(locked_by, 1, :place_length) = :place) AS held_here,
           EXISTS (SELECT 1 FROM {schedules} j WHERE {schedule_due}) AS schedules_due,
-          EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND NOT {paused} AND EXISTS (
-                    SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
-                    AND j.run_at <= {now})) AS jobs_due,
+          {jobs_due} AS jobs_due, {many_queues} AS many_queues,
           EXISTS (SELECT 1 FROM {pauses} b WHERE b.scope IN ('all', 'queue') AND (b.until IS NULL OR b.until > {now}))
-            AND EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND {paused} AND EXISTS (
-                    SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
-                    AND j.run_at <= {now})) AS paused_due,
+            AND {paused_jobs_due} AS paused_due,
           (SELECT t.not_started FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
            ORDER BY t.id DESC LIMIT 1) AS not_started,
           -- by id: a clock that stepped back must not make an older tick the last one
@@ -75,6 +92,7 @@ def overview(
         place=place,
         place_length=len(place),
         fingerprint=fingerprint,
+        most_branches=MANY_QUEUES,
     ).one()
     facts = dict(row._mapping)
     booleans = (
@@ -86,6 +104,7 @@ def overview(
         "fingerprint_known",
         "sync_unfinished",
         "paused_due",
+        "many_queues",
     )
     for name in booleans:
         facts[name] = bool(facts[name])
