@@ -13,11 +13,14 @@ def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # a FIFO that nobody reads, a socket; a folder
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
             raise OSError(errno.EINVAL, "it is no regular file") from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
         os.close(descriptor)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         raise OSError(errno.EINVAL, "it is no regular file")
     os.set_blocking(descriptor, True)
     return descriptor

@@ -131,7 +131,7 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path,
     else:
         with closing(socket.socket(socket.AF_UNIX)) as listening:
             listening.bind(str(there))
-    with pytest.raises(OSError, match="it is no regular file"):
+    with pytest.raises(OSError, match="Is a directory" if kind == "folder" else "it is no regular file"):
         open_regular(there, flags)
 
 
