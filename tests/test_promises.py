@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+REGISTRIES = "registries/test_registries.py"
 
 ATTACKS = {
     "Nothing is lost": (
@@ -21,8 +22,7 @@ ATTACKS = {
         "test_fence.py::test_who_lost_the_lease_changes_nothing",
         "test_many_ticks.py::test_eight_ticks_at_once_do_each_job_and_each_occurrence_once",
         "test_time_limit.py::test_a_tick_frozen_past_its_end_dies_although_it_is_stopped_and_writes_nothing",
-        "registries/test_registries.py::"
-        "test_whatever_hosts_know_and_wherever_ticks_die_nothing_is_run_twice_or_held_up",
+        f"{REGISTRIES}::test_whatever_hosts_know_and_wherever_ticks_die_nothing_is_run_twice_or_held_up",
     ),
     "Each occurrence once": (
         "test_many_ticks.py::test_eight_ticks_at_once_do_each_job_and_each_occurrence_once",
