@@ -14,7 +14,8 @@ from pathlib import Path
 
 import nofsync
 import pytest
-from postgres import ENQUEUE, OTHER_VERSION, OWNER, READ, RUN, PostgresServer, as_role
+from pool import Pool, copy_statement
+from postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from ticking import Project
 
 from cronjobs import migrations
@@ -105,9 +106,7 @@ def new_postgres_url(_server: PostgresServer) -> Iterator[Callable[..., str]]:
 
     def make(template: str = "template0") -> str:
         name = f"test_{next(_numbers)}"
-        # FILE_COPY: without fsync it is faster than the default, which writes the copy through the log.
-        strategy = "" if OTHER_VERSION else "STRATEGY FILE_COPY"  # the only one before 15
-        _server.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
+        _server.execute(copy_statement(name, template))
         made.append(name)
         return _server.url(name)
 
@@ -136,13 +135,20 @@ def sqlite_migrated(sqlite_url: str, _sqlite_template: Path) -> str:
     return path
 
 
+@pytest.fixture(scope="session")
+def _postgres_pool(_server: PostgresServer, _postgres_template: str) -> Pool:
+    return Pool(_server, _postgres_template)
+
+
 @pytest.fixture
 def postgres_migrated(
-    request: pytest.FixtureRequest, new_postgres_url: Callable[..., str], _postgres_template: str
-) -> str:
+    request: pytest.FixtureRequest, postgres_server: PostgresServer, _postgres_pool: Pool
+) -> Iterator[str]:
     """The URL of a migrated PostgreSQL database, for the role ``run`` or the one that ``connects_as`` names."""
     asked = request.node.get_closest_marker("connects_as")
-    return as_role(new_postgres_url(_postgres_template), asked.args[0] if asked else RUN)
+    name = _postgres_pool.take()
+    yield as_role(postgres_server.url(name), asked.args[0] if asked else RUN)
+    _postgres_pool.give_back(name)
 
 
 @pytest.fixture(params=BOTH)
