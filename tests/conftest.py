@@ -8,9 +8,11 @@ enqueue as ``enqueue``: a right that is missing turns them red. A test that is a
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import nofsync
 import pytest
@@ -29,17 +31,46 @@ _numbers = itertools.count(1)
 
 nofsync.install()
 
-# Hours of work share two cores: what takes longest is begun first, or one of them is idle at the end.
+# What takes longest is begun first, or one of two cores is idle at the end.
 LONGEST = ("test_drill", "test_walk", "test_wheel", "test_chaos", "test_kill_points", "test_long_jobs_stop")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+SLOW_S = 2.0
+MARKERS = (
+    "connects_as(role): the role of the migrated PostgreSQL database, else RUN",
+    "slow: takes more than two seconds, or kills processes on purpose; the everyday run is without",
+    "either: about processes, not SQL: on one database, by the test's name; on both with CRONJOBS_TESTS_BOTH=1",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "connects_as(role): the role of the migrated PostgreSQL database, else RUN")
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    if not os.environ.get("CRONJOBS_TESTS_BOTH"):
+        left_out = [item for item in items if _is_for_the_other(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _is_for_the_other(item: pytest.Item) -> bool:
+    """Whether a test that needs either database is to run on the one that this item does not have."""
+    if item.get_closest_marker("either") is None or not isinstance(item, pytest.Function):
+        return False
+    if "project" not in item.fixturenames or not hasattr(item, "callspec"):
+        return False
+    of = item.callspec.params.get("database_url")
+    return of in BOTH and of != BOTH[crc32(item.originalname.encode()) % 2]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that have become slow without saying so."""
+    reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
+    slow = [each for each in reports if each.duration > SLOW_S and each.when == "call" and "slow" not in each.keywords]
+    for report in sorted(slow, key=lambda report: -report.duration):
+        terminalreporter.write_line(f"slow, and not marked so: {report.duration:.1f} s {report.nodeid}")
 
 
 @pytest.fixture(scope="session")

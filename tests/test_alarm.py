@@ -25,6 +25,7 @@ def alarm(tmp_path: Path) -> Alarm:
     return Alarm(Path("/srv/shop/cronjobs.yaml"), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_cause_that_repeats_each_minute_is_told_at_once_then_hourly_then_daily(alarm: Alarm) -> None:
     told = [minute for minute in range(5 * 24 * 60) if alarm.worth_telling("database down", NOW + minute * MINUTE)]
     assert told == [*range(0, 24 * 60, 60), *range(24 * 60, 5 * 24 * 60, 24 * 60)]

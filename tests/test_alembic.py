@@ -79,6 +79,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_plain_alembic_upgrades_and_finds_nothing_to_change(empty_url: str) -> None:
     for arguments in (("upgrade", "head"), ("check",), ("current",)):
         done = alembic(*arguments, CRONJOBS_DATABASE_URL=empty_url)
@@ -88,6 +89,7 @@ def test_plain_alembic_upgrades_and_finds_nothing_to_change(empty_url: str) -> N
         assert migrations.check(database) == []
 
 
+@pytest.mark.slow
 def test_plain_alembic_leaves_other_peoples_tables_alone(postgres_url: str) -> None:
     in_psql(postgres_url, "CREATE TABLE invoices (id int PRIMARY KEY)")
     options = ("-x", f"url={postgres_url}", "-x", "schema=public")
@@ -103,6 +105,7 @@ def test_plain_alembic_prints_sql(postgres_url: str) -> None:
     assert done.stdout == migrations.sql(parse_url(postgres_url, "jobs"))
 
 
+@pytest.mark.slow
 def test_plain_alembic_writes_the_next_revision(clone: Path, sqlite_url: str) -> None:
     alembic("upgrade", "head", cwd=clone, CRONJOBS_DATABASE_URL=sqlite_url)
     done = alembic("revision", "--autogenerate", "-m", "Add a thing", cwd=clone, CRONJOBS_DATABASE_URL=sqlite_url)

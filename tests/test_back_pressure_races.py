@@ -42,6 +42,7 @@ def race(work: Callable[[int], Counter[str]], threads: int = THREADS) -> Counter
         return sum(pool.map(run, range(threads)), Counter())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_full", ["error", "drop"])
 def test_racing_transactions_fill_a_queue_to_its_cap_and_not_beyond(database: Database, on_full: Any) -> None:
     cap(database, MOST, on_full)
@@ -229,6 +230,7 @@ CAPS = "run: {workers: 4}\nqueues: {patient: {max_waiting: 8, on_full: wait}, ha
 COUNT = 12
 
 
+@pytest.mark.slow
 def test_four_processes_stay_below_the_caps_while_ticks_drain(project: Project) -> None:
     project.configure(CAPS)
     project.tick()  # puts the caps in force

@@ -239,6 +239,7 @@ def test_operators_and_retries_are_never_refused(yard: Yard) -> None:
 # --- seen -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_status_shows_how_full_capped_queues_are_and_what_they_dropped(cronjobs: Cronjobs, database: Database) -> None:
     cap(database, 2, "drop")
     cap(database, 1000, "wait", "sms")

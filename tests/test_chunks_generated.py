@@ -246,6 +246,7 @@ def judge(yard: Yard) -> None:
     assert len(made) == len(ran)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_cuts_chunks_off_each_occurrence_is_settled_once(
     database: Database, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

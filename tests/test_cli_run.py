@@ -197,6 +197,7 @@ def test_commands_and_handlers_get_the_files_environment(lite: Project) -> None:
     assert lite.run("run", "c", env={"WHERE": "elsewhere"}).out == "from here\n"
 
 
+@pytest.mark.slow
 def test_a_command_has_its_time_limit_and_a_handler_has_none(lite: Project) -> None:
     slow = lite.run("run", "cmd.slow")
     assert slow.code == 1
@@ -349,6 +350,7 @@ def test_killed_by_hand_it_is_dead_and_no_tick_runs_it_again(project: Project) -
 # --- the lease --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_lease_is_renewed_while_it_runs(project: Project) -> None:
     write(project, lease="2s")
     process = begin(project, "t.wait")

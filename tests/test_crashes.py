@@ -34,6 +34,8 @@ from cronjobs.tick import Result
 from cronjobs.tick import Tick as TickInProcess
 from cronjobs.watchdog import Watchdog
 
+pytestmark = pytest.mark.slow
+
 NewProject = Callable[[str], Project]
 
 SHORT_LEASE = "run: {workers: 2, lease: 2s}\n"

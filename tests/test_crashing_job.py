@@ -67,6 +67,7 @@ def tick_until_settled(project: Project, at_most: int) -> list[Tick]:
     return ticks
 
 
+@pytest.mark.slow
 def test_one_segfault_among_200_good_jobs_ends_dead_with_its_signal_and_the_200_succeed(project: Project) -> None:
     project.configure(YAML, HANDLERS)
     project.add_many("crash.good", 60)
@@ -92,6 +93,7 @@ def test_one_segfault_among_200_good_jobs_ends_dead_with_its_signal_and_the_200_
     assert max(losses.values()) <= APART_FROM_LOSSES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "kind", "error"),
     [
@@ -127,6 +129,7 @@ def test_a_crash_is_recovered_by_the_next_tick_at_once(project: Project) -> None
     assert project.outcomes(gated_id) == ["lost", "succeeded"]
 
 
+@pytest.mark.slow
 def test_a_job_whose_runners_die_without_its_doing_is_dead_after_max_losses(project: Project) -> None:
     """Also where it runs in a process of its own by then, which is not to blame."""
     project.configure("run: {workers: 2, max_losses: 3}\n", HANDLERS)
@@ -157,6 +160,7 @@ def command(project: Project, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_work_that_must_not_repeat_by_itself_is_dead_when_its_runner_dies_until_someone_says_so(
     project: Project,
 ) -> None:

@@ -294,6 +294,7 @@ for _ in range(writes):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_write_take_turns(sqlite_migrated: str) -> None:
     """With SQLite's own busy handler, or one lock that is polled for, one of them takes nearly all the turns."""
     url = f"sqlite:///{sqlite_migrated}"

@@ -63,6 +63,7 @@ def project_on_disk(disk: Disk, new_project: NewProject) -> Project:
     return new_project(f"sqlite:///{disk.folder}/cronjobs.db").configure("run: {workers: 2}\n")
 
 
+@pytest.mark.slow
 def test_without_room_nothing_runs_and_the_cause_is_told(project_on_disk: Project, disk: Disk) -> None:
     project = project_on_disk
     ids = [project.add("t.quick") for _ in range(3)]
@@ -86,6 +87,7 @@ def test_a_result_without_room_is_kept_and_written_when_there_is_some(project_on
     assert project.times_ran("end") == {job_id: 1}
 
 
+@pytest.mark.slow
 def test_a_result_that_never_found_room_is_told_and_its_job_is_found_lost(project_on_disk: Project, disk: Disk) -> None:
     project = project_on_disk
     job_id = project.add("t.gated", timeout_s=1)
@@ -211,6 +213,7 @@ def own_project(own_postgres_server: PostgresServer, new_project: NewProject) ->
     return new_project(own_postgres_server.url("shop"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
 def test_a_server_restarted_while_jobs_run_loses_and_doubles_no_effect(
     own_postgres_server: PostgresServer, own_project: Project, how: signal.Signals

@@ -36,6 +36,8 @@ from cronjobs.errors import (
 from cronjobs.patience import TRIES, first_look, patiently, pause_s
 from cronjobs.testing import FakeClock
 
+pytestmark = pytest.mark.slow
+
 NewProject = Callable[[str], Project]
 
 SCHEDULES = "schedules:\n  half-daily: {every: 12h, job: t.quick}\n"

@@ -49,6 +49,7 @@ def migrated(tmp_path: Path, database_url: str) -> Folder:
     return Folder(tmp_path, database_url)
 
 
+@pytest.mark.slow
 def test_upgrade_says_from_where_to_where(folder: Folder) -> None:
     assert folder.run("db", "current") == (
         "none\n",
@@ -64,6 +65,7 @@ def test_current_as_json(migrated: Folder) -> None:
     assert (said["revision"], said["newest"]) == (SCHEMA_REVISION, SCHEMA_REVISION)
 
 
+@pytest.mark.slow
 def test_check_ends_with_1_when_it_finds_something(folder: Folder) -> None:
     assert 'run "cronjobs db upgrade"' in folder.run("db", "check", code=1)[0]
     [finding] = json.loads(folder.run("db", "check", "--json", code=1)[0])
@@ -73,6 +75,7 @@ def test_check_ends_with_1_when_it_finds_something(folder: Folder) -> None:
     assert json.loads(folder.run("db", "check", "--json")[0]) == []
 
 
+@pytest.mark.slow
 def test_adopt_hands_the_database_over(migrated: Folder) -> None:
     migrated.configure(project="shop", environment="production")
     assert migrated.run("db", "adopt")[0] == 'nobody → project "shop", environment "production"\n'
@@ -87,6 +90,7 @@ def test_adopt_without_tables_names_the_command(folder: Folder) -> None:
     assert 'run "cronjobs db upgrade"' in folder.run("db", "adopt", code=4)[1]
 
 
+@pytest.mark.slow
 def test_sql_makes_what_upgrade_makes(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "sqlite:///made.db")
     script, errors = folder.run("db", "sql")
@@ -97,6 +101,7 @@ def test_sql_makes_what_upgrade_makes(tmp_path: Path) -> None:
     folder.run("db", "check")
 
 
+@pytest.mark.slow
 def test_sql_needs_neither_a_database_nor_a_configuration(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "sqlite:///made.db")
     (tmp_path / "cronjobs.yaml").unlink()
@@ -106,6 +111,7 @@ def test_sql_needs_neither_a_database_nor_a_configuration(tmp_path: Path) -> Non
     assert "jsonb" in script.lower()
 
 
+@pytest.mark.slow
 def test_a_database_out_of_reach_ends_with_4_and_one_line(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "postgresql://u:hunter2-hunter2@127.0.0.1:1/d")
     for command in ("upgrade", "current", "check", "adopt"):

@@ -504,6 +504,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_copy_killed_anywhere_is_whole_or_not_there_and_can_be_run_again(move: Move, postgres_migrated: str) -> None:
     before = everything(move.old)
     move.old.close()

@@ -18,6 +18,8 @@ from sqlalchemy import insert, update
 from cronjobs import tables
 from cronjobs.cli.dev import _Watch
 
+pytestmark = pytest.mark.either
+
 HANDLERS = """
 import time
 from cronjobs import job
@@ -101,6 +103,7 @@ def statuses(project: Project) -> list[str]:
 # --- what it runs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_runs_as_soon_as_it_is_due_with_the_code_of_that_moment(project: Project, dev: Any) -> None:
     loop = dev()
     enqueue(project, "greet")
@@ -131,6 +134,7 @@ def test_a_database_that_cannot_be_looked_at_calls_for_no_tick(project: Project)
         assert not watch.came()
 
 
+@pytest.mark.slow
 def test_what_every_tick_says_is_shown_once(project: Project, dev: Any) -> None:
     enqueue(project, "nobody.knows")
     loop = dev("--every", "100ms")
@@ -151,6 +155,7 @@ def test_what_every_tick_says_is_shown_once(project: Project, dev: Any) -> None:
 YAML = "schedules: {every-minute: {every: 1m, job: greet}}\n"
 
 
+@pytest.mark.slow
 def test_schedules_do_not_fire_unless_asked(project: Project, dev: Any) -> None:
     project.write(YAML, handlers=HANDLERS)
     assert project.run("sync").code == 0
@@ -207,6 +212,7 @@ def test_one_signal_lets_a_job_stop_by_itself(project: Project, dev: Any, number
     assert statuses(project) == ["queued"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_second_signal_ends_it_at_once(project: Project, dev: Any) -> None:
     enqueue(project, "deaf")
@@ -237,6 +243,7 @@ def test_it_does_not_run_in_production_by_accident(project: Project, dev: Any) -
     assert loop.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_it_says_which_database_it_works_on_and_takes_another_one(project: Project, dev: Any) -> None:
     (project.folder / "cronjobs.yaml").write_text("imports: [handlers]\n")

@@ -25,7 +25,11 @@ from cronjobs.drill.mailserver import Mail, Try
 from cronjobs.drill.plan import MIX, Planned, Trouble, plan
 from cronjobs.drill.scaffold import HANDLERS
 
-pytestmark = [LINUX_ONLY, pytest.mark.xdist_group("drill")]  # one worker, so that each drill is run once
+pytestmark = [
+    LINUX_ONLY,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("drill"),
+]  # one worker, so that each drill is run once
 
 NAMES = ["restart", "deadline", "cancel", "frozen", "retries", "dead", "repair", "told", "receipts", "idle", "left"]
 WITHIN_S = 600  # a drill takes half a minute; others may need the machine, too

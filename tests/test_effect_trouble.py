@@ -182,6 +182,7 @@ def test_a_beginning_is_not_tried_again_for_a_job_that_is_to_stop_nor_in_lasting
     assert jobs.effects() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), [("cronjobs_jobs", "queue"), ("cronjobs_effects", "state")])
 def test_rows_that_a_foreign_session_holds_do_not_block_for_ever(
     jobs: Jobs, database_url: str, table: str, column: str

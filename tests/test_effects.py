@@ -238,6 +238,7 @@ def cli(project: Project, *words: str) -> str:
     return tick.stdout
 
 
+@pytest.mark.slow
 def test_a_job_whose_effect_another_one_is_doing_comes_back_for_it_uncharged(project: Project) -> None:
     project.configure("run: {workers: 2}\n", HANDLERS)
     first_id = project.add("e.gated", '{"where": "inside"}', priority=1)
@@ -270,6 +271,7 @@ def test_a_handler_in_a_process_of_its_own_keeps_the_same_ledger(
 # --- a runner that was away -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_frozen_runner_that_wakes_after_another_did_the_effect_does_not_repeat_it(project: Project) -> None:
     project.configure(SHORT_LEASE, HANDLERS)
     job_id = project.add("e.gated", '{"where": "before"}')
@@ -287,6 +289,7 @@ def test_a_frozen_runner_that_wakes_after_another_did_the_effect_does_not_repeat
     assert project.job(job_id)["status"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_frozen_runner_that_wakes_before_another_begins_the_effect_leaves_it_to_that_one(project: Project) -> None:
     project.configure(SHORT_LEASE, HANDLERS)
     job_id = project.add("e.gated", '{"where": "both"}')

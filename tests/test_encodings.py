@@ -135,6 +135,7 @@ def test_a_lease_of_a_runner_whose_name_is_not_utf8_runs_out(sqlite_migrated: st
     assert [each.became for each in ticked.ran] == ["lost", "succeeded"]
 
 
+@pytest.mark.slow
 def test_every_list_shows_what_is_not_utf8_with_replacement_characters(sqlite_migrated: str, tmp_path: Path) -> None:
     project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
     project.write()

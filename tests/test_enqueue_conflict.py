@@ -91,6 +91,7 @@ def test_replace_leaves_a_job_alone_that_was_begun_or_is_over(database: Database
 # --- racing -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_conflict", ["keep", "replace"])
 def test_threads_that_race_for_one_key_make_one_job(database: Database, on_conflict: Any) -> None:
     each = EACH if on_conflict == "keep" else 40

@@ -135,6 +135,7 @@ def test_a_job_without_an_error_or_a_type_is_a_group_too(cronjobs: Cronjobs, row
     assert cronjobs("jobs", "list", "--group-by", "error", "--type", "nobody").err == "no job with an error\n"
 
 
+@pytest.mark.slow
 def test_twenty_thousand_dead_jobs_are_grouped_while_one_waits(
     cronjobs: Cronjobs, rows: Rows, database: Database
 ) -> None:

@@ -94,6 +94,7 @@ def harmless(text: str) -> bool:
     return not ACTS.search(text) and not re.search(f"^{FORGED}", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_nothing_that_a_row_holds_acts_on_who_reads_of_it(project: Project, database: Database) -> None:
     tick = project.run("run-due")
     assert "is dead" in tick.err or "are dead" in tick.err

@@ -34,7 +34,8 @@ from cronjobs import fire_times
 from cronjobs.database import Database, parse_url
 from cronjobs.tables import jobs, occurrences, schedules, to_microseconds
 
-pytestmark = pytest.mark.connects_as(OWNER)  # the app makes its tables itself, as the example's user does
+# The app makes its tables itself, as the example's user does.
+pytestmark = [pytest.mark.slow, pytest.mark.either, pytest.mark.connects_as(OWNER)]
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "housekeeping"
 BERLIN = ZoneInfo("Europe/Berlin")

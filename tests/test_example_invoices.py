@@ -76,6 +76,7 @@ print(*asyncio.run(clicks()))
 """
 
 
+@pytest.mark.slow
 def test_however_often_a_customer_clicks_there_is_one_job(tmp_path: Path, sqlite_migrated: str) -> None:
     stage = new_stage(tmp_path / "shop", f"sqlite:///{sqlite_migrated}")
     stage.env = {"DATABASE_URL": stage.url}
@@ -273,6 +274,7 @@ def test_an_event_that_comes_again_is_skipped_by_its_id(tmp_path: Path, modules:
 # --- the README -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_print_what_it_says(tmp_path: Path) -> None:
     folder = tmp_path / "invoices"
     shutil.copytree(EXAMPLE, folder)

@@ -29,6 +29,7 @@ def an_edit(world: World) -> None:
     world.ticks(utc("2026-03-03T08:45:10"), utc("2026-03-03T11:45:10"), every=HOUR)
 
 
+@pytest.mark.slow
 def test_due_by_the_definition_of_that_day(world: World) -> None:
     an_edit(world)
     told = world.ask("s", "--at", "2026-03-02T20:15Z")
@@ -42,6 +43,7 @@ def test_due_by_the_definition_of_that_day(world: World) -> None:
     )
 
 
+@pytest.mark.slow
 def test_not_due_by_the_definition_of_that_day(world: World) -> None:
     an_edit(world)
     told = world.ask("s", "--at", "2026-03-02T20:45Z")
@@ -290,6 +292,7 @@ def test_it_is_still_to_come(world: World) -> None:
     assert "will not be due" in world.ask("nightly-report", "--at", "2026-11-21T02:16")
 
 
+@pytest.mark.slow
 def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     a_night(world)
     world.tick(utc("2026-11-20T07:15:12"))
@@ -311,6 +314,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_older_than_the_ledger(world: World) -> None:
     a_night(world)
     world.tick(utc("2026-11-20T07:15:12"))
@@ -323,6 +327,7 @@ def test_older_than_the_ledger(world: World) -> None:
     assert world.ask("nightly-report", "--at", "2026-12-20T02:15").verdict in ("enqueued", "coalesced")
 
 
+@pytest.mark.slow
 def test_what_an_earlier_shorter_retention_pruned_is_known_to_be_gone(world: World) -> None:
     world.file("retention: {occurrences: 2d}\n", s='cron: "0 12 * * *"')
     world.tick()

@@ -65,6 +65,7 @@ def test_a_range_as_a_list(world: World) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_range_over_edits_a_retirement_and_what_is_pruned(world: World) -> None:
     world.file(s='cron: "0 12 * * *"', other='cron: "0 0 1 1 *"')
     world.tick()
@@ -91,6 +92,7 @@ def test_a_range_over_edits_a_retirement_and_what_is_pruned(world: World) -> Non
     assert spans["beyond_retention"]["facts"]["first_for"] == "2026-03-02T12:00:00+00:00"
 
 
+@pytest.mark.slow
 def test_the_newest_of_a_long_range(world: World) -> None:
     world.file(**MINUTELY)
     world.tick()

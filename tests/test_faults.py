@@ -68,6 +68,7 @@ def test_without_a_log_the_traceback_follows(commands: Commands, monkeypatch: py
     assert rest[0] == "Traceback (most recent call last):"
 
 
+@pytest.mark.slow
 def test_cron_mails_a_fault_of_ours_once_and_then_rarely(sqlite_project: Project) -> None:
     (sqlite_project.folder / "patch").mkdir()
     (sqlite_project.folder / "patch" / "sitecustomize.py").write_text(
@@ -115,6 +116,7 @@ def test_a_pipe_that_nobody_reads_holds_no_tick_up(sqlite_project: Project) -> N
     assert sqlite_project.statuses() == {"succeeded": 200}
 
 
+@pytest.mark.slow
 def test_lines_that_nobody_read_are_counted_and_the_others_arrive_whole() -> None:
     read, write = os.pipe()
     outlet = Outlet(write)

@@ -304,6 +304,7 @@ def test_a_module_that_forks_when_it_is_imported_makes_no_second_tick(sqlite_pro
     assert sqlite_project.value("SELECT count(*) FROM cronjobs_ticks") == 1
 
 
+@pytest.mark.slow
 def test_what_a_handler_leaves_to_exit_callbacks_is_done_and_hangs_nothing(sqlite_project: Project) -> None:
     """Also what the interpreter's own way out would have waited for: a pool, a thread, a callback that never ends."""
     sqlite_project.configure(

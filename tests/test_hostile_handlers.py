@@ -110,6 +110,7 @@ def run_alone(test: str) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_healthy_jobs_beside_hostile_ones_succeed_once_and_the_tick_ends_in_time(
     database: Database, tmp_path: Path, good: Counter[int], request: pytest.FixtureRequest
 ) -> None:
@@ -156,6 +157,7 @@ def test_healthy_jobs_beside_hostile_ones_succeed_once_and_the_tick_ends_in_time
 ENDS = {"job.succeeded", "job.retried", "job.dead", "job.cancelled", "job.interrupted", "job.snoozed"}
 
 
+@pytest.mark.slow
 def test_what_a_process_writes_of_a_hostile_handler_is_what_its_runner_reads(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -217,6 +219,7 @@ def leaving(ctx, seed):
 """
 
 
+@pytest.mark.slow
 def test_however_a_handlers_process_ends_its_job_has_an_end_and_the_others_do_not_notice(
     sqlite_project: Project,
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_module_imports_only_what_stands_below_it(module: str, path: Path) -> 
     assert not above, f"{module} imports {sorted(above)}, which stand above it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ONLY)
 def test_each_outside_library_has_one_home(library: str) -> None:
     users = {

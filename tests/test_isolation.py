@@ -127,6 +127,7 @@ def names_of(handlers: str) -> list[str]:
     return [line.split('"')[1] for line in handlers.splitlines() if line.startswith("@both(")]
 
 
+@pytest.mark.slow
 def test_whatever_a_handler_returns_or_raises_its_process_tells_as_a_thread_would(sqlite_project: Project) -> None:
     project = sqlite_project.configure("run: {workers: 4}\n", ENDS)
     ids = {
@@ -200,6 +201,7 @@ def _():
 )
 
 
+@pytest.mark.slow
 def test_what_a_process_prints_and_logs_is_its_attempts_output(sqlite_project: Project) -> None:
     kinds = ["thread.out.all", "process.out.all", "thread.out.nothing", "process.out.nothing", "process.out.bytes"]
     alone = [f"process.out.{name}" for name in ("children", "flood", "dies", "stdin", "atexit")]
@@ -271,6 +273,7 @@ schedules:
 """
 
 
+@pytest.mark.slow
 def test_a_process_knows_of_its_job_what_a_thread_knows(project: Project) -> None:
     (project.folder / "lib").mkdir()
     (project.folder / "lib" / "helpers_of_shop.py").write_text(
@@ -311,6 +314,7 @@ def test_a_process_knows_of_its_job_what_a_thread_knows(project: Project) -> Non
     assert 0 < plain["remaining_s"] <= 20
 
 
+@pytest.mark.slow
 def test_effects_and_steps_are_recorded_from_a_process(project: Project) -> None:
     project.configure("run: {workers: 2}\n", FACTS)
     ids = [project.add("facts.effect")]
@@ -338,6 +342,7 @@ def _(ctx): say("ran", ctx)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "said"),
     [

@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 
+import pytest
 from commands import LINUX_ONLY, launcher_of, until
 from isolated import HANDLERS, KINDS, ran, run_each
 from ticking import Project, Tick
 
 from cronjobs.clock import SYSTEM, process_started
 from cronjobs.launcher import descendants
+
+pytestmark = pytest.mark.slow
 
 # --- crashes ----------------------------------------------------------------------------------------------------------
 

@@ -122,6 +122,7 @@ def test_the_page_shows_the_programs_as_they_are() -> None:
 # --- Node -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("node")
 def test_jobs_from_node_are_run_by_a_tick(project: Project, run_node: Callable[..., str]) -> None:
     shown = PAGE.blocks("js")[1].text

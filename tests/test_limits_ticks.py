@@ -64,6 +64,7 @@ def most_at_once(project: Project, prefix: str, killed: dict[int, float]) -> int
     return most
 
 
+@pytest.mark.slow
 def test_four_ticks_one_of_them_killed_never_pass_a_limit_and_do_all(project: Project) -> None:
     for n in range(24):
         project.add("t.work", concurrency_key=f"smtp:bulk:{n % 3}", priority=0)
@@ -132,6 +133,7 @@ def test_a_full_key_hides_nobody_behind_it(sqlite_project: Project) -> None:
     assert project.statuses() == {"succeeded": 15}
 
 
+@pytest.mark.slow
 def test_a_runner_that_is_frozen_while_it_judges_stops_nobody_else(postgres_project: Project) -> None:
     """No renewal waits for it, jobs without a limit begin; the tick stays, and takes the others once it can."""
     project = postgres_project.configure(LIMITS, HANDLERS)

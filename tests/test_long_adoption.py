@@ -37,6 +37,8 @@ from cronjobs.store.claims import Admission, claim
 from cronjobs.store.leases import Lease, adopt, renew
 from cronjobs.worker import Attempt, Ended
 
+pytestmark = pytest.mark.either
+
 TICK = "here:boot:1:1:1:tick"
 MINUTE = timedelta(minutes=1)
 
@@ -50,6 +52,7 @@ def longs(project: Project) -> Iterator[LongJobs]:
 # --- a process that begins late ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_process_slow_to_start_takes_the_job_all_the_same(longs: LongJobs) -> None:
     longs.configure(budget_s=30)
     longs.freeze()
@@ -67,6 +70,7 @@ def test_a_process_slow_to_start_takes_the_job_all_the_same(longs: LongJobs) -> 
     assert longs.project.job(job_id)["attempts"] == 1
 
 
+@pytest.mark.slow
 def test_a_tick_that_hears_nothing_gives_the_job_back_and_the_late_process_runs_nothing(longs: LongJobs) -> None:
     longs.freeze()
     job_id = longs.project.add("l.gated")
@@ -86,6 +90,7 @@ def test_a_tick_that_hears_nothing_gives_the_job_back_and_the_late_process_runs_
     assert longs.project.job(job_id) == row
 
 
+@pytest.mark.slow
 def test_a_tick_that_is_told_to_stop_meanwhile_gives_the_job_back(longs: LongJobs) -> None:
     longs.configure("shutdown_grace: 1s", budget_s=40)
     longs.freeze()
@@ -114,6 +119,7 @@ def test_a_tick_that_is_told_to_stop_while_a_process_starts_does_not_leave_it_be
     assert (longs.project.job(job_id)["status"], longs.project.effects()) == ("queued", [])
 
 
+@pytest.mark.slow
 def test_the_process_takes_the_job_of_a_tick_that_died_after_starting_it(longs: LongJobs) -> None:
     longs.freeze()
     job_id = longs.project.add("l.gated")
@@ -128,6 +134,7 @@ def test_the_process_takes_the_job_of_a_tick_that_died_after_starting_it(longs: 
     assert longs.project.outcomes(job_id) == ["succeeded"]
 
 
+@pytest.mark.slow
 def test_the_process_runs_nothing_once_another_tick_has_recovered_the_job(longs: LongJobs) -> None:
     longs.freeze()
     job_id = longs.project.add("l.gated")
@@ -143,6 +150,7 @@ def test_the_process_runs_nothing_once_another_tick_has_recovered_the_job(longs:
     assert longs.project.outcomes(job_id) == ["lost"]
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_meanwhile_is_told_and_the_job_goes_back(longs: LongJobs) -> None:
     longs.configure(budget_s=30)
     longs.freeze()
@@ -157,6 +165,7 @@ def test_a_file_that_changed_meanwhile_is_told_and_the_job_goes_back(longs: Long
     assert (longs.project.job(job_id)["status"], longs.project.effects()) == ("queued", [])
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_before_it_answers_is_noticed_at_once(longs: LongJobs) -> None:
     longs.configure(budget_s=40)
     longs.freeze()
@@ -334,6 +343,7 @@ def waits_for_the_database(project: Project, pid: int) -> bool:
     return bool(project.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 
 
+@pytest.mark.slow
 def test_the_process_says_why_it_cannot_begin(longs: LongJobs) -> None:
     project = longs.project
     job_id = leased(project)

@@ -16,6 +16,8 @@ from ticking import Project, events
 
 from cronjobs.clock import SYSTEM
 
+pytestmark = [pytest.mark.slow, pytest.mark.either]
+
 PAGE = (Path(__file__).parents[1] / "docs" / "long-jobs.md").read_text()
 
 

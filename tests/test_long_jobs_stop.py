@@ -16,7 +16,7 @@ from cronjobs import migrations
 from cronjobs.clock import SYSTEM
 from cronjobs.database import Database, parse_url
 
-pytestmark = LINUX_ONLY
+pytestmark = [LINUX_ONLY, pytest.mark.slow, pytest.mark.either]
 GRACE_S = 2.0  # PROCESS_GRACE
 
 

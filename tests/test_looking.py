@@ -396,6 +396,7 @@ def test_what_happens_next_is_one_sentence(job: dict[str, Any], facts: dict[str,
 # --- texts that anybody wrote -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_a_row_holds_cannot_act_on_a_terminal(cronjobs: Cronjobs, rows: Rows) -> None:
     evil = "a\x1b[2J\x9b31m\u202eb\nFORGED line\r\x07"
     rows.tick(host=evil, ended=evil, did={"succeeded": 1})
@@ -438,6 +439,7 @@ def test_a_payload_that_nobody_can_read_is_shown_as_such(cronjobs: Cronjobs, row
     assert "unreadable" in cronjobs("jobs", "show", str(job_id), "--json").json["payload"]
 
 
+@pytest.mark.slow
 def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(
     cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_history_json_is_one_array_with_a_kind(cronjobs: Cronjobs, rows: Rows) -
     assert set(failed) == {"kind", "job_type", "schedule", "scheduled_for", *brief}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -146,6 +146,7 @@ def test_after_a_crash_somebody_elses_commit_is_not_taken_for_ours(
             assert connection.execute(text("SELECT count(*) FROM t")).scalar() == 0
 
 
+@pytest.mark.slow
 def test_a_killed_backend_is_a_crash_of_the_server(own_postgres_server: PostgresServer) -> None:
     """PostgreSQL then starts anew by itself, under the same postmaster."""
     own_postgres_server.start()

@@ -38,6 +38,7 @@ def scheduled(ctx, n):
 """
 
 
+@pytest.mark.slow
 def test_eight_ticks_at_once_do_each_job_and_each_occurrence_once(project: Project) -> None:
     yaml = "run: {workers: 2}\nschedules:\n" + "".join(SCHEDULE.format(n=n) for n in range(SCHEDULES))
     project.configure(yaml, HANDLERS)
@@ -132,6 +133,7 @@ def test_what_another_tick_settled_since_it_was_read_is_not_settled_again(
     assert project.value("SELECT count(*) FROM cronjobs_jobs") == 3
 
 
+@pytest.mark.slow
 def test_two_ticks_at_once_with_one_worker_each_never_take_the_same_job(project: Project) -> None:
     project.configure("run: {workers: 1}\n")
     project.add_many("t.quick", 150)
@@ -213,6 +215,7 @@ def test_one_worker_runs_jobs_in_the_order_of_priority_run_at_and_id(project: Pr
 # --- nothing to do ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_idle_ticks_print_nothing_under_cron(project: Project) -> None:
     """In cron's own environment; ten on each kind of database."""
     project.configure("schedules:\n  nightly: {cron: '15 2 29 2 *', job: t.quick}\n")
@@ -259,6 +262,7 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], run_du
     jobs._registered.update(before)
 
 
+@pytest.mark.slow
 def test_a_thousand_idle_ticks_say_nothing_and_leave_a_row_each(
     tick_here: Callable[[], run_due.Reporter], database_url: str, tmp_path: Path
 ) -> None:
@@ -270,6 +274,7 @@ def test_a_thousand_idle_ticks_say_nothing_and_leave_a_row_each(
     assert Project(tmp_path, database_url).value("SELECT count(*) FROM cronjobs_ticks") == 1000
 
 
+@pytest.mark.slow
 def test_an_idle_tick_imports_nothing_that_it_does_not_need(project: Project) -> None:
     project.configure("schedules:\n  nightly: {cron: '15 2 29 2 *', job: t.quick}\n")
     assert project.tick().wait() == 0  # the schedule is known

@@ -171,6 +171,7 @@ SHOWING: list[tuple[str, ...]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_canary_is_in_no_text_that_is_stored_or_shown(
     sqlite_migrated: str, tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch

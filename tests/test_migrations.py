@@ -59,6 +59,7 @@ database.close()
 """
 
 
+@pytest.mark.slow
 def test_upgrades_at_once_do_not_break_each_other(empty_url: str) -> None:
     racers = [
         subprocess.Popen(
@@ -86,6 +87,7 @@ def test_upgrades_at_once_do_not_break_each_other(empty_url: str) -> None:
         assert migrations.check(database) == []
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_fails_half_way_leaves_nothing(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(empty_url) as database:
         # The last table is in the way.

@@ -82,6 +82,7 @@ def random_field(chance: random.Random, low: int, high: int) -> str:
     return ",".join(items)
 
 
+@pytest.mark.slow
 def test_random_expressions_agree_with_cronsim() -> None:
     chance = random.Random(20_260_329)
     compared = 0

@@ -257,6 +257,7 @@ class InMemory:
         return self.rows[name].runs
 
 
+@pytest.mark.slow
 def test_whatever_is_done_under_pauses_each_occurrence_ends_as_one_thing() -> None:
     """PAUSE_CASES=10000 is the long form."""
     for seed in range(CASES):

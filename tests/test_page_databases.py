@@ -45,6 +45,7 @@ def type_in(block: str, folder: Path, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_tables_in_a_schema_of_their_own(postgres_url: str, tmp_path: Path) -> None:
     (tmp_path / "cronjobs.yaml").write_text(PAGE.block("yaml", "schema: jobs"))
     type_in("$ cronjobs db upgrade\n$ cronjobs db check\n", tmp_path, DATABASE_URL=postgres_url)
@@ -135,6 +136,7 @@ assert Job.objects.count() == 1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.connects_as(OWNER)
 def test_django_leaves_the_tables_alone_and_reads_them(database_url: str, tmp_path: Path) -> None:
     with opened(database_url) as database, database.write() as connection:
@@ -162,6 +164,7 @@ def test_prisma_is_told_of_every_table() -> None:
 MADE = ("shop_owner", "shop_jobs", "shop_app", "shop_bi", "shop_worker", *(f"cronjobs_{r}" for r in ("run", "enqueue")))
 
 
+@pytest.mark.slow
 def test_roles_are_made_and_given_their_rights(
     new_postgres_url: Any, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -198,6 +201,7 @@ def told(ctx):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.connects_as(OWNER)
 def test_a_project_moves_to_postgresql_and_ticks_on(sqlite_project: Project, postgres_migrated: str) -> None:
     project = sqlite_project.configure(YAML, TOLD)

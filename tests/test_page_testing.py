@@ -48,6 +48,7 @@ def test_every_block_is_a_file_of_a_project_that_is_run() -> None:
     assert PAGE.dead_links() == []
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     one = ("", "One handler", "In your test's own transaction", "What was enqueued", "Schedules and time")
     write(tmp_path, *one)
@@ -63,11 +64,13 @@ def app_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return plain_url(new())
 
 
+@pytest.mark.slow
 def test_the_fastapi_project_passes_its_own_tests(tmp_path: Path, app_url: str) -> None:
     write(tmp_path, "FastAPI and SQLAlchemy")
     assert "3 passed" in run(tmp_path, *PYTEST, DATABASE_URL=app_url)
 
 
+@pytest.mark.slow
 def test_the_django_project_passes_its_own_tests(tmp_path: Path, app_url: str) -> None:
     write(tmp_path, "Django")
     (tmp_path / "orders/__init__.py").touch()

@@ -39,6 +39,7 @@ def accounts(project: Project) -> Project:
     return project.configure(handlers=DJANGO % django + blocks)
 
 
+@pytest.mark.slow
 def test_its_handlers_do_their_work_once_and_end_their_jobs(accounts: Project) -> None:
     book = accounts.add("accounts.book", '{"account": 7, "cents": 5}')
     accounts.tick()

@@ -33,6 +33,7 @@ def is_paused(project: Project) -> bool:
     return bool(project.value("SELECT count(*) FROM cronjobs_pauses"))
 
 
+@pytest.mark.slow
 def test_it_returns_once_what_ran_has_ended_and_a_running_tick_begins_nothing_more(project: Project) -> None:
     first, second = project.add("t.gated"), project.add("t.gated")
     tick = project.start()

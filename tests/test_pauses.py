@@ -85,6 +85,7 @@ class Real:
         return [job.scheduled_for for job in self.yard.jobs(name)]
 
 
+@pytest.mark.slow
 def test_whatever_two_hosts_deploy_under_pauses_each_occurrence_ends_as_one_thing(yard: Yard, second: Database) -> None:
     """PAUSE_STORIES=500 is the long form: six schedules in each."""
     for seed in range(STORIES):

@@ -45,6 +45,7 @@ def server_of() -> Iterator[Callable[[str], PostgresServer]]:
         server.remove()
 
 
+@pytest.mark.slow
 def test_on_the_oldest_promised_version_jobs_run_and_db_check_finds_nothing(
     server_of: Callable[[str], PostgresServer],
 ) -> None:
@@ -65,6 +66,7 @@ def test_on_the_oldest_promised_version_jobs_run_and_db_check_finds_nothing(
         assert drift.find(connection) == []
 
 
+@pytest.mark.slow
 def test_a_version_that_is_too_old_is_one_sentence(server_of: Callable[[str], PostgresServer]) -> None:
     with (
         pytest.raises(ServerTooOld, match="is PostgreSQL 13: cronjobs needs 14 or later"),
@@ -152,6 +154,7 @@ schedules: {each: {every: 1m, job: t.quick}}
 LEFT_BEHIND = ("SET DateStyle = 'German'", "SET TimeZone = 'Asia/Kathmandu'", "SET client_encoding = 'LATIN1'")
 
 
+@pytest.mark.slow
 def test_everything_works_through_pgbouncer_in_transaction_mode(
     pooled_url: str, postgres_migrated: str, new_project: Callable[[str], Project]
 ) -> None:

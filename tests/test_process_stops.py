@@ -89,6 +89,7 @@ def test_a_result_that_arrived_before_the_stop_counts(shell: Shell) -> None:
 # --- what it starts ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @LINUX_ONLY
 @pytest.mark.parametrize(
     "left_running",
@@ -153,6 +154,7 @@ def test_a_command_whose_runner_and_launcher_are_killed_at_once_dies(shell: Shel
     runner.communicate()
 
 
+@pytest.mark.slow
 @LINUX_ONLY
 def test_a_frozen_runner_does_not_keep_its_command_alive(shell: Shell) -> None:
     runner = start_runner(shell, "trap '' TERM; sleep 1000", timeout=0.5, grace=0.1)

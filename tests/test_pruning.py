@@ -195,6 +195,7 @@ def test_a_short_tick_prunes_too(database: Database, host: Host, budget_s: float
     assert host.tick(budget_s=budget_s).pruned == 50
 
 
+@pytest.mark.slow
 def test_ticks_that_never_have_spare_time_prune_a_little_before_their_work(
     database: Database, host: Host, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def test_words_in_a_task_group_mean_what_they_mean_alone() -> None:
     assert later.retry_after == timedelta(seconds=90)
 
 
+@pytest.mark.slow
 def test_wide_deep_and_circular_groups_cost_little() -> None:
     deep: BaseException = GiveUp("deep")
     for _ in range(500):

@@ -148,6 +148,7 @@ def test_every_block_is_executed_by_a_test_of_this_file() -> None:
 # --- five minutes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_five_minutes_run_as_they_stand(shop: Shop, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -331,6 +332,7 @@ def busy_shop(shop: Shop) -> Shop:
     return shop
 
 
+@pytest.mark.slow
 def test_what_the_section_on_looking_shows_can_be_typed(busy_shop: Shop) -> None:
     for command in commands("Looking"):
         answer = busy_shop.shell(command)
@@ -368,6 +370,7 @@ def shape(line: str) -> list[str]:
     return kinds
 
 
+@pytest.mark.slow
 def test_next_answers_as_it_is_written(shop: Shop) -> None:
     shown = re.findall(r"`(cronjobs next[^`]*)`", README)
     assert len(shown) == 2
@@ -418,6 +421,7 @@ def patient(ctx):
 """
 
 
+@pytest.mark.slow
 def test_run_due_ends_with_the_exit_codes_of_the_table(ticking: Ticking, tmp_path: Path) -> None:
     said = re.search(r"Exit codes of `run-due`: (.*?)\n\n", README, re.DOTALL)
     assert said is not None
@@ -453,6 +457,7 @@ def test_a_tick_that_is_stopped_gives_its_job_back_and_ends_with_128_and_the_sig
     assert [job["status"] for job in shop.jobs()] == ["queued"]
 
 
+@pytest.mark.slow
 def test_the_brake_stops_claims_until_it_is_let_go(busy_shop: Shop) -> None:
     pauses = re.findall(r"`(cronjobs pause [^`]+)`", README)
     [resume] = set(re.findall(r"`(cronjobs resume [^`]+)`", README))

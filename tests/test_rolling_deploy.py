@@ -80,6 +80,7 @@ def begin(host: Project, name: str) -> Tick:
     return host.start(env={"CRONJOBS_HOST": name})
 
 
+@pytest.mark.slow
 def test_a_deploy_under_way_loses_nothing_and_kills_nothing(old: Project, new: Project, tmp_path: Path) -> None:
     shared = SHARED.format(effects=str(old.folder / "effects"))
     old.configure(OLD_FILE, shared + OLD_CODE)

@@ -166,6 +166,7 @@ def test_a_single_fault_in_the_loop_loses_repeats_and_charges_nothing(
     database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("owner", "name"), [(Loop, "_note_overdue"), (Loop, "_ended"), (claims, "claim")])
 def test_a_fault_that_stays_ends_the_tick_before_its_time(
     database: Database, host: Host, ran: Counter[int], owner: Any, name: str

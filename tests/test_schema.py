@@ -78,6 +78,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_every_command_and_the_tick_work_in_a_schema_of_its_own(
     empty: Callable[[], str], new_project: Callable[[str], Project]
 ) -> None:

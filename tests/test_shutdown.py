@@ -21,6 +21,8 @@ from cronjobs.model import CancelledByRequest, Job, Released, RetryPolicy
 from cronjobs.settings import Settings
 from cronjobs.worker import Attempt, Surroundings, Workers
 
+pytestmark = pytest.mark.either
+
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 HANDLERS = '''
@@ -111,6 +113,7 @@ def test_what_was_claimed_and_not_begun_goes_back_as_it_was(project: Project) ->
     assert [project.outcomes(job_id) for job_id in polite_ids] == [["interrupted", "succeeded"]] * 2
 
 
+@pytest.mark.slow
 def test_what_waits_behind_slow_jobs_is_given_to_other_runners(project: Project) -> None:
     """No signal here: both workers are busy for long, and what was claimed ahead of them would wait."""
     project.configure(YAML, HANDLERS)
@@ -156,6 +159,7 @@ def test_a_worker_does_not_begin_what_was_asked_to_stop_before(reason: str, outc
     assert ran == [1]
 
 
+@pytest.mark.slow
 def test_a_deaf_handler_does_not_hold_the_tick_beyond_the_grace_nor_runs_twice_at_once(
     project: Project,
 ) -> None:
@@ -177,6 +181,7 @@ def test_a_deaf_handler_does_not_hold_the_tick_beyond_the_grace_nor_runs_twice_a
     assert again.at > last_beat
 
 
+@pytest.mark.slow
 def test_between_the_last_write_and_the_end_of_the_process_nobody_else_begins(project: Project) -> None:
     """The code runs on until the very end, and its lease is cut before: not to nothing."""
     patch = project.folder / "patch"
@@ -198,6 +203,7 @@ def test_between_the_last_write_and_the_end_of_the_process_nobody_else_begins(pr
     assert again.at > max(effect.at for effect in project.effects("beat"))
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_tick_at_once(project: Project) -> None:
     tick, (deaf_id, polite_id) = working(project, "s.deaf", "s.polite", yaml="run: {workers: 2, shutdown_grace: 30s}\n")
     tick.send(signal.SIGTERM)
@@ -229,6 +235,7 @@ def test_the_fourth_interruption_in_a_row_is_charged(sqlite_project: Project) ->
     assert (sqlite_project.job(job_id)["status"], sqlite_project.job(job_id)["failures"]) == ("failed", 1)
 
 
+@pytest.mark.slow
 def test_a_signal_in_a_slow_import_ends_the_tick_within_the_grace_and_spends_no_attempt(
     sqlite_project: Project,
 ) -> None:
@@ -266,6 +273,7 @@ def reached(tick: Tick, moment: Callable[[Tick], object]) -> bool:
     return bool(moment(tick)) or tick.process.poll() is not None
 
 
+@pytest.mark.slow
 def test_at_whatever_moment_the_signal_comes_nothing_is_lost_or_doubled(project: Project) -> None:
     """From the first instruction to the last: ticks that are signalled later and later, until all work is done."""
     project.configure(YAML, HANDLERS)

@@ -89,6 +89,7 @@ def test_a_payload_up_to_the_limit_is_fetched_whatever_it_takes_in_the_database(
     assert len(ran) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.connects_as(OWNER)
 def test_numbers_of_gigabytes_of_digits_cost_their_own_job(postgres_migrated: str, tmp_path: Path) -> None:
     """jsonb keeps 1e131071 in twelve bytes, and writes 131,072: the server itself cannot say how long the text is."""
@@ -134,6 +135,7 @@ def test_a_row_that_the_database_will_not_lease_stops_no_other(database_url: str
     assert ran == [{"name": "healthy"}]
 
 
+@pytest.mark.slow
 @pytest.mark.connects_as(OWNER)
 def test_lists_fetch_no_more_than_they_show(database_url: str, tmp_path: Path) -> None:
     now = "1700000000000000" if is_sqlite(database_url) else "now()"

@@ -152,6 +152,7 @@ def grown(before: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
+@pytest.mark.slow
 def test_strangers_on_sqlite(sqlite_migrated: str, project: Callable[[str], Project]) -> None:
     url, strangers = f"sqlite:///{sqlite_migrated}", Strangers(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -192,6 +193,7 @@ def sqlite_value(column: Any, strangers: Strangers) -> Any:
     return strangers.number()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII"])
 def test_strangers_on_postgresql(
     postgres_server: PostgresServer, encoding: str, project: Callable[[str], Project]

@@ -101,6 +101,7 @@ def test_a_roll_back_to_a_file_seen_before_is_in_force_on_the_next_tick(database
         assert in_force(database) == carried["s"].cron
 
 
+@pytest.mark.slow
 def test_two_hosts_with_different_files_do_not_flap(database: Database, host: Host, tmp_path: Path) -> None:
     other = Host(database, tmp_path, "beta")
     host.carry(schedules=A)
@@ -113,6 +114,7 @@ def test_two_hosts_with_different_files_do_not_flap(database: Database, host: Ho
         assert in_force(database) == "0 12 * * *"
 
 
+@pytest.mark.slow
 def test_a_deploy_a_roll_back_and_a_late_host_lose_and_double_no_occurrence(
     database: Database, host: Host, clock: FakeClock, tmp_path: Path, ask: Any, done: list[Any]
 ) -> None:

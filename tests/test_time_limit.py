@@ -26,6 +26,8 @@ from cronjobs import guard
 from cronjobs.clock import SYSTEM
 from cronjobs.watchdog import HARD_AFTER_S
 
+pytestmark = [pytest.mark.slow, pytest.mark.either]
+
 BUDGET_S = 3.5
 BUDGET = f"{BUDGET_S}s"
 LATEST_S = BUDGET_S + 1.5

@@ -141,6 +141,7 @@ def test_a_later_exception_is_recorded_and_changes_nothing(working: Project, kin
     assert "its transaction was committed; then: raised after" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["w.transaction", "w.apart"])
 def test_code_behind_the_commit_runs_on_without_a_lease(working: Project, kind: str) -> None:
     job_id = add(working, kind, after="wait")
@@ -200,6 +201,7 @@ def on_postgresql(postgres_project: Project) -> Project:
     return postgres_project.configure("run: {workers: 2, lease: 2s}\n", HANDLERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["w.transaction", "w.apart"])
 def test_a_runner_that_was_frozen_in_its_transaction_writes_nothing(on_postgresql: Project, kind: str) -> None:
     project = on_postgresql
@@ -217,6 +219,7 @@ def test_a_runner_that_was_frozen_in_its_transaction_writes_nothing(on_postgresq
     assert project.job(job_id)["attempts"] == 2
 
 
+@pytest.mark.slow
 def test_a_transaction_that_waits_does_not_keep_its_lease_from_being_renewed(on_postgresql: Project) -> None:
     project = on_postgresql
     job_id = add(project, "w.transaction", inside="wait")

@@ -45,6 +45,7 @@ def two_ticks(project: Project) -> tuple[Tick, Tick]:
     return project.start(), project.start()
 
 
+@pytest.mark.slow
 def test_no_lease_is_lost_and_everything_is_done_once(working: Project) -> None:
     seconds = [0.5, 0.75, 1.0] if working.is_sqlite else [1.0, 2.0, 3.0]
     jobs = [working.add("w.busy", json.dumps({"seconds": seconds[n % 3]})) for n in range(12)]
@@ -66,6 +67,7 @@ def test_no_lease_is_lost_and_everything_is_done_once(working: Project) -> None:
         assert 1.9 < after - began.at < 2.9  # at 2 s the next one begins, while that handler still works
 
 
+@pytest.mark.slow
 def test_when_told_to_stop_the_contexts_say_so_within_half_a_second(working: Project) -> None:
     for _ in range(8):
         working.add("w.busy", '{"seconds": %s}' % (1.5 if working.is_sqlite else 15))

@@ -58,6 +58,7 @@ def test_an_empty_file_in_its_place_is_none_either(project: Project) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_new_one_is_made_when_it_is_asked_for(project: Project) -> None:
     lose(project)
     assert project.call("db", "upgrade", "--new").code == 0

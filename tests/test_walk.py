@@ -28,6 +28,8 @@ from cronjobs.store import schedules as store
 from cronjobs.tables import jobs, occurrences, schedules
 from cronjobs.testing import FakeClock
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
 LENGTH = timedelta(days=int(os.environ.get("CRONJOBS_WALK_DAYS", "365")))
 MINUTE = timedelta(minutes=1)

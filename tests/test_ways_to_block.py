@@ -13,10 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import pytest
 from commands import LINUX_ONLY, until
 from ticking import Project, Tick, events
 
 from cronjobs.clock import SYSTEM, process_started
+
+pytestmark = pytest.mark.slow
 
 HANDLERS = r'''
 import ctypes, re, signal, socket, sqlite3, subprocess

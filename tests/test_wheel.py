@@ -35,7 +35,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-pytestmark = pytest.mark.xdist_group("wheel")  # one worker, so that it is built and installed once
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]  # one worker, so that it is built and installed once
 
 
 @pytest.fixture(scope="module")

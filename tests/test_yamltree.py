@@ -120,5 +120,6 @@ def test_of_a_key_that_comes_again_the_first_line_is_known() -> None:
     assert [(key.text, key.line, first) for key, first in tree.duplicates] == [("a", 3, 1), ("a", 4, 1)]
 
 
+@pytest.mark.slow
 def test_text_is_decoded_as_it_is() -> None:
     assert decode("a: ✓ 🎉\r\n".encode()) == "a: ✓ 🎉\r\n"

@@ -10,6 +10,8 @@ import pytest
 from chaos.campaign import campaign
 from chaos.plan import Size
 
+pytestmark = pytest.mark.slow
+
 SHORT = {
     "sqlite": Size(jobs=350, kills=40, freezes=10),
     "postgresql": Size(jobs=350, kills=40, freezes=10, restarts=2, cuts=5),

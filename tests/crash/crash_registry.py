@@ -41,7 +41,7 @@ class Flow:
     apart: bool = False  # starts programs
     empty: bool = False  # starts without tables
     leave: Leave = field(default_factory=Leave)
-    everywhere: bool = False  # every point on both databases also in the short form
+    everywhere: bool = False  # twice as many points in the short form as of other flows
 
 
 FLOWS: dict[str, Flow] = {}

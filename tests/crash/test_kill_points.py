@@ -1,8 +1,8 @@
 """Every flow is killed before each of its SQL statements, before and after each COMMIT, and in its handlers.
 
 A real process, really killed; then the next runners come to rest, and the judge looks: nothing lost, nothing doubled
-beyond what "at least once" says. Effects, steps and transactions: at every point on both databases. Of other flows
-every second point on one and those between on the other, to save time; CRONJOBS_KILL_POINTS=all: all of them on both.
+beyond what "at least once" says. Effects, steps and transactions: every second point on one database and those between on
+the other; of other flows half as many, to save time. CRONJOBS_KILL_POINTS=all: all of them on both.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pytest
 from crash_flows import FLOWS
 from crash_judge import Case, judge_death, judge_rest
 from crash_lab import Lab, PostgresStore, Ran, SqliteStore, Store, Zygote, an_hour_ago, kill_at_each_point
+
+pytestmark = pytest.mark.slow
 
 AT_ONCE = min(2, os.cpu_count() or 1)
 SHOWN = 12  # complaints
@@ -76,8 +78,9 @@ def test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing(labs: list
             found += [*judge_rest(case), *flow.check(case)]
         complaints.extend(f"{name}, {where}\n    {complaint}" for complaint in found)
 
-    share = {} if ALL or flow.everywhere else {"step": 2, "first": 1 if isinstance(labs[0].store, SqliteStore) else 2}
-    points = kill_at_each_point(labs, name, look, **share)
+    step = 1 if ALL else 2 if flow.everywhere else 4
+    first = 1 if isinstance(labs[0].store, SqliteStore) else 1 + step // 2
+    points = kill_at_each_point(labs, name, look, step=step, first=first)
     assert not complaints, f"{len(complaints)} complaints\n" + "\n".join(complaints[:SHOWN])
     assert points >= flow.floor, f"{points} points in {name!r}"
 

@@ -12,6 +12,7 @@ from registries.world import world
 CASES = 40
 
 
+@pytest.mark.slow
 @pytest.mark.connects_as(OWNER)  # each case begins with empty tables
 def test_whatever_hosts_know_and_wherever_ticks_die_nothing_is_run_twice_or_held_up(
     database_url: str, tmp_path: Path
