@@ -54,7 +54,7 @@ from cronjobs.store.overlap import hold_turn, running_beside, unfinished_jobs
 from cronjobs.store.sql import database_now
 from cronjobs.text import CappedText, clean, one_line
 from cronjobs.turn import settle
-from cronjobs.worker import Attempt, Surroundings, run_attempt
+from cronjobs.worker import Attempt, Surroundings, lease_margin_s, run_attempt
 
 NO_LIMIT: Final = timedelta(days=7)  # poll() and select() take no more than 24 days
 RETRY_S: Final = 1.0  # between tries, while the database is in trouble
@@ -332,7 +332,7 @@ class Heartbeat:
         if not self._in_trouble and not self._over.is_set():
             self._streams.say(f"the lease cannot be renewed just now: {why}")
         self._in_trouble = True
-        margin_s = min(2.0, self._span.total_seconds() / 10)
+        margin_s = lease_margin_s(self._span.total_seconds())
         if self._clock.monotonic() >= self._until - margin_s:
             self._lose("the lease ran out before it could be renewed")
 

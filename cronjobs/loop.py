@@ -48,7 +48,7 @@ from cronjobs.telling import Teller
 from cronjobs.trouble import Trouble
 from cronjobs.turn import Order, Turn, Writer
 from cronjobs.watchdog import Watchdog
-from cronjobs.worker import Attempt, Ended, Workers, refusal, unbegun
+from cronjobs.worker import Attempt, Ended, Workers, lease_margin_s, refusal, unbegun
 
 NOTHING_DUE: Final = "nothing is due"
 NOTHING_ELSE_DUE: Final = "nothing else is due"
@@ -380,6 +380,7 @@ class Loop:
 
     def _begin(self, jobs: Sequence[Job], sent: float, late: bool = False) -> None:
         """Hand claimed jobs to the workers; of those found *late* only what still fits into the tick."""
+        attempts = []
         for job in jobs:
             job_type = self.job_types.types.get(job.job_type)
             if job.id in self.hands.dropped:  # it has run here, and how it ended can be written in no form
@@ -393,9 +394,12 @@ class Loop:
             self.hands.take(attempt, sent)
             self.counts.claimed = self.intake.claimed = self.counts.claimed + 1
             self.emit(events.job_claimed(job))
-            self._begin_one(attempt, late)
-        if jobs:
+            attempts.append(attempt)
+        if attempts:
             self.next_renewal = min(self.next_renewal, sent + self._heartbeat_s())
+            self._move_watchdog()  # before any of their code runs: this process may be frozen at any line
+        for attempt in attempts:
+            self._begin_one(attempt, late)
 
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
         long = attempt.timeout > self.settings.run.longest_in_tick
@@ -453,9 +457,8 @@ class Loop:
     def _move_watchdog(self) -> None:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
         lease_s = self.settings.run.lease.total_seconds()
-        margin_s = min(2.0, lease_s / 10)
-        first = self.hands.first_leased()
-        self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first + lease_s - margin_s, self.gone_by))
+        first = self.hands.first_leased() + lease_s - lease_margin_s(lease_s)
+        self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 

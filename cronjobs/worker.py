@@ -61,6 +61,11 @@ class Surroundings:
     on_output: Callable[[str], None] | None = None
 
 
+def lease_margin_s(lease_s: float) -> float:
+    """How long before the end of a lease what runs under it must be gone."""
+    return min(2.0, lease_s / 10)
+
+
 @dataclass
 class Attempt:
     """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
@@ -95,6 +100,11 @@ class Attempt:
         if self.is_command or self.apart is not None:
             return self.is_command or bool(self.apart)
         return self.job_type.isolation == "process" or self.job.losses >= APART_FROM_LOSSES
+
+    @property
+    def safe_until(self) -> float:
+        """Until when (monotonic) its code may run with nobody renewing the lease; renewals move it."""
+        return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
     def overdue_at(self) -> float:
@@ -212,10 +222,7 @@ def _run_apart(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Ou
 
 def lease_of_process(attempt: Attempt) -> Callable[[], float] | None:
     """Until when (monotonic) a process may run although its runner is silent, frozen perhaps; renewals move that."""
-    if not attempt.lease_s:
-        return None
-    span = attempt.lease_s - min(2.0, attempt.lease_s / 10)
-    return lambda: attempt.leased_at + span
+    return (lambda: attempt.safe_until) if attempt.lease_s else None
 
 
 def _shutdown_grace(around: Surroundings) -> timedelta:
@@ -375,6 +382,8 @@ class Workers:
             if attempt is None:
                 return
             stopped = unbegun(attempt)
+            if stopped is None and self._clock.monotonic() >= attempt.safe_until:
+                stopped = Released()  # this process was frozen since the claim: another runner may have the job by now
             if stopped is not None:
                 self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self._clock.monotonic()))
                 continue

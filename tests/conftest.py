@@ -34,6 +34,7 @@ nofsync.install()
 # What takes longest is begun first, or one of two cores is idle at the end.
 LONGEST = ("test_drill", "test_walk", "test_wheel", "test_chaos", "test_kill_points", "test_long_jobs_stop")
 SLOW_S = 2.0
+SLOW_SHOWN = 20
 MARKERS = (
     "connects_as(role): the role of the migrated PostgreSQL database, else RUN",
     "slow: takes more than two seconds, or kills processes on purpose; the everyday run is without",
@@ -69,7 +70,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the tests that have become slow without saying so."""
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
     slow = [each for each in reports if each.duration > SLOW_S and each.when == "call" and "slow" not in each.keywords]
-    for report in sorted(slow, key=lambda report: -report.duration):
+    for report in sorted(slow, key=lambda report: -report.duration)[:SLOW_SHOWN]:
         terminalreporter.write_line(f"slow, and not marked so: {report.duration:.1f} s {report.nodeid}")
 
 

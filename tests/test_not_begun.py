@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host
+from hosts import Host, Unarmed
 from lost import paying, row
 from test_tick import put
 
@@ -111,6 +112,56 @@ def test_without_a_process_the_jobs_that_need_one_wait_and_the_others_run(
     assert all(untouched(host, job_id) for job_id in apart)
     assert all(row(host, job_id).run_at >= clock.now() + timedelta(seconds=55) for job_id in apart)
     assert {event.facts["job_type"] for event in host.said("job.not_begun")} == {"pay.tries", "a.command"}
+
+
+def test_a_tick_frozen_between_its_claim_and_the_handler_begins_nothing_without_a_lease(
+    host: Host,
+    clock: FakeClock,
+    ran: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It wakes when another runner may long have the job; and it is not to be charged for what it did not begin."""
+    host.carry(run=RunSettings(workers=1, lease=timedelta(seconds=10)))
+    job_id = put(host.database, job_type="pay.single")  # its only try
+    hand, frozen = worker.Workers.hand, [timedelta(seconds=9)]
+
+    def slow_hand(workers: worker.Workers, attempt: worker.Attempt) -> bool:
+        clock.advance(frozen.pop() if frozen else timedelta(0))
+        return hand(workers, attempt)
+
+    monkeypatch.setattr(worker.Workers, "hand", slow_hand)
+    seen: list[int] = []
+    begin = worker.run_attempt
+
+    def note(attempt: worker.Attempt, *around: Any) -> Any:
+        seen.append(attempt.job.attempt)
+        return begin(attempt, *around)
+
+    monkeypatch.setattr(worker, "run_attempt", note)
+    host.tick(budget_s=50)
+    found = row(host, job_id)
+    assert (found.status, found.losses, found.failures) == ("succeeded", 0, 0)
+    assert ran == ["pay.single"]
+    assert seen == [found.attempts]
+    assert len(host.said("job.claimed")) == 2
+
+
+def test_the_kernels_timer_stands_before_a_claimed_job_goes_to_a_worker(
+    host: Host, clock: FakeClock, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.carry(run=RunSettings(workers=2, lease=timedelta(seconds=10)))
+    for _ in range(3):
+        put(host.database, job_type="pay.once")
+    stands, hand = [math.inf], worker.Workers.hand
+    monkeypatch.setattr(Unarmed, "stand_at", lambda _, instant: stands.append(instant))
+
+    def note(workers: worker.Workers, attempt: worker.Attempt) -> bool:
+        assert stands[-1] <= attempt.safe_until
+        return hand(workers, attempt)
+
+    monkeypatch.setattr(worker.Workers, "hand", note)
+    host.tick()
+    assert len(ran) == 3
 
 
 def test_a_failure_of_ours_before_the_handler_begins_is_not_the_jobs(

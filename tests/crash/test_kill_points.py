@@ -1,8 +1,8 @@
 """Every flow is killed before each of its SQL statements, before and after each COMMIT, and in its handlers.
 
 A real process, really killed; then the next runners come to rest, and the judge looks: nothing lost, nothing doubled
-beyond what "at least once" says. Effects, steps and transactions: every second point on one database and those between on
-the other; of other flows half as many, to save time. CRONJOBS_KILL_POINTS=all: all of them on both.
+beyond what "at least once" says. Effects, steps and transactions: every second point on one database and those between
+on the other; of other flows half as many, to save time. CRONJOBS_KILL_POINTS=all: all of them on both.
 """
 
 from __future__ import annotations
