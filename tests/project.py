@@ -6,8 +6,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import forked
 import pytest
 from sqlalchemy import select
 
-from cronjobs import tables
+from cronjobs import jobs, tables
 from cronjobs.cli import fault, main
 from cronjobs.database import Database, parse_url
 
@@ -33,6 +33,22 @@ class Answer:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+@contextmanager
+def _without_traces(folder: Path) -> Iterator[None]:
+    """The modules of another project have the same names, and its handlers are not ours."""
+    path, registered = list(sys.path), dict(jobs._registered)
+    try:
+        yield
+    finally:
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file and Path(file).is_relative_to(folder):
+                del sys.modules[name]
+        sys.path[:] = path
+        jobs._registered.clear()
+        jobs._registered.update(registered)
 
 
 class Project:
@@ -61,9 +77,14 @@ class Project:
         return Answer(process.returncode, out or "", err or "")
 
     def call(self, *arguments: str, stdin: bytes = b"") -> Answer:
-        """In this process: nothing of the user's may be imported by it."""
+        """In this process; what it imports of the user's is forgotten after it."""
         out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(out),
+            redirect_stderr(err),
+            _without_traces(self.folder),
+        ):
             patch.chdir(self.folder)
             patch.setattr(sys, "argv", ["cronjobs", *arguments])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
