@@ -58,7 +58,7 @@ def run(request: Request, stop: StopSignal) -> Outcome:
         return Released(one_line(said, 1000), after=MISMATCH_DELAY)
     database = Database(parse_url(request.database, request.schema), connections=1)
     now = SYSTEM.monotonic()
-    left = timedelta(seconds=max(0.0, request.ends_at - now))
+    left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
     job_type = jobtypes.JobType(request.job.job_type, left, RetryPolicy(), registration)
     attempt = Attempt(request.job, job_type, left, apart=False, stop=stop, worker=request.worker, started=now)
     if stop.reason is not None:  # it came while modules were imported; the runner knows what it means

@@ -8,6 +8,7 @@ for a reader, and what was written before a kill -9 is still there.
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
@@ -43,8 +44,8 @@ _TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup
 class Request:
     """What a child needs to run *job*'s handler: where the code is, and when its time is up.
 
-    ``ends_at`` is of the monotonic clock, which all processes of a host share; ``grace_s`` is how long after a
-    shutdown's beginning it may go on. The rest are fields of Settings.
+    ``ends_at`` is of the monotonic clock, which all processes of a host share; however soon it begins, it has no more
+    than ``timeout_s``. ``grace_s`` is how long after a shutdown's beginning it may go on. The rest: of Settings.
     """
 
     job: Job
@@ -58,11 +59,15 @@ class Request:
     python_path: tuple[Path, ...] = ()
     setup: str | None = None
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    timeout_s: float = math.inf
 
     @classmethod
-    def of(cls, settings: Settings, job: Job, *, ends_at: float, grace: timedelta, worker: str = "") -> Request:
+    def of(
+        cls, settings: Settings, job: Job, *, ends_at: float, timeout: timedelta, grace: timedelta, worker: str = ""
+    ) -> Request:
         told: dict[str, Any] = {name: getattr(settings, name) for name in _TOLD}
-        return cls(job=job, ends_at=ends_at, grace_s=grace.total_seconds(), worker=worker, **told)
+        seconds: dict[str, Any] = {"timeout_s": timeout.total_seconds(), "grace_s": grace.total_seconds()}
+        return cls(job=job, ends_at=ends_at, worker=worker, **seconds, **told)
 
     def settings(self) -> Settings:
         """As much of the file as the child has use for; it does not read it anew, which may be in mid-deploy."""

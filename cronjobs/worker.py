@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 # An old host in mid-deploy must not kill a job of the new shape: the new code is there by then.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
+TO_START: Final = timedelta(seconds=5)  # for an interpreter that a job has only because others of its type crashed
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # process.py ends it by itself: TERM, KILL, report
 APART_FROM_LOSSES: Final = 2  # so many runners died holding the job: the next crash is to be its own
 
@@ -102,6 +103,11 @@ class Attempt:
         return self.job_type.isolation == "process" or self.job.losses >= APART_FROM_LOSSES
 
     @property
+    def to_start(self) -> timedelta:
+        """What does not count against the timeout: on a busy host an interpreter needs seconds, a thread none."""
+        return TO_START if self.job_type.for_crashes and self.has_process else timedelta(0)
+
+    @property
     def safe_until(self) -> float:
         """Until when (monotonic) its code may run with nobody renewing the lease; renewals move it."""
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
@@ -109,7 +115,7 @@ class Attempt:
     @property
     def overdue_at(self) -> float:
         """When its code should have ended by itself."""
-        slack = PROCESS_SLACK if self.has_process else timedelta(0)
+        slack = PROCESS_SLACK + self.to_start if self.has_process else timedelta(0)
         return math.inf if self.started is None else self.started + (self.timeout + slack).total_seconds()
 
 
@@ -202,7 +208,8 @@ def _run_apart(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Ou
     request = Request.of(
         around.settings,
         attempt.job,
-        ends_at=started + attempt.timeout.total_seconds(),
+        ends_at=started + (attempt.timeout + attempt.to_start).total_seconds(),
+        timeout=attempt.timeout,
         grace=_shutdown_grace(around),
         worker=attempt.worker,
     )
@@ -211,7 +218,7 @@ def _run_apart(attempt: Attempt, around: Surroundings, clock: Clock) -> tuple[Ou
         request,
         attempt.stop,
         env=os.environ,
-        timeout=attempt.timeout,
+        timeout=attempt.timeout + attempt.to_start,
         grace=PROCESS_GRACE,
         max_memory=attempt.job_type.max_memory,
         clock=clock,

@@ -34,7 +34,7 @@ from cronjobs.tick import Result
 from cronjobs.tick import Tick as TickInProcess
 from cronjobs.watchdog import Watchdog
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.either]
 
 NewProject = Callable[[str], Project]
 

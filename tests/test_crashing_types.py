@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from hosts import Host
@@ -13,8 +14,9 @@ from sqlalchemy import insert
 from test_tick import put
 from ticking import Project, events
 
-from cronjobs import worker
-from cronjobs.clock import Clock
+from cronjobs import child, process, worker
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.context import StopSignal
 from cronjobs.crashing import CLEAN_ENDS, Crashing, Ends, after_death, count_ends, is_crash
 from cronjobs.database import Database
 from cronjobs.hands import Hands
@@ -38,6 +40,7 @@ from cronjobs.store import crashing as store
 from cronjobs.store.claims import claim
 from cronjobs.tables import crashing_types
 from cronjobs.testing import FakeClock
+from cronjobs.wire import Request
 
 NOW = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -242,6 +245,49 @@ def test_it_is_begun_as_long_as_its_timeout_fits_into_the_tick(
     put(host.database, job_type="pay.tries")
     host.tick(51)  # the grace of a process would be too much
     assert (apart, ran) == (["pay.tries"], ["pay.tries"])
+
+
+@pytest.mark.parametrize("for_crashes", [True, False])
+def test_the_start_of_an_interpreter_that_only_crashes_call_for_costs_no_timeout(
+    host: Host, ran: list[str], monkeypatch: pytest.MonkeyPatch, for_crashes: bool
+) -> None:
+    """On a busy host it takes seconds, and a job that is well in a thread would time out until it is dead."""
+    seen: list[tuple[float, float, timedelta]] = []
+    before = SYSTEM.monotonic()
+
+    def note(request: Request, *_: Any, timeout: timedelta, **__: Any) -> tuple[Outcome, None]:
+        seen.append((request.ends_at - host.clock.monotonic(), request.timeout_s, timeout))
+        return Succeeded(), None
+
+    monkeypatch.setattr(process, "run_handler", note)
+    isolation: Literal["thread", "process"] = "thread" if for_crashes else "process"
+    declared = JobTypeSettings("pay.tries", timeout=timedelta(seconds=3), isolation=isolation)
+    host.carry(job_types={"pay.tries": declared})
+    if for_crashes:
+        found(host, "pay.tries")
+    put(host.database, job_type="pay.tries")
+    host.tick(51)
+    [(left_s, timeout_s, timeout)] = seen
+    allowed_s = 8 if for_crashes else 3
+    assert left_s == pytest.approx(allowed_s, abs=1 + SYSTEM.monotonic() - before)
+    assert (timeout_s, timeout) == (3, timedelta(seconds=allowed_s))
+
+
+def test_a_process_that_started_soon_gives_its_job_no_more_than_its_timeout(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[timedelta] = []
+
+    def refuse(attempt: worker.Attempt) -> Outcome:
+        seen.append(attempt.timeout)
+        return Succeeded()
+
+    monkeypatch.setattr(child, "registered", lambda: {"t": object()})
+    monkeypatch.setattr(child, "refusal", refuse)
+    ends_at = SYSTEM.monotonic() + 8
+    request = Request(Job(1, "t", {}), ends_at, grace_s=1, folder=Path(), database=sqlite_url, timeout_s=3)
+    assert child.run(request, StopSignal()) == Succeeded()
+    assert seen == [timedelta(seconds=3)]
 
 
 def test_a_crash_begins_the_count_anew(host: Host, apart: list[str], clock: FakeClock) -> None:
