@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from databases import until
 
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import DatabaseBusy
-from cronjobs.turns import Turns
+from cronjobs.turns import Turns, _Files
 
 
 @pytest.fixture
@@ -106,3 +108,20 @@ def test_patience_for_a_turn_ends(turns: Turns) -> None:
                     pass
     with turns.turn(0.0):  # and nothing is left of those who gave up
         pass
+
+
+def test_a_copy_forked_in_c_does_not_give_the_original_s_turn_back(tmp_path: Path) -> None:
+    """Such a fork tells Python nothing, so the copy has the same open files, and flock's lock is theirs: flock(2)."""
+    files = _Files("jobs", str(tmp_path / "jobs.db"), SYSTEM)
+    assert files.take(SYSTEM.monotonic() + 5)
+    pid = ctypes.PyDLL(None).fork()
+    if pid == 0:
+        files.give_back()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with (tmp_path / "jobs.db-turn").open("rb") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    files.give_back()
+    with (tmp_path / "jobs.db-turn").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    files.close()

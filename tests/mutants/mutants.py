@@ -272,7 +272,7 @@ MUTANTS = (
         "cronjobs/tick.py",
         "        return self._go_on() and self.clock.monotonic() < self.patient_until",
         "        return self._go_on()",
-        ("tests/test_materialise.py", "tests/test_tick.py", "tests/test_chunks_generated.py"),
+        ("tests/test_share_of_occurrences.py",),
     ),
     Mutant(
         "a file applied with its first chunk",
@@ -286,7 +286,7 @@ MUTANTS = (
         "cronjobs/turns.py",
         "        if not self.is_copy:  #",
         "        if True:  #",
-        ("tests/test_forks.py", "tests/test_turns.py", "tests/test_forked.py"),
+        ("tests/test_write_turns.py",),
     ),
     Mutant(
         "pruning waits for locked rows",
