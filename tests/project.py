@@ -38,13 +38,13 @@ class Answer:
 @contextmanager
 def _without_traces(folder: Path) -> Iterator[None]:
     """The modules of another project have the same names, and its handlers are not ours."""
-    path, registered = list(sys.path), dict(jobs._registered)
+    path, registered, loaded = list(sys.path), dict(jobs._registered), set(sys.modules)
     try:
         yield
     finally:
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if file and Path(file).is_relative_to(folder):
+            if name not in loaded and file and Path(file).is_relative_to(folder):
                 del sys.modules[name]
         sys.path[:] = path
         jobs._registered.clear()
