@@ -10,10 +10,11 @@ import os
 from pathlib import Path
 
 from alembic import context
-from cronjobs import migrations
-from cronjobs.config import load
-from cronjobs.database import Address, Database, parse_url
+from cronjobs.config.load import load
+from cronjobs.database.address import Address, parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
+from cronjobs.schema import migrations
 
 
 def address() -> Address:

@@ -46,8 +46,9 @@ def main() -> None:
 
 def measure(name: str, folder: Path, jobs: int, rounds: int) -> list[dict[str, Any]]:
     """Figures of one database; floor and enqueue_many alternate, so that noise hits both."""
-    from cronjobs import migrations
-    from cronjobs.database import Database, parse_url
+    from cronjobs.database.address import parse_url
+    from cronjobs.database.connection import Database
+    from cronjobs.schema import migrations
 
     server = None
     if name == "postgresql":

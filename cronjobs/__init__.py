@@ -12,39 +12,59 @@ from typing import TYPE_CHECKING, Final
 from cronjobs.version import __version__
 
 if TYPE_CHECKING:
-    from cronjobs.connecting import connect
-    from cronjobs.context import Context
-    from cronjobs.effects import Effect
-    from cronjobs.enqueueing import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
+    from cronjobs.crontime.timing import fire_times
     from cronjobs.errors import (
         Cancelled,
+        ConfigError,
+        CronError,
         CronjobsError,
+        DatabaseError,
+        EffectBusy,
         EffectUnknown,
+        ForeignDatabase,
         GiveUp,
+        JobHeld,
         LeaseLost,
+        PayloadError,
         QueueFull,
+        QueueHeld,
         RetryLater,
+        SchemaMissing,
         Snooze,
         TransactionTooLong,
+        UsageError,
     )
-    from cronjobs.jobs import job
+    from cronjobs.jobs.connect import connect
+    from cronjobs.jobs.context import Context
+    from cronjobs.jobs.effects import Effect
+    from cronjobs.jobs.enqueue import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
+    from cronjobs.jobs.registry import job
     from cronjobs.model import RetryPolicy
-    from cronjobs.occurrences import fire_times
 
 __all__ = [
     "Cancelled",
+    "ConfigError",
     "Context",
+    "CronError",
     "CronjobsError",
+    "DatabaseError",
     "Effect",
+    "EffectBusy",
     "EffectUnknown",
     "Enqueued",
+    "ForeignDatabase",
     "GiveUp",
+    "JobHeld",
     "LeaseLost",
+    "PayloadError",
     "QueueFull",
+    "QueueHeld",
     "RetryLater",
     "RetryPolicy",
+    "SchemaMissing",
     "Snooze",
     "TransactionTooLong",
+    "UsageError",
     "__version__",
     "connect",
     "enqueue",
@@ -57,25 +77,35 @@ __all__ = [
 
 _HOMES: Final = {
     "Cancelled": "errors",
-    "Context": "context",
+    "ConfigError": "errors",
+    "Context": "jobs.context",
+    "CronError": "errors",
     "CronjobsError": "errors",
-    "Effect": "effects",
+    "DatabaseError": "errors",
+    "Effect": "jobs.effects",
+    "EffectBusy": "errors",
     "EffectUnknown": "errors",
-    "Enqueued": "enqueueing",
+    "Enqueued": "jobs.enqueue",
+    "ForeignDatabase": "errors",
     "GiveUp": "errors",
+    "JobHeld": "errors",
     "LeaseLost": "errors",
+    "PayloadError": "errors",
     "QueueFull": "errors",
+    "QueueHeld": "errors",
     "RetryLater": "errors",
     "RetryPolicy": "model",
+    "SchemaMissing": "errors",
     "Snooze": "errors",
     "TransactionTooLong": "errors",
-    "connect": "connecting",
-    "enqueue": "enqueueing",
-    "enqueue_async": "enqueueing",
-    "enqueue_many": "enqueueing",
-    "enqueue_many_async": "enqueueing",
-    "fire_times": "occurrences",
-    "job": "jobs",
+    "UsageError": "errors",
+    "connect": "jobs.connect",
+    "enqueue": "jobs.enqueue",
+    "enqueue_async": "jobs.enqueue",
+    "enqueue_many": "jobs.enqueue",
+    "enqueue_many_async": "jobs.enqueue",
+    "fire_times": "crontime.timing",
+    "job": "jobs.registry",
 }
 
 

@@ -8,13 +8,13 @@ import sys
 def main() -> None:
     """Run the command line; the process ends with the command's exit code."""
     try:
-        from cronjobs import guard
+        from cronjobs.tick import deadline
 
-        guard.open_standard_streams()
+        deadline.open_standard_streams()
         if _command(sys.argv[1:]) == "run-due":
             # Before any import that could hang (a network file system, a broken driver): from here on the kernel ends
             # this process in time. run-due moves the timer once it knows the file's budget.
-            guard.arm()
+            deadline.arm()
         from cronjobs.cli.main import run
     except Exception as error:  # a broken installation, of which nothing can be relied on
         sys.exit(_cannot_start(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from cronjobs.text import one_line
@@ -330,17 +331,30 @@ class GiveUp(CronjobsError):
 
 
 class RetryLater(CronjobsError):
-    """Raise it in a handler to retry after *after* (seconds, "90s", timedelta; None: by the policy). It is charged."""
+    """Raise it in a handler to have the job tried again later. It counts as a failed try.
 
-    def __init__(self, message: str = "asked to be retried later", after: object = None) -> None:
+    Args:
+        message: what the history says.
+        after: how long to wait: seconds, "90s" or a timedelta, up to ten years; None: the job type's policy decides. It
+            also decides where *after* cannot be read, and the history says so.
+    """
+
+    def __init__(
+        self, message: str = "asked to be retried later", after: timedelta | str | float | None = None
+    ) -> None:
         super().__init__(message)
         self.after = after
 
 
 class Snooze(CronjobsError):
-    """Raise it in a handler to come back at *until* (aware datetime, or a delay) without a charge."""
+    """Raise it in a handler to have the job come back later. It does not count as a failed try.
 
-    def __init__(self, until: object) -> None:
+    Args:
+        until: an aware datetime, or a delay: seconds, "10m" or a timedelta; up to ten years from now. One that cannot
+            be read is an ordinary failure.
+    """
+
+    def __init__(self, until: datetime | timedelta | str | float) -> None:
         super().__init__(f"snoozed until {until}")
         self.until = until
 
@@ -351,13 +365,3 @@ class EffectBusy(Snooze):
     def __init__(self, key: str, job_id: int) -> None:
         super().__init__("10s")
         self.args = (f"job {job_id} is doing the effect {key} just now",)
-
-
-class UnknownJobType(CronjobsError):
-    """No handler or command is registered under this name."""
-
-    exit_code = 2
-
-    def __init__(self, name: str, known: list[str]) -> None:
-        listed = ", ".join(known) if known else "none"
-        super().__init__(f'no job type "{name}" is registered here; known: {listed}')

@@ -56,10 +56,6 @@ def worker_not_started(error: str, workers: int) -> Event:
     )
 
 
-def job_started(job: Job, worker: str) -> Event:
-    return Event("job.started", _of(job, worker), told=False)
-
-
 def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Event:
     """succeeded, retried (with the next delay), dead, cancelled, interrupted, snoozed: by where the job went."""
     job = end.job
@@ -302,7 +298,7 @@ def death_line(event: Event) -> str:
 
 def death_cause(event: Event) -> str:
     """What deaths of one cause have in common: the job type, and the error without numbers, ids and quoted values."""
-    from cronjobs.errorgroups import normalised
+    from cronjobs.rules.error_groups import normalised
 
     error = normalised(str(event.facts.get("error") or ""))
     return f"{one_line(str(event.facts['job_type']), VALUE_LIMIT)} dies: {one_line(error, VALUE_LIMIT)}"

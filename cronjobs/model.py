@@ -1,4 +1,4 @@
-"""The nouns of the domain, frozen and without I/O: Job, Outcome, Transition, RetryPolicy, events.
+"""The nouns of the domain, frozen and without I/O: Job, Outcome, Transition, RetryPolicy.
 
 Words are those of the README's glossary. Instants end in ``_at``, ``_until``, ``_for`` and are aware UTC.
 """
@@ -24,7 +24,6 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-WAITING: Final = (Status.QUEUED, Status.FAILED)
 FINAL: Final = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
 
 
@@ -128,7 +127,7 @@ class Job:
 
     id: int
     job_type: str
-    payload: Any  # what the row holds: a dict unless plain SQL wrote something else; see payload_error
+    payload: Any  # what the row holds: a dict unless plain SQL wrote something else; see ``payload_fault``
     meta: dict[str, str] = field(default_factory=dict)
     queue: str = "default"
     priority: int = 5

@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import func, select, text, update
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database
-from cronjobs.pressure import Cap, OnFull
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import WAITING_SQL, jobs, queues
+from cronjobs.rules.capacity import Cap, OnFull
 from cronjobs.store.queues import put_caps
-from cronjobs.tables import WAITING_SQL, jobs, queues
 
 
 def cap(database: Database, most: int, on_full: OnFull = "error", queue: str = "mail") -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cronjobs.config import load
+from cronjobs.config.load import load
+from cronjobs.config.settings import Settings
 from cronjobs.errors import ConfigError
-from cronjobs.settings import Settings
 
 DATABASE = "database: sqlite:///x.db\n"
 

@@ -20,9 +20,10 @@ from pool import Pool, copy_statement
 from postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from ticking import Project
 
-from cronjobs import migrations
-from cronjobs.database import Database, parse_url
-from cronjobs.grants import Role, Wanted, statements
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.schema import migrations
+from cronjobs.schema.grants import Role, RoleNames, statements
 from cronjobs.testing import FakeClock
 
 BOTH = ["sqlite", "postgresql"]
@@ -109,10 +110,10 @@ def own_postgres_server() -> Iterator[PostgresServer]:
 def _postgres_template(_server: PostgresServer) -> str:
     _server.add_roles()
     _server.execute("CREATE DATABASE migrated")
-    _server.execute(statements(Wanted("public", {Role.MIGRATE: OWNER})), database="migrated")
+    _server.execute(statements(RoleNames("public", {Role.MIGRATE: OWNER})), database="migrated")
     _migrate(_server.url("migrated", OWNER))
     names = {Role.RUN: RUN, Role.ENQUEUE: ENQUEUE, Role.READ: READ}
-    _server.execute(statements(Wanted("public", names, replace=True)), database="migrated")
+    _server.execute(statements(RoleNames("public", names, replace=True)), database="migrated")
     return "migrated"
 
 

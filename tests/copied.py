@@ -10,13 +10,14 @@ from typing import Any
 
 from sqlalchemy import select
 
-from cronjobs.database import Database
-from cronjobs.jobs import enqueue
+from cronjobs.database.column_types import Json
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import metadata
+from cronjobs.jobs.registry import enqueue
 from cronjobs.model import Status
+from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store import claims, effects, leases, schedules, ticks
-from cronjobs.store.leases import Finish, Lease
 from cronjobs.store.sql import database_now
-from cronjobs.tables import Json, metadata
 
 PAYLOAD = {"n": 0.1, "text": 'straße ☂ " \\ \n', "deep": [[{"": None}]], "big": 123456789012345678901234567890}
 # What only plain SQL writes: (payload, how it arrives).
@@ -40,7 +41,7 @@ def fill(database: Database) -> None:
             enqueue(connection, "t.work", PAYLOAD | {"n": n}, meta={"trace": f"t{n}"}, idempotency_key=("k", n))
         enqueue(connection, "t.later", delay="90d", concurrency_key="smtp:a", timeout="1m", priority=0)
         locked_by = "host:boot:1:2:3:tick"
-        admission = claims.Admission(known=["t.work"], fitting=["t.work"], remaining_s=50)
+        admission = claims.ClaimFilter(known=["t.work"], fitting=["t.work"], remaining_s=50)
         taken = claims.claim(
             connection, limit=5, locked_by=locked_by, lease=timedelta(minutes=1), admission=admission
         ).jobs

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import psycopg
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.database import Database, parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 
 
 @contextmanager

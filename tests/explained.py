@@ -14,9 +14,10 @@ from hosts import Host
 from lookingrows import Answer, Cronjobs
 from lookingrows import cronjobs as cronjobs
 
-from cronjobs import config, jobs
-from cronjobs.database import Database
-from cronjobs.settings import Settings
+from cronjobs.config import load
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.jobs import registry
 from cronjobs.store import claims
 from cronjobs.testing import FakeClock
 
@@ -50,7 +51,7 @@ class World:
         )
 
     def settings(self) -> Settings:
-        return config.load(self.folder / "cronjobs.yaml", environ={})
+        return load.load(self.folder / "cronjobs.yaml", environ={})
 
     def tick(self, at: datetime | None = None, host: str = "alpha") -> Any:
         """One tick, *at* that time."""
@@ -80,7 +81,7 @@ class World:
 
     def leave_hanging(self, host: str = "beta", lease: timedelta = MINUTE) -> int:
         """A runner that took the next due job, and was killed."""
-        admission = claims.Admission(known=["t.work"], fitting=["t.work"], remaining_s=50, longest_s=50)
+        admission = claims.ClaimFilter(known=["t.work"], fitting=["t.work"], remaining_s=50, longest_s=50)
         with self.database.write() as connection:
             [job] = claims.claim(
                 connection, limit=1, locked_by=f"{host}:boot:1:1:1:dead", lease=lease, admission=admission
@@ -119,17 +120,17 @@ def world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     monkeypatch.setenv("COLUMNS", "160")
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     world = World(database, database_url, clock, tmp_path, cronjobs)
 
-    @jobs.job("t.work")
+    @registry.job("t.work")
     def work(**_: Any) -> None:
         if world.plan:
             world.plan.pop(0)()
 
     yield world
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 def fail(message: str = "503 from the provider") -> Callable[[], Any]:

@@ -300,16 +300,17 @@ def load() -> None:
     import nofsync
 
     import cronjobs
+    from cronjobs.jobs import registry
 
     nofsync.install()
     ours = [module.name for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs.")]
-    scripts = {"cronjobs.__main__", "cronjobs.launcher", "cronjobs.child", "cronjobs.drill.handlers"}
+    scripts = {"cronjobs.__main__", "cronjobs.launcher", "cronjobs.execution.launcher", "cronjobs.drill.handlers"}
     others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
     others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
     for name in (*others, *ours):
         if name not in scripts and not name.startswith("cronjobs.alembic"):
             importlib.import_module(name)
-    assert not cronjobs.jobs.registered(), "a job type that no project has"
+    assert not registry.registered(), "a job type that no project has"
 
 
 def main() -> None:

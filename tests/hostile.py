@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy import text
 from test_raised import UNTRUSTED, _Always, _bomb, _Span, _Text, _Twice, _Unreadable
 
-from cronjobs.context import Context
 from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze
+from cronjobs.jobs.context import Context
 
 ODD_TEXTS = ("", "no luck", "half \ud800", "nul \0", "\x1b[2J\r\n", "x" * 100_000, "ü\u2028\u202e")
 DELAYS: tuple[Any, ...] = (

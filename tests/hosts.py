@@ -8,12 +8,13 @@ from typing import Any
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.database import Database
-from cronjobs.identity import Identity
-from cronjobs.intake import Limits
-from cronjobs.settings import RunSettings, Settings
-from cronjobs.tick import Result, Tick
-from cronjobs.watchdog import Watchdog
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.database.connection import Database
+from cronjobs.host.identity import Identity
+from cronjobs.tick.result import Result
+from cronjobs.tick.tick import Tick
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.watchdog import Watchdog
 
 
 class Unarmed(Watchdog):
@@ -52,7 +53,7 @@ class Host:
             began=clock.monotonic(),
             deadline=clock.monotonic() + budget_s + (SYSTEM.monotonic() - began),
             emit=self.events.append,
-            limits=Limits(**limits),
+            limits=TickFilter(**limits),
             fire_schedules=fire_schedules,
         ).run()
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from cronjobs.context import Context
-from cronjobs.database import Database
-from cronjobs.effects import Effect
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import effects as effects_table
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.jobs.context import Context
+from cronjobs.jobs.effects import Effect
 from cronjobs.model import Job
-from cronjobs.tables import effects as effects_table
-from cronjobs.tables import jobs as jobs_table
 from cronjobs.testing import FakeClock
 
 KEY = "mail:1"

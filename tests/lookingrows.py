@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, insert
 
-from cronjobs import tables
-from cronjobs.cli import main, setting
-from cronjobs.database import Database, parse_url
+from cronjobs.cli import main, project_database
+from cronjobs.database import tables
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.testing import FakeClock
 
 NOW = datetime(2026, 7, 1, 12, 3, 7, 200_000, tzinfo=UTC)  # 14:03:07 in Berlin
@@ -75,8 +76,7 @@ def cronjobs(
         return Database(parse_url(settings.database, settings.schema), clock=clock)
 
     monkeypatch.setattr("cronjobs.cli.leaving.leave", leave)
-    monkeypatch.setattr(main, "leave", leave)
-    monkeypatch.setattr(setting, "open_database", open_database)
+    monkeypatch.setattr(project_database, "open_database", open_database)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["cronjobs", *arguments])

@@ -10,12 +10,13 @@ from typing import Any
 from hosts import Host
 from sqlalchemy import select, update
 
-from cronjobs import jobs, jobtypes
-from cronjobs.hands import Hands
-from cronjobs.intake import Intake, Limits
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.jobs import job_types, registry
 from cronjobs.model import Job, RetryPolicy
 from cronjobs.store import claims
-from cronjobs.tables import jobs as jobs_table
+from cronjobs.tick.claiming import ClaimPlanner
+from cronjobs.tick.in_flight import InFlight
+from cronjobs.tick.tick_filter import TickFilter
 
 MINUTE = timedelta(minutes=1)
 GONE = "web9:another-boot:4026530000:77:1234:abcdef"  # a runner of which nobody here can say whether it lives
@@ -26,37 +27,37 @@ TRIES = RetryPolicy(max_attempts=3, base="90s", factor=1, jitter=0)
 def paying() -> Iterator[list[str]]:
     """Handlers for a test, and what they did."""
     seen: list[str] = []
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
 
-    @jobs.job("pay.once", on_lost="dead")
+    @registry.job("pay.once", on_lost="dead")
     def once() -> None:
         seen.append("pay.once")
 
-    @jobs.job("pay.tries", retry=TRIES)
+    @registry.job("pay.tries", retry=TRIES)
     def tries() -> None:
         seen.append("pay.tries")
 
-    @jobs.job("pay.single", retry=RetryPolicy(max_attempts=1))
+    @registry.job("pay.single", retry=RetryPolicy(max_attempts=1))
     def single() -> None:
         seen.append("pay.single")
 
     try:
         yield seen
     finally:
-        jobs._registered.clear()
-        jobs._registered.update(before)
+        registry._registered.clear()
+        registry._registered.update(before)
 
 
 def forget(*names: str) -> None:
     """As a module whose import fails, or a host that has none of them."""
-    for name in names or list(jobs._registered):
-        del jobs._registered[name]
+    for name in names or list(registry._registered):
+        del registry._registered[name]
 
 
 def claim_as_a_tick(host: Host) -> list[Job]:
     """What a tick claims that is then never heard of again."""
-    types = jobtypes.load(host.settings)
-    admission = Intake(host.settings, types, Limits(), 4, runner=MINUTE).admission(MINUTE, Hands())
+    types = job_types.load(host.settings)
+    admission = ClaimPlanner(host.settings, types, TickFilter(), 4, runner=MINUTE).admission(MINUTE, InFlight())
     with host.database.write() as connection:
         return claims.claim(connection, limit=10, locked_by=GONE, lease=MINUTE, admission=admission).jobs
 

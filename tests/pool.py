@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from postgres import ENQUEUE, OTHER_VERSION, OWNER, READ, RUN, SUPERUSER, PostgresServer
 
-from cronjobs.tables import metadata
+from cronjobs.database.tables import metadata
 
 # Tables, columns, constraints, indexes, triggers, functions, rights and settings; and alembic's one row.
 SHAPE = """

@@ -16,9 +16,11 @@ import forked
 import pytest
 from sqlalchemy import select
 
-from cronjobs import jobs, tables
 from cronjobs.cli import fault, main
-from cronjobs.database import Database, parse_url
+from cronjobs.database import tables
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.jobs import registry as jobs
 
 CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
 BARE = {"PATH": "/usr/bin:/bin"}  # what cron gives
@@ -91,9 +93,6 @@ class Project:
             for name in ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL", "NO_COLOR"):
                 patch.delenv(name, raising=False)
             patch.setattr("cronjobs.cli.leaving.leave", _leave)
-            patch.setattr("cronjobs.cli.run_due.leave", _leave)
-            patch.setattr(main, "leave", _leave)
-            patch.setattr(fault, "leave", _leave)
             patch.setattr(fault.circumstances, "log", None)  # of the command before
             with pytest.raises(SystemExit) as ended:
                 main.run()

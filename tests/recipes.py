@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cronjobs import jobs
+from cronjobs.jobs import registry
 
 FOLDER = Path(__file__).parents[1] / "examples" / "recipes"
 
 
 def recipe(name: str) -> Any:
     """The module *name*; its job types are not left registered for other tests."""
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
     try:
         return importlib.import_module(name)
     finally:
-        jobs._registered.clear()
-        jobs._registered.update(before)
+        registry._registered.clear()
+        registry._registered.update(before)

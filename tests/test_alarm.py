@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from ticking import Project, events
 
-from cronjobs import alarm as alarm_module
-from cronjobs.alarm import Alarm, leave_word, take_word
+from cronjobs.tick import cron_mail as alarm_module
+from cronjobs.tick.cron_mail import Alarm, leave_word, take_word
 
 NewProject = Callable[[str], Project]
 
@@ -152,7 +152,7 @@ def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not kept(tmp_path / "link")
     assert kept(mine)
     config = Path("/srv/shop/cronjobs.yaml")
-    monkeypatch.setattr("cronjobs.state.state_folder", lambda: mine)
+    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: mine)
     for file in mine.iterdir():
         file.unlink()
     for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
@@ -166,7 +166,7 @@ def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Path("/srv/shop/cronjobs.yaml")
-    monkeypatch.setattr("cronjobs.state.state_folder", lambda: tmp_path)
+    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: tmp_path)
     for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
         os.mkfifo(tmp_path / name)
     assert Alarm(config, tmp_path).worth_telling("a", NOW)
@@ -175,7 +175,7 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeyp
 
 
 def test_a_word_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.state.state_folder", lambda: tmp_path)
+    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: tmp_path)
     config = Path("/srv/shop/cronjobs.yaml")
     for number in range(3):
         leave_word(config, f"job {number}\ndied")

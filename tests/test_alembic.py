@@ -13,10 +13,10 @@ import pytest
 from databases import in_psql, opened
 from postgres import PostgresServer
 
-from cronjobs import migrations
-from cronjobs.database import parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.tables import SCHEMA_REVISION
+from cronjobs.schema import migrations
 from cronjobs.store.meta import read_meta
-from cronjobs.tables import SCHEMA_REVISION
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,9 +12,10 @@ from alembic.migration import MigrationContext
 from databases import in_psql, opened
 from postgres import OWNER
 
-from cronjobs import migrations, tables
 from cronjobs.autogenerate import OURS, include_name, include_object
-from cronjobs.database import parse_url
+from cronjobs.database import tables
+from cronjobs.database.address import parse_url
+from cronjobs.schema import migrations
 
 pytestmark = pytest.mark.connects_as(OWNER)
 

@@ -13,8 +13,8 @@ from pages import Page
 from project import Project
 
 from cronjobs import QueueFull, enqueue_many
-from cronjobs.database import Database
-from cronjobs.pressure import Cap
+from cronjobs.database.connection import Database
+from cronjobs.rules.capacity import Cap
 from cronjobs.store.queues import caps_in_force
 
 PAGE = Page("docs/back-pressure.md")
@@ -35,7 +35,7 @@ def test_the_pages_code_on_the_pages_file(
     (tmp_path / "cronjobs.yaml").write_text(PAGE.block("yaml", "on_full: wait"))
     assert project.call("sync").code == 0
     monkeypatch.chdir(tmp_path)
-    from cronjobs.database import parse_url
+    from cronjobs.database.address import parse_url
 
     database = Database(parse_url(project.url))
     with database.read() as connection:

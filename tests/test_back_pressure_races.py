@@ -23,8 +23,8 @@ from ticking import Project, rivals
 
 from cronjobs import QueueFull, enqueue, enqueue_many
 from cronjobs.clock import sleep
-from cronjobs.database import Database
-from cronjobs.pressure import admit
+from cronjobs.database.connection import Database
+from cronjobs.rules.capacity import admit
 
 THREADS, EACH = 8, 40
 MOST = 50
@@ -107,7 +107,7 @@ def test_a_cap_is_locked_from_count_to_insert_where_each_statement_is_a_transact
         found.append(is_locked(database_url))
         return admit(*asked)
 
-    monkeypatch.setattr("cronjobs.writing.admit", look)
+    monkeypatch.setattr("cronjobs.jobs.insertion.admit", look)
     with connect(database_url) as connection:
         assert enqueue(connection, "t.say", queue="mail").new
         assert not is_locked(database_url)
@@ -125,7 +125,7 @@ def test_a_call_for_several_queues_has_sqlites_lock_before_it_counts(sqlite_migr
         found.append(is_locked(f"sqlite:///{sqlite_migrated}"))
         return admit(*asked)
 
-    monkeypatch.setattr("cronjobs.writing.admit", look)
+    monkeypatch.setattr("cronjobs.jobs.insertion.admit", look)
     with closing(sqlite3.connect(sqlite_migrated)) as connection:
         rows: list[Any] = [({}, {"queue": "mail"}), ({}, {"queue": "sms"})]
         assert len(enqueue_many(connection, "t.say", rows)) == 2

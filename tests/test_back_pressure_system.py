@@ -16,15 +16,16 @@ from project import Project
 from sqlalchemy import insert, select, text, update
 from yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs import enqueue, enqueue_many, fill
-from cronjobs.database import Database
-from cronjobs.definitions import fingerprint
-from cronjobs.pressure import Cap, admit
-from cronjobs.settings import Settings
+from cronjobs import enqueue, enqueue_many
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, jobs, occurrences, queues
+from cronjobs.rules.capacity import Cap, admit
+from cronjobs.schedules import backfill
+from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import operating
-from cronjobs.store.operating import Act
+from cronjobs.store.operating import OperatorAction
 from cronjobs.store.queues import caps_in_force
-from cronjobs.tables import audit, jobs, occurrences, queues
 from cronjobs.testing import FakeClock
 
 
@@ -226,10 +227,10 @@ def test_operators_and_retries_are_never_refused(yard: Yard) -> None:
     with yard.database.write() as connection:
         dead = {"status": "dead", "finished_at": yard.clock.now(), "queue": "mail"}
         [dead_id] = connection.execute(insert(jobs).values(job_type="t", **dead).returning(jobs.c.id)).scalars()
-        act = Act("retry", "ada", "h", None)
+        act = OperatorAction("retry", "ada", "h", None)
         assert operating.retry(connection, [dead_id], act).done == {dead_id}
-        fill.trigger(connection, "s", force=False, actor="ada", host="h")
-        filled = fill.backfill(
+        backfill.trigger(connection, "s", force=False, actor="ada", host="h")
+        filled = backfill.backfill(
             connection, "s", at(1), at(2), retention=timedelta(days=90), actor="ada", host="h", dry_run=False
         )
         assert len(filled.run) == 1

@@ -10,11 +10,11 @@ import pytest
 from project import Project
 from sqlalchemy import insert, update
 
-from cronjobs import jobs as handlers_here
-from cronjobs.checks import _command_fault, check
-from cronjobs.config import load
-from cronjobs.settings import JobTypeSettings, Settings
-from cronjobs.tables import jobs, meta, ticks
+from cronjobs.config.load import load
+from cronjobs.config.settings import JobTypeSettings, Settings
+from cronjobs.database.tables import jobs, meta, ticks
+from cronjobs.insight.check_config import _command_fault, check
+from cronjobs.jobs import registry as handlers_here
 
 PERHAPS = "It may be in what cannot be imported."
 
@@ -59,7 +59,7 @@ FOUND = [
     ),
     (
         "schedules:\n  a: {every: 5m, job: t.say, payload: {lime: x}}",
-        "5:39: schedules.a.payload: payload does not fit t.say(ctx: cronjobs.context.Context, line: str, count: int = ",
+        "5:39: schedules.a.payload: payload does not fit t.say(ctx: cronjobs.Context, line: str, count: int = ",
     ),
     ("schedules:\n  a: {every: 5m, job: t.say}", "5:3: schedules.a: payload does not fit t.say"),
     (

@@ -18,15 +18,15 @@ import pytest
 from sqlalchemy import select, text
 from yard import MINUTE, START, Yard, minutely, names
 
-from cronjobs import chunks, materialise, sync
-from cronjobs.database import Database
-from cronjobs.definitions import definition, schedule_from_definition
+from cronjobs.config.settings import ScheduleSettings
+from cronjobs.crontime.timing import timing
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, jobs, occurrences, schedules
 from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrouble
-from cronjobs.occurrences import timing
-from cronjobs.settings import ScheduleSettings
+from cronjobs.schedules import chunks, materialise, sync
+from cronjobs.schedules.definition import definition, schedule_from_definition
 from cronjobs.store import schedules as store
 from cronjobs.store import ticks
-from cronjobs.tables import audit, jobs, occurrences, schedules
 from cronjobs.testing import FakeClock
 
 SEEDS = range(int(os.environ.get("CRONJOBS_CHUNK_SEEDS", "2")))

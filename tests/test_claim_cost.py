@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import insert
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database, parse_url
-from cronjobs.limits import Limit
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
+from cronjobs.rules.concurrency import Limit
 from cronjobs.store import claims
-from cronjobs.store.claims import Admission
-from cronjobs.tables import jobs
+from cronjobs.store.claims import ClaimFilter
 
 HOUR = timedelta(hours=1)
 
@@ -26,7 +27,7 @@ def add(database: Database, count: int, priority: int, due_in: timedelta, **colu
 def steps(database: Database, limits: tuple[Limit, ...]) -> int:
     """How many hundreds of instructions SQLite's machine takes for a claim of four."""
     counted: list[None] = []
-    admission = Admission(known=["t"], fitting=["t"], remaining_s=50, limits=limits)
+    admission = ClaimFilter(known=["t"], fitting=["t"], remaining_s=50, limits=limits)
     with database.write() as connection:
         raw = connection.connection.dbapi_connection
         assert raw is not None

@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert, select, update
 
-from cronjobs.database import Database, parse_url
-from cronjobs.store.claims import Admission, claim
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
+from cronjobs.store.claims import ClaimFilter, claim
 from cronjobs.store.sql import database_now
-from cronjobs.tables import jobs
 
 TYPES = ("t.a", "t.b", "t.c")
 LEASE = timedelta(seconds=60)
@@ -37,7 +38,7 @@ def add(database: Database, chance: random.Random, count: int) -> list[int]:
 
 
 def take(database: Database, limit: int, free: int = 1_000_000) -> list[int]:
-    admission = Admission(known=TYPES, fitting=TYPES, remaining_s=10, free=free)
+    admission = ClaimFilter(known=TYPES, fitting=TYPES, remaining_s=10, free=free)
     with database.write() as connection:
         return [job.id for job in claim(connection, limit=limit, locked_by="me", lease=LEASE, admission=admission).jobs]
 

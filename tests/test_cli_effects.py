@@ -10,8 +10,8 @@ import pytest
 from project import Project
 from sqlalchemy import insert
 
+from cronjobs.database.tables import effects, jobs
 from cronjobs.errors import EffectUnknown
-from cronjobs.tables import effects, jobs
 
 NOW = datetime.now(UTC)
 

@@ -12,7 +12,7 @@ import pytest
 from project import Project
 from sqlalchemy import update
 
-from cronjobs.tables import jobs, meta
+from cronjobs.database.tables import jobs, meta
 
 YAML = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
 CANARY = "c4n4ry-value"
@@ -260,6 +260,6 @@ def test_without_a_configuration_it_says_so(tmp_path: Path) -> None:
 
 
 def test_json_of_the_help_is_what_the_shell_takes(lite: Project) -> None:
-    from cronjobs.cli.given import EXAMPLE
+    from cronjobs.cli.typed import EXAMPLE
 
     assert json.loads(EXAMPLE.split("'")[1]) == {"invoice_id": 42}

@@ -15,7 +15,7 @@ from project import CRONJOBS, Project
 from sqlalchemy import update
 
 from cronjobs.clock import SYSTEM
-from cronjobs.tables import jobs, meta
+from cronjobs.database.tables import jobs, meta
 
 HANDLERS = """
 import asyncio, logging, os, sys, threading, time

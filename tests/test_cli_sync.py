@@ -12,7 +12,7 @@ import pytest
 from project import Project
 from sqlalchemy import insert, update
 
-from cronjobs.tables import jobs, meta, pauses, schedules
+from cronjobs.database.tables import jobs, meta, pauses, schedules
 
 COMMANDS = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
 THREE = COMMANDS + (

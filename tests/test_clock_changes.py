@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from cronjobs.crongrammar import parse
-from cronjobs.occurrences import CronTiming, EveryTiming, clock_changes, fire_times, next_after, remarks, timing
+from cronjobs.crontime.grammar import parse
+from cronjobs.crontime.timing import CronTiming, EveryTiming, clock_changes, fire_times, next_after, remarks, timing
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from configfile import DATABASE, cases, problems, read, refusal
 
-from cronjobs.config import FATAL, FILE, JOB_TYPE, NOT_YET, SCHEDULE
+from cronjobs.config.load import FATAL, FILE, SCHEDULE
+from cronjobs.config.settings import RetryChanges
 from cronjobs.model import RetryPolicy
-from cronjobs.pressure import Cap
-from cronjobs.settings import RetryChanges
+from cronjobs.rules.capacity import Cap
 
 
 @pytest.fixture(autouse=True)
@@ -452,24 +452,7 @@ def test_of_a_key_that_is_there_twice_neither_counts(text: str, messages: list[s
     assert found.disabled_schedules == ({"a"} if text.startswith("schedules") else set())
 
 
-@pytest.mark.parametrize("section", ["job_types", "schedules"])
-@pytest.mark.parametrize("unsafe", [True, False])
-def test_what_is_not_built_yet_is_said_and_disables_only_where_leaving_it_out_would_be_unsafe(
-    section: str, unsafe: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = "to_come"
-    monkeypatch.setitem(NOT_YET, f"{section}.{key}", unsafe)
-    entry = f"{{{key}: x}}" if section == "job_types" else f"{{every: 1m, job: x, {key}: x}}"
-    found = read(f"{DATABASE}{section}: {{a: {entry}}}")
-    (problem,) = found.problems
-    assert problem.path == f"{section}.a.{key}"
-    assert problem.message.startswith(f"{key} is not supported by this version yet")
-    assert found.disabled_schedules | found.disabled_job_types == ({"a"} if unsafe else set())
-
-
-def test_no_key_is_both_built_and_to_come() -> None:
-    built = {*FILE, *(f"job_types.{key}" for key in JOB_TYPE), *(f"schedules.{key}" for key in SCHEDULE)}
-    assert not built & NOT_YET.keys()
+def test_what_disables_the_file_is_a_key_of_the_file() -> None:
     assert FILE.keys() >= FATAL
 
 

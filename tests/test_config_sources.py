@@ -13,8 +13,8 @@ from configfile import DATABASE, cases, problems, read, refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cronjobs import yamltree
-from cronjobs.config import FILE, JOB_TYPE, SCHEDULE, load
+from cronjobs.config import yaml_nodes
+from cronjobs.config.load import FILE, JOB_TYPE, SCHEDULE, load
 from cronjobs.errors import ConfigError
 
 
@@ -208,7 +208,7 @@ def test_what_would_be_imported_instead_of_the_package_is_refused_by_name(tmp_pa
 
 
 def test_a_file_in_a_clone_of_this_package_is_fine(tmp_path: Path) -> None:
-    (tmp_path / "cronjobs").symlink_to(Path(yamltree.__file__).parent)
+    (tmp_path / "cronjobs").symlink_to(Path(yaml_nodes.__file__).parents[1])
     assert problems(DATABASE) == []
 
 
@@ -226,7 +226,7 @@ _words = st.sampled_from([*FILE, *JOB_TYPE, *SCHEDULE, *_ODDITIES.split(), *_SPA
 def test_whatever_the_text_nothing_but_a_config_error_is_raised(
     loader: str, monkeypatch: pytest.MonkeyPatch, text: str, in_mapping: bool
 ) -> None:
-    monkeypatch.setattr(yamltree, "_Loader", getattr(yaml, loader))
+    monkeypatch.setattr(yaml_nodes, "_Loader", getattr(yaml, loader))
     try:
         found = read((DATABASE + text if in_mapping else text).encode("utf-8", "surrogatepass"))
     except ConfigError:
@@ -253,11 +253,11 @@ def test_a_file_full_of_mistakes_is_told_in_bounded_time_and_length() -> None:
 def test_reading_a_file_imports_nothing_that_an_idle_tick_must_not() -> None:
     Path("cronjobs.yaml").write_text(DATABASE + 'schedules: {a: {cron: "1 2 * * *", timezone: Asia/Tokyo, job: x}}')
     code = (
-        "import sys; from cronjobs.config import load; assert load(None, environ={}).schedules;"
-        "unwanted = {'croniter', 'alembic', 'rich', 'difflib', 'cronjobs.occurrences'};"
+        "import sys; from cronjobs.config.load import load; assert load(None, environ={}).schedules;"
+        "unwanted = {'croniter', 'alembic', 'rich', 'difflib', 'cronjobs.crontime.timing'};"
         "print(sorted(unwanted & set(sys.modules)))"
     )
-    root = Path(yamltree.__file__).parents[1]
+    root = Path(yaml_nodes.__file__).parents[1]
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(root)}
     )

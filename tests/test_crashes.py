@@ -21,18 +21,20 @@ from postgres import PostgresServer
 from sqlalchemy import Connection
 from ticking import Project, Tick, events, rivals
 
-from cronjobs import jobs, migrations
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database, parse_url
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseUnreachable
 from cronjobs.events import Event
-from cronjobs.identity import Identity
-from cronjobs.intake import Limits
-from cronjobs.output import divert_streams
-from cronjobs.settings import RunSettings, Settings
-from cronjobs.tick import Result
-from cronjobs.tick import Tick as TickInProcess
-from cronjobs.watchdog import Watchdog
+from cronjobs.execution.output import divert_streams
+from cronjobs.host.identity import Identity
+from cronjobs.jobs import registry as jobs
+from cronjobs.schema import migrations
+from cronjobs.tick.result import Result
+from cronjobs.tick.tick import Tick as TickInProcess
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.watchdog import Watchdog
 
 pytestmark = [pytest.mark.slow, pytest.mark.either]
 
@@ -50,7 +52,7 @@ def frozen(ctx):
 '''
 
 WITHOUT_WATCHDOG = """
-from cronjobs.watchdog import Watchdog
+from cronjobs.tick.watchdog import Watchdog
 Watchdog.stand_at = lambda self, instant: None
 """
 
@@ -58,14 +60,14 @@ Watchdog.stand_at = lambda self, instant: None
 WITHOUT_HEARTBEAT = (
     WITHOUT_WATCHDOG
     + """
-from cronjobs.loop import Loop
+from cronjobs.tick.loop import Loop
 Loop._heartbeat_s = lambda self: 1000.0
 """
 )
 
 KILLED_AFTER_CLAIM = """
 import os, signal
-from cronjobs.worker import Workers
+from cronjobs.execution.attempt import Workers
 Workers.hand = lambda self, attempt: os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -307,7 +309,7 @@ def tick_here(database: Database, folder: Path, said: list[Event], workers: int 
         began=now,
         deadline=now + budget_s,
         emit=said.append,
-        limits=Limits(),
+        limits=TickFilter(),
     ).run()
 
 
@@ -361,7 +363,7 @@ def test_one_bad_value_in_a_batch_costs_only_its_own_texts(
         monkeypatch.setattr(sys, name, getattr(sys, name))
     divert_streams()
     poison = "refused" if project.is_sqlite else "\x00"
-    monkeypatch.setattr("cronjobs.ends._stored", lambda text: poison if text and "POISON" in text else text)
+    monkeypatch.setattr("cronjobs.rules.ending._stored", lambda text: poison if text and "POISON" in text else text)
     if project.is_sqlite:
         project.sql(
             "CREATE TRIGGER refuse BEFORE INSERT ON cronjobs_job_runs WHEN NEW.output = 'refused' "

@@ -11,7 +11,7 @@ import pytest
 from commands import until
 from ticking import Project, Tick, events
 
-from cronjobs.worker import APART_FROM_LOSSES
+from cronjobs.execution.attempt import APART_FROM_LOSSES
 
 WORKERS = 4
 MAX_ATTEMPTS = 3

@@ -14,15 +14,16 @@ from sqlalchemy import insert
 from test_tick import put
 from ticking import Project, events
 
-from cronjobs import child, process, worker
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.context import StopSignal
-from cronjobs.crashing import CLEAN_ENDS, Crashing, Ends, after_death, count_ends, is_crash
-from cronjobs.database import Database
-from cronjobs.hands import Hands
-from cronjobs.health import look, troubles
-from cronjobs.intake import Intake, Limits
-from cronjobs.jobtypes import load
+from cronjobs.config.settings import JobTypeSettings, RunSettings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import crashing_types
+from cronjobs.execution import attempt as worker
+from cronjobs.execution import child, process
+from cronjobs.execution.child_protocol import Request
+from cronjobs.insight.health import look, troubles
+from cronjobs.jobs.context import StopSignal
+from cronjobs.jobs.job_types import load
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -35,12 +36,13 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.settings import JobTypeSettings, RunSettings
-from cronjobs.store import crashing as store
+from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing, Ends, after_death, count_ends, is_crash
+from cronjobs.store import crashing_types as store
 from cronjobs.store.claims import claim
-from cronjobs.tables import crashing_types
 from cronjobs.testing import FakeClock
-from cronjobs.wire import Request
+from cronjobs.tick.claiming import ClaimPlanner
+from cronjobs.tick.in_flight import InFlight
+from cronjobs.tick.tick_filter import TickFilter
 
 NOW = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -131,7 +133,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which jobs were begun in child processes; here their handlers run in the thread all the same."""
     seen: list[str] = []
 
-    def run_here(attempt: worker.Attempt, around: worker.Surroundings, clock: Clock) -> tuple[Outcome, str | None]:
+    def run_here(attempt: worker.Attempt, around: worker.WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
         seen.append(attempt.job.job_type)
         attempt.begun = True
         if attempt.job.max_attempts == 1:
@@ -149,7 +151,9 @@ def die(host: Host, tick: str, *job_types: str, boot: str = "boot") -> None:
     with host.database.write() as connection:
         found = store.crashing(connection)
         isolated = types.isolating({each.job_type for each in found})
-        admission = Intake(host.settings, isolated, Limits("held"), 4, runner=MINUTE).admission(MINUTE, Hands())
+        admission = ClaimPlanner(host.settings, isolated, TickFilter("held"), 4, runner=MINUTE).admission(
+            MINUTE, InFlight()
+        )
         claimed = claim(connection, limit=9, locked_by=runner(tick, boot), lease=MINUTE, admission=admission).jobs
     assert {job.id for job in claimed} >= set(ids)
     host.database.clock.advance(2 * MINUTE)  # type: ignore[attr-defined]
@@ -186,7 +190,7 @@ def test_the_two_may_not_be_of_different_boots(host: Host) -> None:
 def test_runners_that_are_found_dead_together_are_one(host: Host, clock: FakeClock) -> None:
     """As after a reboot: all that ran at that moment died of it."""
     types = load(host.settings)
-    admission = Intake(host.settings, types, Limits(), 4, runner=MINUTE).admission(MINUTE, Hands())
+    admission = ClaimPlanner(host.settings, types, TickFilter(), 4, runner=MINUTE).admission(MINUTE, InFlight())
     for tick in ("a", "b", "c"):
         put(host.database, job_type="pay.tries")
         with host.database.write() as connection:

@@ -18,8 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from cronjobs import clock, crontab
+from cronjobs import clock
 from cronjobs.cli import crontab as commands
+from cronjobs.crontab import block as crontab
+from cronjobs.crontab import host as cron_host
+from cronjobs.crontab import program
 from cronjobs.errors import UsageError
 
 CONFIG = Path("/srv/shop/cronjobs.yaml")
@@ -193,18 +196,18 @@ def test_a_relative_path_keeps_the_symlink_that_the_user_stands_in(
     (tmp_path / "current").symlink_to("releases/17")
     monkeypatch.chdir(tmp_path / "current")
     monkeypatch.setenv("PWD", str(tmp_path / "current"))
-    assert crontab.absolute(Path("cronjobs.yaml")) == tmp_path / "current" / "cronjobs.yaml"
+    assert program.absolute(Path("cronjobs.yaml")) == tmp_path / "current" / "cronjobs.yaml"
     # ".." of the link is not ".." of the release: only what names the same file is tidied up
-    assert os.path.realpath(crontab.absolute(Path("../cronjobs.yaml"))) == str(tmp_path / "releases" / "cronjobs.yaml")
-    assert crontab.absolute(Path("./x/../cronjobs.yaml")) == tmp_path / "current" / "cronjobs.yaml"
+    assert os.path.realpath(program.absolute(Path("../cronjobs.yaml"))) == str(tmp_path / "releases" / "cronjobs.yaml")
+    assert program.absolute(Path("./x/../cronjobs.yaml")) == tmp_path / "current" / "cronjobs.yaml"
     monkeypatch.setenv("PWD", "/")  # stale: not where we are
-    assert crontab.absolute(Path("cronjobs.yaml")) == tmp_path / "releases" / "17" / "cronjobs.yaml"
+    assert program.absolute(Path("cronjobs.yaml")) == tmp_path / "releases" / "17" / "cronjobs.yaml"
 
 
 def test_the_interpreter_of_a_virtual_environment_stays_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert crontab.interpreter() == tmp_path / "python"
+    assert program.interpreter() == tmp_path / "python"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +292,7 @@ class Host:
         monkeypatch.setenv("FAKE_STORE", str(self.store))
         monkeypatch.setenv("XDG_STATE_HOME", str(self.state))
         monkeypatch.setenv("CRONJOBS_CONFIG", str(self.config))
-        monkeypatch.setattr(crontab, "interpreter", lambda: self.python)
+        monkeypatch.setattr(program, "interpreter", lambda: self.python)
         self.config.write_text("database: ${DATABASE_URL}\n")  # set where a tick needs it; not needed here
 
     def script(self, file: Path, text: str) -> None:
@@ -326,7 +329,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 @pytest.mark.parametrize("mode", ["", "busybox"])
 def test_no_crontab_yet_is_an_empty_one(host: Host, mode: str) -> None:
     host.fails(mode)
-    assert crontab.read() == ""
+    assert program.read() == ""
 
 
 @pytest.mark.parametrize(("mode", "said"), [("denied", "not allowed"), ("spool", "Permission denied")])
@@ -341,8 +344,8 @@ def test_a_crontab_that_cannot_be_read_is_not_taken_for_an_empty_one(host: Host,
 def test_without_crontab_the_error_says_what_to_do(host: Host) -> None:
     (host.folder / "bin" / "crontab").unlink()
     os.environ["PATH"] = str(host.folder / "bin")  # monkeypatch puts it back
-    with pytest.raises(crontab.CrontabMissing, match="apt-get install cron"):
-        crontab.read()
+    with pytest.raises(program.CrontabMissing, match="apt-get install cron"):
+        program.read()
     shown = host.cli("show")
     assert shown.exit_code == 0
     assert shown.stdout == host.block
@@ -352,52 +355,52 @@ def test_without_crontab_the_error_says_what_to_do(host: Host) -> None:
 @pytest.mark.parametrize("text", ["0 3 * * * backup", "a\r\nb\r\n", "# \udcff\udcfe \x00 \x0b\u2028\n", "\n\n"])
 def test_what_crontab_lists_is_written_back_byte_for_byte(host: Host, text: str) -> None:
     host.has(text)
-    crontab.replace(text, crontab.install(text, host.block, host.config))
+    program.replace(text, crontab.install(text, host.block, host.config))
     assert host.crontab is not None
     assert host.crontab.startswith(text)
-    crontab.replace(host.crontab, crontab.remove(host.crontab, host.config))
+    program.replace(host.crontab, crontab.remove(host.crontab, host.config))
     assert host.crontab == ended(text)
 
 
 def test_a_crontab_that_changed_in_the_meantime_is_not_overwritten(host: Host) -> None:
     host.has("# theirs\n")
-    with pytest.raises(crontab.CrontabChanged):
-        crontab.replace("", host.block)
+    with pytest.raises(program.CrontabChanged):
+        program.replace("", host.block)
     assert host.crontab == "# theirs\n"
 
 
 def test_a_text_that_crontab_refuses_is_reported_in_its_words(host: Host) -> None:
     host.fails("refuses")
-    with pytest.raises(crontab.CrontabFailed, match=r'"crontab -" failed with exit code 1: "-":1: bad minute'):
-        crontab.replace("", host.block)
+    with pytest.raises(program.CrontabFailed, match=r'"crontab -" failed with exit code 1: "-":1: bad minute'):
+        program.replace("", host.block)
     assert host.crontab is None
 
 
 def test_a_crontab_program_that_stores_something_else_is_noticed(host: Host) -> None:
     host.fails("mangles")
     with pytest.raises(crontab.CrontabError, match="lists another one"):
-        crontab.replace("", host.block)
+        program.replace("", host.block)
 
 
 def test_carriage_returns_that_debians_crontab_lists_as_text_are_not_written_back(host: Host) -> None:
     host.has("0 3 * * * backup\\r\n")
     with pytest.raises(crontab.CrontabError, match=r"line 1 .* carriage return"):
-        crontab.replace("0 3 * * * backup\\r\n", "")
+        program.replace("0 3 * * * backup\\r\n", "")
     assert host.crontab == "0 3 * * * backup\\r\n"
 
 
 def test_the_copy_of_a_crontab_is_its_owners_alone_and_kept_once(host: Host) -> None:
     old_umask = os.umask(0)
     try:
-        copy = crontab.keep_copy("PGPASSWORD=x\n")
-        assert crontab.keep_copy("PGPASSWORD=x\n") == copy
+        copy = program.keep_copy("PGPASSWORD=x\n")
+        assert program.keep_copy("PGPASSWORD=x\n") == copy
     finally:
         os.umask(old_umask)
     assert copy is not None
     assert copy.read_text() == "PGPASSWORD=x\n"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert [*copy.parent.iterdir()] == [copy]
-    assert crontab.keep_copy("") is None
+    assert program.keep_copy("") is None
 
 
 # -------------------------------------------------------------------------------------------------- a tick as cron's
@@ -409,11 +412,11 @@ def test_the_tick_gets_crons_environment_and_nothing_of_the_shells(host: Host, m
         f"env >'{host.folder}/env'; pwd >'{host.folder}/pwd'; cat >'{host.folder}/stdin'; echo $* >'{host.folder}/args'"
     )
     text = crontab.install("PGHOST=db1\nMAILTO=ops\nLOGNAME=other\n", host.block, host.config) + "PGPORT=1\n"
-    environment = crontab.environment(text, host.config, root=host.folder)
-    tick = crontab.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=30))
-    assert tick == crontab.BareTick(0, None, "")
+    environment = cron_host.environment(text, host.config, root=host.folder)
+    tick = cron_host.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=30))
+    assert tick == cron_host.BareTick(0, None, "")
     assert not tick.works  # it said nothing of itself
-    owner = crontab.user()
+    owner = cron_host.user()
     got = dict(line.split("=", 1) for line in (host.folder / "env").read_text().splitlines())
     assert {name: got[name] for name in got.keys() - {"PWD", "OLDPWD", "SHLVL", "_"}} == {
         "HOME": owner.pw_dir,
@@ -434,9 +437,9 @@ def test_etc_environment_reaches_cron_where_pam_says_so_but_not_its_path(tmp_pat
         '# site\nDATABASE_URL="postgresql://db/shop"\nexport A=b\nPATH=/opt/bin\n'
     )
     (tmp_path / "etc" / "pam.d" / "cron").write_text("# session required pam_env.so\n")
-    assert "DATABASE_URL" not in crontab.environment("", CONFIG, root=tmp_path)
+    assert "DATABASE_URL" not in cron_host.environment("", CONFIG, root=tmp_path)
     (tmp_path / "etc" / "pam.d" / "cron").write_text("session       required   pam_env.so\n")
-    environment = crontab.environment("A=c\n", CONFIG, root=tmp_path)
+    environment = cron_host.environment("A=c\n", CONFIG, root=tmp_path)
     assert environment["DATABASE_URL"] == "postgresql://db/shop"
     assert environment["A"] == "c"
     assert environment["PATH"] == "/usr/bin:/bin"
@@ -444,8 +447,8 @@ def test_etc_environment_reaches_cron_where_pam_says_so_but_not_its_path(tmp_pat
 
 def test_a_tick_that_does_not_end_is_ended_with_its_children(host: Host) -> None:
     host.ticks(f"sleep 600 & echo $! >'{host.folder}/pid'; sleep 600")
-    environment = crontab.environment("", host.config)
-    tick = crontab.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=1))
+    environment = cron_host.environment("", host.config)
+    tick = cron_host.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=1))
     assert tick.code == 137
     assert "had not ended after 1 s" in tick.said
     child = int((host.folder / "pid").read_text())
@@ -458,16 +461,16 @@ def test_a_tick_that_does_not_end_is_ended_with_its_children(host: Host) -> None
 
 def test_a_tick_that_a_signal_ended_has_the_code_a_shell_would_give(host: Host) -> None:
     host.ticks("kill -ALRM $$")
-    tick = crontab.bare_tick(
-        host.config, host.python, crontab.environment("", host.config), limit=timedelta(seconds=30)
+    tick = cron_host.bare_tick(
+        host.config, host.python, cron_host.environment("", host.config), limit=timedelta(seconds=30)
     )
     assert tick.code == 142
     assert not tick.works
 
 
 def test_a_shell_that_is_not_there_is_said(host: Host) -> None:
-    environment = crontab.environment("SHELL=/no/such/shell\n", host.config)
-    tick = crontab.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=30))
+    environment = cron_host.environment("SHELL=/no/such/shell\n", host.config)
+    tick = cron_host.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=30))
     assert (tick.code, tick.said) == (126, "/no/such/shell: No such file or directory")
 
 
@@ -494,7 +497,7 @@ def test_a_tick_that_fails_under_cron_installs_nothing(host: Host, code: int, ex
     host.has("# mine\n")
     host.ticks(f"echo 'DATABASE_URL is not set' >&2; exit {code}")
     result = host.cli("install")
-    assert isinstance(result.exception, crontab.TickFails)
+    assert isinstance(result.exception, cron_host.TickFails)
     assert result.exception.exit_code == exit_code
     assert "    DATABASE_URL is not set" in str(result.exception)
     assert host.crontab == "# mine\n"
@@ -529,7 +532,7 @@ def test_what_does_not_report_as_a_tick_is_not_installed(host: Host, commands: s
     """Exit code 1 is also Python's own, for whatever it cannot start."""
     host.ticks(commands)
     result = host.cli("install")
-    assert isinstance(result.exception, crontab.TickFails)
+    assert isinstance(result.exception, cron_host.TickFails)
     assert "without a tick's report" in str(result.exception)
     assert host.crontab is None
 
@@ -600,14 +603,14 @@ def test_remove_needs_no_configuration_file_and_is_content_without_a_block(host:
 
 
 def test_install_says_when_a_failure_would_reach_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crontab, "mail_program", lambda: None)
-    monkeypatch.setattr(crontab, "daemon_runs", lambda: False)
+    monkeypatch.setattr(cron_host, "mail_program", lambda: None)
+    monkeypatch.setattr(cron_host, "daemon_runs", lambda: False)
     result = host.cli("install")
     assert "cannot send mail" in result.stderr
     assert "cronjobs status" in result.stderr
     assert "no cron daemon runs here" in result.stderr
-    monkeypatch.setattr(crontab, "mail_program", lambda: Path("/usr/sbin/sendmail"))
-    monkeypatch.setattr(crontab, "daemon_runs", lambda: None)  # cannot be known: nothing is said
+    monkeypatch.setattr(cron_host, "mail_program", lambda: Path("/usr/sbin/sendmail"))
+    monkeypatch.setattr(cron_host, "daemon_runs", lambda: None)  # cannot be known: nothing is said
     host.has('MAILTO=""\n' + host.block)
     result = host.cli("install")
     assert 'MAILTO=""' in result.stderr
@@ -637,20 +640,20 @@ def test_another_spelling_of_the_same_file_in_the_crontab_is_said(host: Host) ->
 
 
 def test_mail_needs_the_program_that_cron_calls(tmp_path: Path) -> None:
-    assert crontab.mail_program(tmp_path) is None
+    assert cron_host.mail_program(tmp_path) is None
     sendmail = tmp_path / "usr" / "sbin" / "sendmail"
     sendmail.parent.mkdir(parents=True)
     sendmail.write_text("")
-    assert crontab.mail_program(tmp_path) is None  # not executable
+    assert cron_host.mail_program(tmp_path) is None  # not executable
     sendmail.chmod(0o755)
-    assert crontab.mail_program(tmp_path) == sendmail
+    assert cron_host.mail_program(tmp_path) == sendmail
 
 
 def test_a_cron_daemon_is_looked_for_among_the_processes(tmp_path: Path) -> None:
-    assert crontab.daemon_runs(tmp_path) is None  # no /proc, or a process 1 that is hidden from us (hidepid)
+    assert cron_host.daemon_runs(tmp_path) is None  # no /proc, or a process 1 that is hidden from us (hidepid)
     for pid, name in (("1", "init"), ("17", "crony"), ("net", "cron")):
         (tmp_path / "proc" / pid).mkdir(parents=True)
         (tmp_path / "proc" / pid / "comm").write_text(f"{name}\n")
-    assert crontab.daemon_runs(tmp_path) is False
+    assert cron_host.daemon_runs(tmp_path) is False
     (tmp_path / "proc" / "17" / "comm").write_text("crond\n")
-    assert crontab.daemon_runs(tmp_path) is True
+    assert cron_host.daemon_runs(tmp_path) is True

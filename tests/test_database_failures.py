@@ -18,8 +18,9 @@ from disks import Disk, FileLimit, obey_modes, read_only, small_disk, spoil_head
 from postgres import SUPERUSER, PostgresServer, as_role
 from ticking import Project, Tick, events
 
-from cronjobs import migrations
-from cronjobs.database import Database, parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.schema import migrations
 
 NewProject = Callable[[str], Project]
 

@@ -20,9 +20,12 @@ from postgres import PostgresServer
 from sqlalchemy.exc import OperationalError
 from ticking import Project, events
 
-from cronjobs import errors, migrations, patience
+from cronjobs import errors
 from cronjobs.clock import SYSTEM
-from cronjobs.database import CONNECT_TIMEOUT_S, POSTGRESQL_TIMEOUTS, parse_url, tell
+from cronjobs.database import retrying
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import CONNECT_TIMEOUT_S, POSTGRESQL_TIMEOUTS, tell
+from cronjobs.database.retrying import TRIES, first_look, patiently, pause_s
 from cronjobs.errors import (
     DatabaseBusy,
     DatabaseDamaged,
@@ -33,7 +36,7 @@ from cronjobs.errors import (
     DatabaseUnreachable,
     TransientTrouble,
 )
-from cronjobs.patience import TRIES, first_look, patiently, pause_s
+from cronjobs.schema import migrations
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.slow
@@ -56,7 +59,7 @@ def test_pauses_grow_are_jittered_and_end() -> None:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Instead of waiting, the pauses are noted."""
     seen: list[float] = []
-    monkeypatch.setattr(patience, "sleep", seen.append)
+    monkeypatch.setattr(retrying, "sleep", seen.append)
     return seen
 
 
@@ -229,8 +232,10 @@ def assert_all_done_once(project: Project, lost_id: int, waiting_id: int, log: s
     assert re.search(r"recovered\W+1\b.*enqueued\W+1\b|enqueued\W+1\b.*recovered\W+1\b", str(did[0]))
 
 
-SOON_BUSY = "from cronjobs.database import Database\nDatabase.write.__wrapped__.__kwdefaults__['patience'] = 0.2\n"
-FEW_TRIES = "from cronjobs import patience\npatience.TRIES = 3\n"
+SOON_BUSY = (
+    "from cronjobs.database.connection import Database\nDatabase.write.__wrapped__.__kwdefaults__['patience'] = 0.2\n"
+)
+FEW_TRIES = "from cronjobs.database import retrying as patience\npatience.TRIES = 3\n"
 
 
 def patched(project: Project, patch: str) -> dict[str, Any]:
@@ -377,7 +382,8 @@ def test_every_timeout_is_in_force_in_a_transaction(postgres_migrated: str) -> N
 
 RUNS_ON = """
 import sys
-from cronjobs.database import Database, parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 with Database(parse_url(sys.argv[1])).write() as connection:
     connection.exec_driver_sql("INSERT INTO cronjobs_jobs (job_type) SELECT 'orphan' FROM pg_sleep(10)")
 """

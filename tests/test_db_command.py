@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.database import parse_url
-from cronjobs.tables import SCHEMA_REVISION
+from cronjobs.database.address import parse_url
+from cronjobs.database.tables import SCHEMA_REVISION
 
 
 class Folder:

@@ -16,9 +16,9 @@ from postgres import OWNER, RUN, as_role
 from project import Project
 from sqlalchemy import select, text
 
-from cronjobs import copying, migrations
-from cronjobs.copying import Report, as_jsonb, copy, reopen
-from cronjobs.database import Database
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, jobs
 from cronjobs.errors import (
     CommitUnknown,
     CopyRefused,
@@ -29,20 +29,21 @@ from cronjobs.errors import (
     MovedDatabase,
     UsageError,
 )
-from cronjobs.jobs import enqueue
-from cronjobs.ownership import is_ours
-from cronjobs.settings import Settings
+from cronjobs.jobs.registry import enqueue
+from cronjobs.rules.lease import Finish, Lease
+from cronjobs.schema import copy as copying
+from cronjobs.schema import migrations
+from cronjobs.schema.copy import CopyReport, as_jsonb, copy, reopen
 from cronjobs.store import claims, leases, schedules, ticks
 from cronjobs.store import copying as store
-from cronjobs.store.leases import Finish, Lease
 from cronjobs.store.meta import adopt, read_meta
+from cronjobs.store.ownership import is_ours
 from cronjobs.store.sql import database_now
-from cronjobs.tables import audit, jobs
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
 SHOP = Settings(file=Path("cronjobs.yaml"), folder=Path(), project="shop", environment="production")
-ADMISSION = claims.Admission(known=["t.work"], fitting=["t.work"], remaining_s=50)
+ADMISSION = claims.ClaimFilter(known=["t.work"], fitting=["t.work"], remaining_s=50)
 
 
 class Move:
@@ -51,7 +52,7 @@ class Move:
     def __init__(self, old: Database, new: Database) -> None:
         self.old, self.new = old, new
 
-    def copy(self, settings: Settings = SHOP, **options: Any) -> Report:
+    def copy(self, settings: Settings = SHOP, **options: Any) -> CopyReport:
         return copy(self.old, self.new, settings, actor="ada", **options)
 
     def enqueue_late(self, **options: Any) -> None:
@@ -467,9 +468,10 @@ import os, signal, sys
 from pathlib import Path
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from cronjobs.copying import copy
-from cronjobs.database import Database, parse_url
-from cronjobs.settings import Settings
+from cronjobs.schema.copy import copy
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.config.settings import Settings
 
 old, new, kills = sys.argv[1], sys.argv[2], 0
 while True:

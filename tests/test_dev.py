@@ -15,8 +15,8 @@ from commands import until
 from project import Project
 from sqlalchemy import insert, update
 
-from cronjobs import tables
 from cronjobs.cli.dev import _Watch
+from cronjobs.database import tables
 
 pytestmark = pytest.mark.either
 

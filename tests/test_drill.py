@@ -20,9 +20,9 @@ from postgres import PostgresServer
 
 from cronjobs.clock import process_started
 from cronjobs.drill import checks
-from cronjobs.drill.checks import Check, Dead, Form, Interrupted, Settled, Stopped, TickEnd, Woken
-from cronjobs.drill.mailserver import Mail, Try
-from cronjobs.drill.plan import MIX, Planned, Trouble, plan
+from cronjobs.drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
+from cronjobs.drill.mailserver import ReceivedMail, Try
+from cronjobs.drill.plan import MIX, Fault, Planned, plan
 from cronjobs.drill.scaffold import HANDLERS
 
 pytestmark = [
@@ -306,8 +306,8 @@ def test_of_100_receipts_20_are_forced_to_fail_some_for_good() -> None:
     planned = plan(100)
     kinds = Counter(meets.trouble for meets in planned.values())
     assert len(planned) == 20
-    assert kinds[Trouble.NO_SUCH_ADDRESS] == 6
-    assert set(kinds) == set(Trouble)
+    assert kinds[Fault.NO_SUCH_ADDRESS] == 6
+    assert set(kinds) == set(Fault)
     assert min(planned) > 30  # what is interrupted first goes well until then
     assert max(planned) <= 100
 
@@ -323,25 +323,25 @@ def test_few_receipts_or_many_meet_what_matters(receipts: int) -> None:
 # --- each check can fail ----------------------------------------------------------------------------------------------
 
 PLANNED = {
-    1: Planned(Trouble.BUSY, 2),
-    2: Planned(Trouble.NO_SUCH_ADDRESS),
-    3: Planned(Trouble.KEPT_UNANSWERED),
+    1: Planned(Fault.BUSY, 2),
+    2: Planned(Fault.NO_SUCH_ADDRESS),
+    3: Planned(Fault.KEPT_UNANSWERED),
 }
 TRIES = [
-    Try(1, Trouble.BUSY, 0.0),
-    Try(2, Trouble.NO_SUCH_ADDRESS, 0.1),
-    Try(3, Trouble.KEPT_UNANSWERED, 0.2),
-    Try(1, Trouble.BUSY, 1.0),
+    Try(1, Fault.BUSY, 0.0),
+    Try(2, Fault.NO_SUCH_ADDRESS, 0.1),
+    Try(3, Fault.KEPT_UNANSWERED, 0.2),
+    Try(1, Fault.BUSY, 1.0),
     Try(1, None, 2.0),
 ]
 DEAD = [Dead(2, "GiveUp", "the mail server said 550: no"), Dead(3, "EffectUnknown", "this effect was begun …")]
-MAILS = [Mail(1, "<1>"), Mail(2, "<2>"), Mail(3, "<3>")]
-STOPPED = Interrupted(143, 1.0, mails=9, waiting=20, leases=0, unrecorded=0)
-KILLED = Interrupted(-9, 0.1, mails=9, waiting=20, leases=3, unrecorded=2)
+MAILS = [ReceivedMail(1, "<1>"), ReceivedMail(2, "<2>"), ReceivedMail(3, "<3>")]
+STOPPED = InterruptedSends(143, 1.0, mails=9, waiting=20, leases=0, unrecorded=0)
+KILLED = InterruptedSends(-9, 0.1, mails=9, waiting=20, leases=3, unrecorded=2)
 WOKEN = Woken(held=4, taken=4, code=-14, changed=0, mails=0)
 HUNG = Stopped(3.9, 6, alive=False, status="dead")
 CALLED_OFF = Stopped(1.5, 5, alive=False, status="cancelled")
-SETTLED = Settled(found=2, not_found=1, retried=4, dead=0)
+SETTLED = SettledEffects(found=2, not_found=1, retried=4, dead=0)
 TOLD = [TickEnd(1, "", "cronjobs: 1 job is dead (…)"), TickEnd(0, "", "")]
 
 
@@ -385,7 +385,7 @@ FAILS: dict[str, Check] = {
     "cancelled: too late": checks.cancelled(CALLED_OFF, outlived_its_tick=False),
     "cancelled: it went on": checks.cancelled(replace(CALLED_OFF, worked_s=5.1), outlived_its_tick=True),
     "cancelled: retried": checks.cancelled(replace(CALLED_OFF, status="failed"), outlived_its_tick=True),
-    "retried: at once": checks.retried(PLANNED, [*TRIES[:3], Try(1, Trouble.BUSY, 0.5), *TRIES[4:]], ()),
+    "retried: at once": checks.retried(PLANNED, [*TRIES[:3], Try(1, Fault.BUSY, 0.5), *TRIES[4:]], ()),
     "retried: never": checks.retried(PLANNED, TRIES[:4], ()),
     "retried: once more": checks.retried(PLANNED, [*TRIES, Try(1, None, 3.0)], ()),
     "retried: none to look at": checks.retried(PLANNED, TRIES, (1,)),
@@ -403,7 +403,7 @@ FAILS: dict[str, Check] = {
     "told: database trouble": checks.told([*TOLD, TickEnd(4, "", "database …")]),
     "told: no death at all": checks.told(TOLD[1:]),
     "arrived: twice": checks.arrived(3, [*MAILS, MAILS[0]], 3),
-    "arrived: under another Message-ID": checks.arrived(3, [*MAILS[:2], Mail(3, "<2>")], 3),
+    "arrived: under another Message-ID": checks.arrived(3, [*MAILS[:2], ReceivedMail(3, "<2>")], 3),
     "arrived: not all": checks.arrived(3, MAILS[:2], 3),
     "arrived: a job that has not succeeded": checks.arrived(3, MAILS, 2),
     "idle: exit code": checks.idle(TickEnd(1, "", "")),

@@ -11,7 +11,7 @@ from commands import until
 from project import Project
 from sqlalchemy import insert, update
 
-from cronjobs.tables import jobs, meta, schedules
+from cronjobs.database.tables import jobs, meta, schedules
 
 YAML = (
     'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}, t.two: {command: ["true"]}}\n'

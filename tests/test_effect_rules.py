@@ -13,9 +13,9 @@ import pytest
 from ledger import KEY, Jobs
 from sqlalchemy import Connection, delete
 
-from cronjobs.context import Context, StopSignal
-from cronjobs.database import Database
-from cronjobs.effects import Begin, Done, Effect, Entry, OnUnknown, Stop, Wait, decide_entry
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import effects as effects_table
+from cronjobs.database.tables import jobs as jobs_table
 from cronjobs.errors import (
     BadValue,
     Cancelled,
@@ -25,14 +25,14 @@ from cronjobs.errors import (
     Snooze,
     UsageError,
 )
+from cronjobs.jobs.context import Context, StopSignal
+from cronjobs.jobs.effects import Begin, DoneEffect, Effect, Entry, OnUnknown, Stop, Wait, decide_entry
 from cronjobs.model import Job
-from cronjobs.pruning import Before, Pruner
+from cronjobs.rules.lease import Lease
 from cronjobs.store import effects as store
 from cronjobs.store.effects import Record
-from cronjobs.store.leases import Lease
-from cronjobs.tables import effects as effects_table
-from cronjobs.tables import jobs as jobs_table
 from cronjobs.testing import FakeClock
+from cronjobs.tick.pruner import Before, Pruner
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ BEGUN = Record(KEY, "begun", 7, 1, running=False)
         (None, "again", Begin(new=True)),
         (None, "skip", Begin(new=True)),
         (None, "stop", Begin(new=True)),
-        (replace(BEGUN, state="recorded", result=1), "again", Done(1)),
-        (replace(BEGUN, state="recorded", result=1), "stop", Done(1)),
-        (replace(BEGUN, state="recorded", running=True, job_id=8), "again", Done()),
+        (replace(BEGUN, state="recorded", result=1), "again", DoneEffect(1)),
+        (replace(BEGUN, state="recorded", result=1), "stop", DoneEffect(1)),
+        (replace(BEGUN, state="recorded", running=True, job_id=8), "again", DoneEffect()),
         (BEGUN, "again", Begin(unknown=True)),
-        (BEGUN, "skip", Done(unknown=True, skip=True)),
+        (BEGUN, "skip", DoneEffect(unknown=True, skip=True)),
         (BEGUN, "stop", Stop()),
         (replace(BEGUN, attempt=2, running=True), "again", Begin(unknown=True)),  # an earlier block of this attempt
         (replace(BEGUN, job_id=8, running=True), "again", Wait(8)),
@@ -66,7 +66,7 @@ BEGUN = Record(KEY, "begun", 7, 1, running=False)
         (replace(BEGUN, job_id=None, attempt=None), "again", Begin(unknown=True)),  # by plain SQL
         (replace(BEGUN, state="stopped"), "stop", Stop()),
         (replace(BEGUN, state="stopped"), "again", Begin(unknown=True)),  # the code has changed its mind
-        (replace(BEGUN, state="skipped"), "again", Done(unknown=True)),  # it stands
+        (replace(BEGUN, state="skipped"), "again", DoneEffect(unknown=True)),  # it stands
     ],
 )
 def test_what_an_effect_is_decides_what_entering_it_means(

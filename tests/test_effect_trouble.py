@@ -16,9 +16,8 @@ from sqlalchemy import Connection
 from sqlalchemy import create_engine as engine_of
 
 from cronjobs.clock import SYSTEM
-from cronjobs.context import StopSignal
-from cronjobs.database import Database, parse_url
-from cronjobs.effects import LEAST_PATIENCE_S, Effect, OnUnknown
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import (
     Cancelled,
     CommitUnknown,
@@ -28,6 +27,8 @@ from cronjobs.errors import (
     EffectUnknown,
     LeaseLost,
 )
+from cronjobs.jobs.context import StopSignal
+from cronjobs.jobs.effects import LEAST_PATIENCE_S, Effect, OnUnknown
 from cronjobs.model import Job
 from cronjobs.testing import FakeClock
 
@@ -61,7 +62,7 @@ class Trouble:
                 raise error
 
         monkeypatch.setattr(database, "write", troubled)
-        monkeypatch.setattr("cronjobs.effects.sleep", lambda _: None)
+        monkeypatch.setattr("cronjobs.jobs.effects.sleep", lambda _: None)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def apart(ctx, on_unknown):
 
 # A frozen runner then lives on when it wakes: what stands behind the watchdog is looked at here.
 WITHOUT_WATCHDOG = """
-from cronjobs.watchdog import Watchdog
+from cronjobs.tick.watchdog import Watchdog
 Watchdog.stand_at = lambda self, instant: None
 """
 
@@ -99,7 +99,7 @@ Watchdog.stand_at = lambda self, instant: None
 WITHOUT_HEARTBEAT = (
     WITHOUT_WATCHDOG
     + """
-from cronjobs.loop import Loop
+from cronjobs.tick.loop import Loop
 Loop._heartbeat_s = lambda self: 1000.0
 """
 )

@@ -18,8 +18,9 @@ from project import Project
 from psycopg.errors import UntranslatableCharacter
 from sqlalchemy import create_engine, text
 
-from cronjobs import enqueue, job, jobs
+from cronjobs import enqueue, job
 from cronjobs.errors import PayloadError
+from cronjobs.jobs import registry
 from cronjobs.testing import tick
 
 # What a database, or a role, may be set to; each would be an error somewhere if it were left like that.
@@ -38,7 +39,7 @@ ran: list[dict[str, object]] = []
 
 @pytest.fixture(autouse=True)
 def _handlers_of_one_test() -> Iterator[None]:
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     ran.clear()
 
     @job("t.keep")
@@ -47,8 +48,8 @@ def _handlers_of_one_test() -> Iterator[None]:
         return payload.get("return")
 
     yield
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.fixture

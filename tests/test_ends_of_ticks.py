@@ -14,22 +14,23 @@ from hosts import Host
 from sqlalchemy import select
 from test_tick import put
 
-from cronjobs import jobs
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database
-from cronjobs.explain_job import explain_job
-from cronjobs.facts import AttemptFacts, JobFacts, JobLife, Surroundings
-from cronjobs.hands import Hands
-from cronjobs.intake import Intake, Limits
-from cronjobs.jobtypes import JobType, JobTypes
-from cronjobs.loop import Loop
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_runs
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.execution.attempt import Attempt, Workers
+from cronjobs.insight.explain_job import explain_job
+from cronjobs.insight.facts import AttemptFacts, JobFacts, JobLife, Now
+from cronjobs.jobs import registry
+from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import RetryPolicy
-from cronjobs.settings import RunSettings, Settings
 from cronjobs.store import claims
-from cronjobs.tables import job_runs
-from cronjobs.tables import jobs as jobs_table
 from cronjobs.testing import FakeClock
-from cronjobs.worker import Attempt, Workers
+from cronjobs.tick.claiming import ClaimPlanner
+from cronjobs.tick.in_flight import InFlight
+from cronjobs.tick.loop import Loop
+from cronjobs.tick.tick_filter import TickFilter
 
 
 @pytest.fixture
@@ -39,10 +40,10 @@ def clock() -> FakeClock:
 
 @pytest.fixture(autouse=True)
 def own_handlers() -> Iterator[None]:
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     yield
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.fixture
@@ -65,11 +66,11 @@ def test_on_shutdown_drop_cancels_all_that_was_claimed_and_not_begun_and_nothing
 ) -> None:
     ran: list[int] = []
 
-    @jobs.job("t.stale", on_shutdown="drop")
+    @registry.job("t.stale", on_shutdown="drop")
     def stale(ctx: Any) -> None:
         ran.append(ctx.job_id)
 
-    @jobs.job("t.kept")
+    @registry.job("t.kept")
     def kept(ctx: Any) -> None:
         ran.append(ctx.job_id)
 
@@ -123,7 +124,7 @@ def test_what_was_given_back_as_it_waited_too_long_is_still_run_by_the_same_tick
     """On a busy machine no worker may come to it within a second; nothing else is due then, and nothing runs."""
     ran: list[int] = []
 
-    @jobs.job("t.quick")
+    @registry.job("t.quick")
     def quick(ctx: Any) -> None:
         ran.append(ctx.job_id)
 
@@ -164,8 +165,8 @@ def test_a_declared_timeout_above_what_a_started_tick_has_makes_a_long_job(
         for name, timeout_s in (("fits", longest_s), ("long", longest_s + 0.001))
     }
     settings = replace(Settings(tmp_path / "cronjobs.yaml", tmp_path), run=run)
-    intake = Intake(settings, JobTypes(types), Limits(), 4)
-    ordinary = intake.admission(timedelta(seconds=budget_s), Hands())
+    intake = ClaimPlanner(settings, JobTypes(types), TickFilter(), 4)
+    ordinary = intake.admission(timedelta(seconds=budget_s), InFlight())
     assert list(ordinary.fitting) == ["fits"]
     assert ordinary.remaining_s == longest_s
     long = intake.long_admission()
@@ -184,7 +185,7 @@ def test_a_timeout_that_the_next_tick_settles_began_when_its_handler_did(
 ) -> None:
     opened = threading.Event()
 
-    @jobs.job("t.hang", timeout="0.2s", retry=RetryPolicy(max_attempts=1))
+    @registry.job("t.hang", timeout="0.2s", retry=RetryPolicy(max_attempts=1))
     def hang() -> None:
         opened.wait(20)
 
@@ -200,7 +201,7 @@ def test_a_timeout_that_the_next_tick_settles_began_when_its_handler_did(
 
 
 def life(job: JobFacts) -> tuple[str, ...]:
-    around = Surroundings(now=job.run_at + timedelta(minutes=5), quiet_after=timedelta(hours=1))
+    around = Now(now=job.run_at + timedelta(minutes=5), quiet_after=timedelta(hours=1))
     return explain_job(JobLife(job.id, "UTC", around, job)).sentences
 
 

@@ -13,12 +13,14 @@ from databases import opened as opened_database
 from sqlalchemy import create_engine, select, text
 from targets import each_target, opened, plain_url
 
-from cronjobs import enqueue, enqueue_async, enqueue_many, migrations
-from cronjobs.database import Database, parse_url
-from cronjobs.enqueueing import connection_of
+from cronjobs import enqueue, enqueue_async, enqueue_many
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 from cronjobs.errors import PayloadError, SchemaMissing, UsageError
+from cronjobs.jobs.enqueue import connection_of
 from cronjobs.model import Status
-from cronjobs.tables import jobs
+from cronjobs.schema import migrations
 
 EVERYTHING: dict[str, Any] = {
     "run_at": datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC),

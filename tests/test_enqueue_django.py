@@ -13,9 +13,10 @@ from sqlalchemy import make_url, select
 from targets import app_url, plain_url
 
 from cronjobs import enqueue, enqueue_many
-from cronjobs.database import Database, parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 from cronjobs.errors import SchemaMissing
-from cronjobs.tables import jobs
 
 if not settings.configured:
     settings.configure(DATABASES={}, USE_TZ=True)

@@ -12,7 +12,7 @@ import pytest
 from databases import opened, until
 from postgres import SUPERUSER
 
-from cronjobs import migrations
+from cronjobs.schema import migrations
 
 
 @pytest.fixture

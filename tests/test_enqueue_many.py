@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import event, select
 
 from cronjobs import enqueue, enqueue_many
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 from cronjobs.errors import PayloadError, UsageError
-from cronjobs.tables import jobs
 
 
 def stored(database: Database) -> dict[int | None, Any]:

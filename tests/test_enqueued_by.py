@@ -17,11 +17,12 @@ from project import Project
 from sqlalchemy import insert, select
 from targets import each_target, opened
 
-from cronjobs import caller, enqueue, enqueue_many, job
-from cronjobs.database import Database
+from cronjobs import enqueue, enqueue_many, job
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import effects, jobs
 from cronjobs.errors import UsageError
-from cronjobs.identity import Identity
-from cronjobs.tables import effects, jobs
+from cronjobs.host import caller
+from cronjobs.host.identity import Identity
 
 
 def enqueuers(database: Database) -> list[Any]:

@@ -9,8 +9,8 @@ from lookingrows import NOW, Cronjobs, Rows, ago
 from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
 
-from cronjobs import tables
-from cronjobs.database import Database
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
 from cronjobs.testing import FakeClock
 
 LISTS = [

@@ -11,10 +11,10 @@ from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
 from sqlalchemy import insert
 
-from cronjobs import tables
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database
-from cronjobs.errorgroups import OTHERS, grouped, normalised
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.rules.error_groups import OTHERS, grouped, normalised
 from cronjobs.testing import FakeClock
 
 

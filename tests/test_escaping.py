@@ -12,10 +12,12 @@ import pytest
 from project import Project
 from sqlalchemy import insert, update
 
-from cronjobs import events, tables
-from cronjobs.cli.setting import complain
-from cronjobs.database import Database, parse_url
-from cronjobs.tables import jobs
+from cronjobs import events
+from cronjobs.cli.output import complain
+from cronjobs.database import tables
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 
 # Cursor movement, a line end of each kind, a bidi override: each would show something that is not there.
 FORGED = "FORGED all is well"

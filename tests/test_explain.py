@@ -24,7 +24,7 @@ from explained import clock as clock
 from explained import cronjobs as cronjobs
 from explained import world as world
 
-from cronjobs import tables
+from cronjobs.database import tables
 
 # --- it ran -----------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from explained import world as world
 from postgres import OWNER
 from sqlalchemy import update
 
-from cronjobs import tables
-from cronjobs.eras import asked_on_the_clock, name_now, names_of
+from cronjobs.database import tables
+from cronjobs.insight.schedule_history import asked_on_the_clock, name_now, names_of
 from cronjobs.store.ticks import record
 
 # --- by which definition ----------------------------------------------------------------------------------------------

@@ -17,12 +17,13 @@ from sqlalchemy import event, text, update
 from test_looking_back import fill, whole_table_read
 from test_tick import put
 
-from cronjobs import tables
-from cronjobs.evidence import ScheduleEvidence, job_life
-from cronjobs.explain import OCCURRENCE_VERDICTS, explain_occurrence
-from cronjobs.explain_job import JOB_VERDICTS, explain_job
-from cronjobs.facts import OccurrenceFacts, Surroundings
-from cronjobs.jobtypes import JobTypes
+from cronjobs.database import tables
+from cronjobs.insight.evidence import ScheduleEvidence
+from cronjobs.insight.explain_job import JOB_VERDICTS, explain_job
+from cronjobs.insight.explain_occurrence import OCCURRENCE_VERDICTS, explain_occurrence
+from cronjobs.insight.facts import Now, OccurrenceFacts
+from cronjobs.insight.job_evidence import job_life
+from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.ticks import record
 
 # --- several ----------------------------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ def test_every_sentence_is_one_harmless_line(world: World) -> None:
 
 
 def test_the_core_needs_no_database() -> None:
-    facts = OccurrenceFacts("s", BEGIN, BEGIN, 1, "UTC", Surroundings(BEGIN), "defined", due=False)
+    facts = OccurrenceFacts("s", BEGIN, BEGIN, 1, "UTC", Now(BEGIN), "defined", due=False)
     assert explain_occurrence(facts).sentences == ("s was not due at 2026-03-02 08:00:30 UTC.",)
 
 

@@ -13,9 +13,9 @@ from project import Project
 from sqlalchemy import create_engine
 
 from cronjobs import enqueue
+from cronjobs.database.column_types import SQLITE_LAST_INSTANT
 from cronjobs.errors import UsageError
 from cronjobs.model import in_zone
-from cronjobs.tables import SQLITE_LAST_INSTANT
 from cronjobs.testing import create_tables
 
 END = datetime.max.replace(tzinfo=UTC)

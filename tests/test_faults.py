@@ -13,9 +13,9 @@ import pytest
 from project import Project as Commands
 from ticking import Project
 
-from cronjobs import config
-from cronjobs.cli.outlet import MOST_WAITING, Outlet
-from cronjobs.store import meta
+from cronjobs.cli import project_database
+from cronjobs.cli.lines_out import MOST_WAITING, Outlet
+from cronjobs.config import load
 from cronjobs.version import __version__
 
 
@@ -39,7 +39,7 @@ def fail(*_: Any, **__: Any) -> NoReturn:
 def test_any_command_ends_with_70_and_one_line(
     commands: Commands, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    monkeypatch.setattr(meta, "require_schema", fail)
+    monkeypatch.setattr(project_database, "require_schema", fail)
     answer = commands.call(*command)
     assert answer.code == 70
     [line] = answer.err.splitlines()
@@ -54,15 +54,15 @@ def test_any_command_ends_with_70_and_one_line(
 
 def test_a_log_of_json_lines_has_the_traceback_as_a_fact(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     commands.write("log: tick.jsonl\n")
-    monkeypatch.setattr(meta, "require_schema", fail)
+    monkeypatch.setattr(project_database, "require_schema", fail)
     assert commands.call("status").code == 70
     [line] = (commands.folder / "tick.jsonl").read_text().splitlines()
     assert '"traceback": "Traceback (most recent call last):\\n' in line
 
 
 def test_without_a_log_the_traceback_follows(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "load", fail)
-    monkeypatch.setattr("cronjobs.cli.setting.load", fail)
+    monkeypatch.setattr(load, "load", fail)
+    monkeypatch.setattr("cronjobs.cli.options.load", fail)
     first, *rest = commands.call("status").err.splitlines()
     assert "Unexpected" in first
     assert rest[0] == "Traceback (most recent call last):"

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from cronjobs.database import Database
-from cronjobs.ends import lease_of, running_row
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_runs, jobs
 from cronjobs.model import Job, Status, TimedOut
+from cronjobs.rules.ending import lease_of, running_row
+from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store import claims, leases
-from cronjobs.store.claims import Admission
-from cronjobs.store.leases import Finish, Lease
-from cronjobs.tables import job_runs, jobs
+from cronjobs.store.claims import ClaimFilter
 
 LEASE = timedelta(minutes=1)
 BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
-ANY = Admission(known=["t"], fitting=["t"], remaining_s=50)
+ANY = ClaimFilter(known=["t"], fitting=["t"], remaining_s=50)
 
 
 def enqueue(database: Database, count: int = 1) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs import fill
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
-from cronjobs.fill import Filling, ScheduleBusy, UnknownSchedule
+from cronjobs.schedules import backfill as fill
+from cronjobs.schedules.backfill import Filling, ScheduleBusy, UnknownSchedule
 from cronjobs.testing import FakeClock
 
 

@@ -24,19 +24,19 @@ from hosts import Host
 from sqlalchemy import insert, select
 from ticking import Project
 
-from cronjobs import jobs
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database
-from cronjobs.jobtypes import JobType
-from cronjobs.loop import Loop
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_runs
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.execution.attempt import Attempt, WorkerContext, run_attempt
+from cronjobs.execution.child_protocol import read_outcome, write_outcome
+from cronjobs.execution.output import follow_threads
+from cronjobs.jobs import registry
+from cronjobs.jobs.job_types import JobType
 from cronjobs.model import Job, Outcome, RetryPolicy, TimedOut
-from cronjobs.output import follow_threads
-from cronjobs.settings import RunSettings, Settings
-from cronjobs.tables import job_runs
-from cronjobs.tables import jobs as jobs_table
 from cronjobs.testing import FakeClock
-from cronjobs.wire import read_outcome, write_outcome
-from cronjobs.worker import Attempt, Surroundings, run_attempt
+from cronjobs.tick.loop import Loop
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = int(os.environ.get("CRONJOBS_HOSTILE_CASES", "240"))
@@ -55,7 +55,7 @@ def clock() -> FakeClock:
 def good(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
     """How often each healthy job ran."""
     seen: Counter[int] = Counter()
-    lock, before, loops = threading.Lock(), dict(jobs._registered), list[Loop]()
+    lock, before, loops = threading.Lock(), dict(registry._registered), list[Loop]()
     run = Loop.run
 
     def noted(loop: Loop) -> str:
@@ -69,19 +69,19 @@ def good(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
 
     monkeypatch.setattr(Loop, "run", noted)
 
-    @jobs.job("h.good", timeout="5s")
+    @registry.job("h.good", timeout="5s")
     def healthy(ctx: Any) -> str:
         with lock:
             seen[ctx.job_id] += 1
         return "done"
 
-    jobs.job("h.hostile", timeout="10s", retry=RetryPolicy(max_attempts=3, base="1h", cap="1h"))(
+    registry.job("h.hostile", timeout="10s", retry=RetryPolicy(max_attempts=3, base="1h", cap="1h"))(
         hostile.handler_of(stop)
     )
     follow_threads()
     yield seen
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 def put_batch(database: Database, seeds: range) -> tuple[dict[int, int], list[int]]:
@@ -165,9 +165,9 @@ def test_what_a_process_writes_of_a_hostile_handler_is_what_its_runner_reads(
     if "PYTEST_XDIST_WORKER" in os.environ:
         run_alone(request.node.nodeid)
         return
-    registration = jobs.Registration("h", hostile.handler_of(lambda *_: None))
+    registration = registry.Registration("h", hostile.handler_of(lambda *_: None))
     job_type = JobType("h", timedelta(seconds=20), RetryPolicy(), registration)
-    surroundings = Surroundings(Settings(tmp_path / "cronjobs.yaml", tmp_path))
+    surroundings = WorkerContext(Settings(tmp_path / "cronjobs.yaml", tmp_path))
     begun_at = datetime(2026, 3, 1, tzinfo=UTC)
     seen: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + CASES):

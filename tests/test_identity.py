@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from commands import LINUX_ONLY, until
 
-from cronjobs import identity
 from cronjobs.clock import process_started
-from cronjobs.identity import Identity, is_gone
+from cronjobs.host import identity
+from cronjobs.host.identity import Identity, is_gone
 
 pytestmark = LINUX_ONLY
 
 WAITS = """
 import sys
-from cronjobs.identity import Identity
+from cronjobs.host.identity import Identity
 print(Identity.here(), flush=True)
 sys.stdin.read()
 """
@@ -32,8 +32,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from cronjobs.clock import SYSTEM
-from cronjobs.identity import Identity
-from cronjobs.process import Command, run_command
+from cronjobs.host.identity import Identity
+from cronjobs.execution.process import Command, run_command
 class Stop:
     reason = None
 print(Identity.here(), flush=True)

@@ -15,22 +15,24 @@ import pytest
 from hosts import Host
 from sqlalchemy import insert, select, text, update
 
-from cronjobs import jobs, jobtypes, tables
 from cronjobs.cli import run_due
-from cronjobs.cli.run_due import Mail, Reporter
-from cronjobs.database import Database, parse_url
+from cronjobs.cli.run_due import CronMail, Reporter
+from cronjobs.config.settings import RunSettings, ScheduleSettings
+from cronjobs.database import tables
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, Problem
-from cronjobs.fill import trigger
-from cronjobs.health import look, troubles
-from cronjobs.log import Log
+from cronjobs.insight.health import look, troubles
+from cronjobs.insight.unresolved import Finding
+from cronjobs.jobs import job_types, registry
 from cronjobs.model import duration
-from cronjobs.pressure import Cap
-from cronjobs.settings import RunSettings, ScheduleSettings
+from cronjobs.rules.capacity import Cap
+from cronjobs.schedules.backfill import trigger
 from cronjobs.store import operating, schedules
-from cronjobs.store.operating import Act
+from cronjobs.store.operating import OperatorAction
 from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
-from cronjobs.watching import Trouble
+from cronjobs.tick.log import Log
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -59,7 +61,7 @@ class World:
         host = host or self.host
         host.events.clear()
         reporter = Reporter(Log(None), talk=False)
-        mail = Mail(self.folder / "cronjobs.yaml", throttle=True)
+        mail = CronMail(self.folder / "cronjobs.yaml", throttle=True)
         try:
             result = host.tick(**how)
         except CronjobsError as error:
@@ -86,10 +88,10 @@ class World:
         if ticks:
             self.minutes(2)
 
-    def found(self) -> list[Trouble]:
+    def found(self) -> list[Finding]:
         settings = self.host.settings
         with self.database.read() as connection:
-            return troubles(look(connection, settings, jobtypes.load(settings)), settings)
+            return troubles(look(connection, settings, job_types.load(settings)), settings)
 
     # --- what people and time do --------------------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ class World:
         """Do it to all dead jobs."""
         with self.database.write() as connection:
             dead = connection.execute(select(tables.jobs.c.id).where(tables.jobs.c.status == "dead")).scalars().all()
-            verb(connection, dead, Act(name, "ada", "alpha", None))
+            verb(connection, dead, OperatorAction(name, "ada", "alpha", None))
 
     def dismiss(self) -> None:
         self.act(operating.dismiss, "dismiss")
@@ -495,10 +497,10 @@ def clock() -> FakeClock:
 def make_world(
     clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Database], World]]:
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     worlds: list[World] = []
 
-    @jobs.job("t.say")
+    @registry.job("t.say")
     def say() -> None:
         if worlds[0].broken:
             raise RuntimeError("no luck")
@@ -513,8 +515,8 @@ def make_world(
         return world
 
     yield make
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 def check(world: World, incident: Incident) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from project import CRONJOBS, Project
 
-from cronjobs.cli.start import host_timezone
+from cronjobs.cli.init import host_timezone
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_full_disk_leaves_nothing(folder: Project, monkeypatch: pytest.MonkeyP
     def full(path: Path, flags: int, mode: int) -> int:
         return opened("/dev/full", os.O_WRONLY) if path.name == "jobs.py" else opened(path, flags, mode)
 
-    monkeypatch.setattr("cronjobs.cli.start.os.open", full)
+    monkeypatch.setattr("cronjobs.cli.init.os.open", full)
     done = folder.call("init")
     assert done.code == 1
     assert "No space left on device: nothing was written" in done.err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.interpolate import UnsetVariableError, Variables, read_env_file
+from cronjobs.config.variables import UnsetVariableError, Variables, read_env_file
 
 
 @pytest.mark.parametrize(

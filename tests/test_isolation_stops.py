@@ -12,7 +12,7 @@ from isolated import HANDLERS, KINDS, ran, run_each
 from ticking import Project, Tick
 
 from cronjobs.clock import SYSTEM, process_started
-from cronjobs.launcher import descendants
+from cronjobs.execution.launcher import descendants
 
 pytestmark = pytest.mark.slow
 

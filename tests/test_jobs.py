@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 import cronjobs
 from cronjobs import RetryPolicy, enqueue, job
-from cronjobs import jobs as jobs_module
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 from cronjobs.errors import PayloadError, SchemaMissing, UsageError
-from cronjobs.jobs import key_text
+from cronjobs.jobs import registry as jobs_module
+from cronjobs.jobs.registry import key_text
 from cronjobs.model import Status
-from cronjobs.tables import jobs
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from configfile import DATABASE, read
 
-from cronjobs import jobs as jobs_module
-from cronjobs import jobtypes
-from cronjobs.jobs import job
-from cronjobs.jobtypes import JobType, JobTypes
+from cronjobs.config.settings import RunSettings
+from cronjobs.jobs import job_types
+from cronjobs.jobs import registry as jobs_module
+from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.jobs.registry import job
 from cronjobs.model import ExitCodes, RetryPolicy
-from cronjobs.settings import RunSettings
 
 MIB = 2**20
 
@@ -29,7 +29,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded(yaml: str) -> JobTypes:
     settings = read(DATABASE + yaml)
     assert settings.problems == ()
-    return jobtypes.load(settings)
+    return job_types.load(settings)
 
 
 def one(yaml: str = "", **said: Any) -> JobType:
@@ -133,7 +133,7 @@ def test_an_undeclared_timeout_never_makes_a_long_job(budget: str) -> None:
     def handler() -> None: ...
 
     settings = read(f"{DATABASE}run: {{budget: {budget}}}")
-    found = jobtypes.load(settings).types["t.x"]
+    found = job_types.load(settings).types["t.x"]
     assert found.timeout == min(timedelta(seconds=30), settings.run.budget / 3)
     assert not found.is_long(settings.run.longest_in_tick)
 

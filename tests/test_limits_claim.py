@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, insert, select, update
 
-from cronjobs.database import Database, parse_url
-from cronjobs.foreground import CannotRun, begin_existing
-from cronjobs.jobtypes import JobType, JobTypes
-from cronjobs.limits import Limit
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs, pauses
+from cronjobs.execution.foreground_claim import CannotRun, begin_existing
+from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Job, RetryPolicy, Status
+from cronjobs.rules.concurrency import Limit
+from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store import claims, leases
-from cronjobs.store.claims import Admission, Claim
-from cronjobs.store.leases import Lease
-from cronjobs.tables import jobs, pauses
+from cronjobs.store.claims import Claim, ClaimFilter
 
 MINUTE = timedelta(minutes=1)
 BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,8 +40,8 @@ def add(database: Database) -> Callable[..., int]:
     return add
 
 
-def admission(*limits: Limit, **changes: Any) -> Admission:
-    return replace(Admission(known=["t"], fitting=["t"], remaining_s=50, limits=limits), **changes)
+def admission(*limits: Limit, **changes: Any) -> ClaimFilter:
+    return replace(ClaimFilter(known=["t"], fitting=["t"], remaining_s=50, limits=limits), **changes)
 
 
 def claim_with(connection: Connection, *limits: Limit, room: int = 10, **changes: Any) -> Claim:
@@ -62,9 +63,7 @@ def keys(found: list[Job]) -> list[str | None]:
 
 def end(database: Database, job: Job) -> None:
     lease = Lease(job.id, job.attempt, str(job.locked_by))
-    finish = leases.Finish(
-        lease=lease, status=Status.SUCCEEDED, failures=0, losses=0, interruptions=0, outcome="succeeded"
-    )
+    finish = Finish(lease=lease, status=Status.SUCCEEDED, failures=0, losses=0, interruptions=0, outcome="succeeded")
     with database.write() as connection:
         assert leases.finish(connection, [finish]).written == {job.id}
 

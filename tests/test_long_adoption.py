@@ -23,19 +23,20 @@ from longjobs import LongJobs, long_jobs
 from sqlalchemy import Connection
 from ticking import Project, events
 
-from cronjobs import long
 from cronjobs.clock import SYSTEM
-from cronjobs.config import load
-from cronjobs.database import Database
+from cronjobs.config.load import load
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.database.connection import Database
 from cronjobs.errors import CommitUnknown
-from cronjobs.handover import ADOPTED, FULL, STOPPED, Handover, Handovers
-from cronjobs.jobs import enqueue
-from cronjobs.jobtypes import JobType
+from cronjobs.execution.attempt import Attempt, Ended
+from cronjobs.jobs.job_types import JobType
+from cronjobs.jobs.registry import enqueue
 from cronjobs.model import ExitCodes, Job, RetryPolicy
-from cronjobs.settings import RunSettings, Settings
-from cronjobs.store.claims import Admission, claim
-from cronjobs.store.leases import Lease, adopt, renew
-from cronjobs.worker import Attempt, Ended
+from cronjobs.rules.lease import Lease
+from cronjobs.store.claims import ClaimFilter, claim
+from cronjobs.store.leases import adopt, renew
+from cronjobs.tick import long_job_process
+from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Handover, Handovers
 
 pytestmark = pytest.mark.either
 
@@ -184,7 +185,7 @@ def run_process(project: Project, handover: Handover) -> tuple[int, str]:
     """Start the process as a tick does; return its exit code and its answer."""
     reader, writer = os.pipe()
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "cronjobs.long", str(writer)],
+        [sys.executable, "-P", "-m", "cronjobs.tick.long_job_process", str(writer)],
         input=handover.encode(),
         pass_fds=[writer],
         stdout=subprocess.DEVNULL,
@@ -271,7 +272,7 @@ def start_process(project: Project) -> tuple[subprocess.Popen[bytes], int]:
     """The process, which waits for what it is to do, and where it will answer."""
     reader, writer = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "cronjobs.long", str(writer)],
+        [sys.executable, "-P", "-m", "cronjobs.tick.long_job_process", str(writer)],
         stdin=subprocess.PIPE,
         pass_fds=[writer],
         cwd="/",
@@ -364,7 +365,7 @@ def claimed(database: Database, count: int = 1) -> list[Lease]:
     with database.write() as connection:
         for _ in range(count):
             enqueue(connection, "t.any", run_at=SYSTEM.now() - MINUTE)
-        admission = Admission(known=["t.any"], fitting=["t.any"], remaining_s=60)
+        admission = ClaimFilter(known=["t.any"], fitting=["t.any"], remaining_s=60)
         jobs = claim(connection, limit=count, locked_by=TICK, lease=MINUTE, admission=admission).jobs
     return [Lease(job.id, job.attempt, TICK) for job in jobs]
 
@@ -378,14 +379,14 @@ SETTINGS = Settings(Path("cronjobs.yaml"), Path(), run=RunSettings(long_jobs=2))
 
 def test_who_adopts_holds_the_lease_and_the_tick_does_so_no_more(database: Database) -> None:
     [held] = claimed(database)
-    adopted = long.adopt(database, request(held), SETTINGS)
+    adopted = long_job_process.adopt(database, request(held), SETTINGS)
     assert adopted is not None
     assert (adopted.job.id, adopted.job.attempt) == (held.job_id, held.attempt)
     assert adopted.job.locked_by != TICK
     with database.write() as connection:
         assert renew(connection, [held], MINUTE).lost == {held.job_id}
         assert renew(connection, [replace(held, locked_by=str(adopted.job.locked_by))], MINUTE).renewed == {held.job_id}
-    assert long.adopt(database, request(held), SETTINGS) is None  # a second process of the same tick
+    assert long_job_process.adopt(database, request(held), SETTINGS) is None  # a second process of the same tick
 
 
 def test_of_two_that_adopt_at_once_the_second_counts_the_first(database: Database, database_url: str) -> None:
@@ -407,7 +408,7 @@ def test_of_two_that_adopt_at_once_the_second_counts_the_first(database: Databas
 
 
 def test_no_more_are_adopted_than_a_host_may_run(database: Database) -> None:
-    found = [long.adopt(database, request(held), SETTINGS) is not None for held in claimed(database, 3)]
+    found = [long_job_process.adopt(database, request(held), SETTINGS) is not None for held in claimed(database, 3)]
     assert found == [True, True, False]
 
 
@@ -434,11 +435,11 @@ def test_an_adoption_whose_commit_got_no_answer_is_settled_by_reading(
     [held] = claimed(database)
     before = SYSTEM.monotonic()
     with _answer_lost(database, monkeypatch, 2) as lost:
-        adopted = long.adopt(database, request(held), SETTINGS)
+        adopted = long_job_process.adopt(database, request(held), SETTINGS)
     assert lost == [2]
     assert adopted is not None
     assert adopted.job.id == held.job_id
-    assert adopted.sent - before < long.PAUSE_S, "its lease is as old as the first try"
+    assert adopted.sent - before < long_job_process.PAUSE_S, "its lease is as old as the first try"
 
 
 def test_the_retry_policy_and_the_exit_codes_travel_with_the_job() -> None:

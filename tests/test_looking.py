@@ -13,11 +13,11 @@ from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
 from sqlalchemy import text
 
-from cronjobs import tables
-from cronjobs.cli import setting
-from cronjobs.cli.jobs import next_step
-from cronjobs.cli.show import Times, fit
-from cronjobs.database import Database
+from cronjobs.cli import output, project_database
+from cronjobs.cli.jobs_list import next_step
+from cronjobs.cli.output import Times, fit
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 
@@ -166,7 +166,7 @@ def test_trouble_is_red_on_a_terminal_only(cronjobs: Cronjobs, rows: Rows, monke
     rows.tick()
     rows.job(status="dead")
     assert "\x1b" not in cronjobs("status").out
-    monkeypatch.setattr(setting, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
     assert "\x1b[31m- 1 dead job that nobody has retried or dismissed" in cronjobs("status").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in cronjobs("status").out
@@ -443,7 +443,9 @@ def test_a_payload_that_nobody_can_read_is_shown_as_such(cronjobs: Cronjobs, row
 def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(
     cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cronjobs.cli.check.open_database", setting.open_database)  # under the clock that stands still
+    monkeypatch.setattr(
+        "cronjobs.cli.check.open_database", project_database.open_database
+    )  # under the clock that stands still
     rows.tick()
     rows.job(status="dead", finished_at=ago(hours=9))
     rows.schedule("nightly-report", next_at=ago(minutes=40))

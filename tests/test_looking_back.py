@@ -16,13 +16,13 @@ from lookingrows import rows as rows
 from postgres import OWNER
 from sqlalchemy import event, insert, text
 
-from cronjobs import tables
-from cronjobs.cli.show import Times, since_instant, table, took
-from cronjobs.database import Database
+from cronjobs.cli.output import Times, since_instant, table, took
+from cronjobs.database import column_types, tables
+from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
-from cronjobs.store import looking, watching
-from cronjobs.store.looking import Filter
+from cronjobs.store import listing, unresolved
+from cronjobs.store.listing import Filter
 from cronjobs.testing import FakeClock
 
 
@@ -226,7 +226,7 @@ def fill(database: Database) -> None:
     postgresql = not database.is_sqlite
     at = "CAST(:now AS timestamptz) - i * interval '1 min'" if postgresql else ":now - i * 60000000"
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
-    now: Any = NOW if postgresql else tables.to_microseconds(NOW)
+    now: Any = NOW if postgresql else column_types.to_microseconds(NOW)
     with database.write() as connection:
         for table, rest in _FILL.items():
             connection.execute(text(f"{numbers} INSERT INTO {table} {rest.format(at=at)} FROM n"), {"now": now})
@@ -245,33 +245,33 @@ def looks(database: Database) -> list[tuple[str, Any]]:
     hour = NOW - timedelta(hours=1)
     event.listen(database.engine, "before_cursor_execute", note)
     with database.read() as connection:
-        looking.waiting_groups(connection, timedelta(minutes=2))
-        looking.running_jobs(connection, 5)
-        looking.running_count(connection)
-        looking.dead_counts(connection)
-        looking.deaths_since(connection, hour, 50)
-        watching.deaths(connection)
-        watching.lately(connection, [1, 2, 3], 10)
-        watching.dealt_with_at(connection, "a")
-        watching.fired_lately(connection, timedelta(minutes=5))
-        watching.last_fired_at(connection)
-        watching.refused_since(connection, "web1")
-        watching.files_between(connection, timedelta(minutes=20), timedelta(minutes=15))
-        watching.scheduled_and_waiting(connection)
-        looking.last_ticks(connection)
+        listing.waiting_groups(connection, timedelta(minutes=2))
+        listing.running_jobs(connection, 5)
+        listing.running_count(connection)
+        listing.dead_counts(connection)
+        listing.deaths_since(connection, hour, 50)
+        unresolved.deaths(connection)
+        unresolved.lately(connection, [1, 2, 3], 10)
+        unresolved.dealt_with_at(connection, "a")
+        unresolved.fired_lately(connection, timedelta(minutes=5))
+        unresolved.last_fired_at(connection)
+        unresolved.refused_since(connection, "web1")
+        unresolved.files_between(connection, timedelta(minutes=20), timedelta(minutes=15))
+        unresolved.scheduled_and_waiting(connection)
+        listing.last_ticks(connection)
         for status in Status:
-            looking.list_jobs(connection, Filter(status=status, since=hour), 50)
+            listing.list_jobs(connection, Filter(status=status, since=hour), 50)
         for status in (Status.QUEUED, Status.FAILED, Status.RUNNING, Status.DEAD):
-            looking.list_jobs(connection, Filter(status=status), 50)
-        looking.list_jobs(connection, Filter(since=hour), 50)
-        looking.one_job(connection, 1)
-        looking.attempts_of(connection, 1, 20)
-        looking.occurrences_of(connection, 1)
-        looking.last_occurrences(connection)
-        looking.ledger(connection, 1, 20)
-        looking.attempts_since(connection, hour, 200)
-        looking.not_run_since(connection, hour, 200)
-        looking.tick_gaps(connection, hour, timedelta(minutes=3))
+            listing.list_jobs(connection, Filter(status=status), 50)
+        listing.list_jobs(connection, Filter(since=hour), 50)
+        listing.one_job(connection, 1)
+        listing.attempts_of(connection, 1, 20)
+        listing.occurrences_of(connection, 1)
+        listing.last_occurrences(connection)
+        listing.ledger(connection, 1, 20)
+        listing.attempts_since(connection, hour, 200)
+        listing.not_run_since(connection, hour, 200)
+        listing.tick_gaps(connection, hour, timedelta(minutes=3))
     event.remove(database.engine, "before_cursor_execute", note)
     return sent
 
@@ -312,12 +312,12 @@ def test_only_so_many_hosts_are_told_and_the_newest_tick_in_any_case(database: D
             insert(tables.ticks),
             [
                 common | {"tick": f"t{n}", "host": f"pod{n:04}", "started_at": NOW - timedelta(minutes=1000 - n)}
-                for n in range(looking.HOSTS_AT_MOST + 50)
+                for n in range(listing.HOSTS_AT_MOST + 50)
             ],
         )
     with database.read() as connection:
-        found = looking.last_ticks(connection)
-    assert len(found) == looking.HOSTS_AT_MOST + 1
+        found = listing.last_ticks(connection)
+    assert len(found) == listing.HOSTS_AT_MOST + 1
     assert found[0].host == "pod0249"
 
 

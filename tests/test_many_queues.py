@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, select
 
-from cronjobs.database import Database
-from cronjobs.limits import Limit
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs, pauses, schedules
+from cronjobs.rules.concurrency import Limit
 from cronjobs.store import ticks
-from cronjobs.store.claims import Admission, claim
+from cronjobs.store.claims import ClaimFilter, claim
 from cronjobs.store.sql import database_now
-from cronjobs.tables import jobs, pauses, schedules
 
 KNOWN = ("t.a", "t.b", "t.long")
 QUEUES = ("default", "mail", "paused", "été")
@@ -37,7 +37,7 @@ def some_rows(chance: random.Random, now: Any) -> list[dict[str, Any]]:
     return [row() for _ in range(chance.randint(1, 40))]
 
 
-def claims_of(database: Database, rows: list[dict[str, Any]], admission: Admission, limit: int) -> list[list[int]]:
+def claims_of(database: Database, rows: list[dict[str, Any]], admission: ClaimFilter, limit: int) -> list[list[int]]:
     """What claims take of *rows*, one after the other, until they take nothing: as numbers in *rows*."""
     with database.write() as connection:
         connection.execute(delete(jobs))
@@ -61,7 +61,7 @@ def test_it_takes_what_a_claim_by_lanes_takes(database: Database, seed: int) -> 
         row = {"name": "hourly", "definition": definition, "fingerprint": "f", "seen_until": now}
         connection.execute(insert(schedules).values(row))
     rows = some_rows(chance, now)
-    admission = Admission(
+    admission = ClaimFilter(
         known=KNOWN,
         fitting=KNOWN[:2],
         remaining_s=10,
@@ -74,7 +74,7 @@ def test_it_takes_what_a_claim_by_lanes_takes(database: Database, seed: int) -> 
     )
     limit = chance.randint(1, 8)
     by_lanes = claims_of(database, rows, admission, limit)
-    many = Admission(**(vars(admission) | {"many_queues": True}))
+    many = ClaimFilter(**(vars(admission) | {"many_queues": True}))
     assert claims_of(database, rows, many, limit) == by_lanes
 
 

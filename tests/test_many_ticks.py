@@ -16,17 +16,18 @@ import pytest
 from sqlalchemy import Connection
 from ticking import Project
 
-from cronjobs import jobs
 from cronjobs.cli import run_due
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database, parse_url
-from cronjobs.identity import Identity
-from cronjobs.log import Log
-from cronjobs.settings import Overlap, RunSettings, ScheduleSettings, Settings
+from cronjobs.config.settings import Overlap, RunSettings, ScheduleSettings, Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.host.identity import Identity
+from cronjobs.jobs import registry
 from cronjobs.store import claims, sql
 from cronjobs.testing import FakeClock
-from cronjobs.tick import Tick
-from cronjobs.watchdog import Watchdog
+from cronjobs.tick.log import Log
+from cronjobs.tick.tick import Tick
+from cronjobs.tick.watchdog import Watchdog
 
 JOBS, SCHEDULES, PROCESSES = 2000, 50, 8
 
@@ -163,7 +164,7 @@ def test_a_claim_takes_no_more_than_its_limit_by_whatever_plan(
                 limit=limit,
                 locked_by="test",
                 lease=timedelta(minutes=1),
-                admission=claims.Admission(["t.quick"], ["t.quick"], 60, 60),
+                admission=claims.ClaimFilter(["t.quick"], ["t.quick"], 60, 60),
             ).jobs
             assert len(claimed) == limit
     database.close()
@@ -234,7 +235,7 @@ def test_idle_ticks_print_nothing_under_cron(project: Project) -> None:
 @pytest.fixture
 def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], run_due.Reporter]]:
     """Ticks in this process, which say what a real one would say."""
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     database = Database(parse_url(database_url))
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, run=RunSettings(budget=timedelta(seconds=30)))
 
@@ -251,15 +252,15 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], run_du
             deadline=now + 30,
             emit=reporter.note,
         ).run()
-        mail = run_due.Mail(settings.file, throttle=False)
+        mail = run_due.CronMail(settings.file, throttle=False)
         mail.tell(reporter)
         mail.send()
         return reporter
 
     yield tick
     database.close()
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.mark.slow
@@ -289,7 +290,7 @@ def test_an_idle_tick_imports_nothing_that_it_does_not_need(project: Project) ->
     tick = project.tick(argv=argv, cwd=project.folder)
     assert (tick.wait(), tick.stderr) == (0, "")
     modules = set((project.folder / "modules").read_text().split())
-    assert "cronjobs.tick" in modules
+    assert "cronjobs.tick.tick" in modules
     assert not modules & {"alembic", "rich", "croniter", "handlers"}
     project.add("t.quick")
     assert project.tick(argv=argv, cwd=project.folder).wait() == 0

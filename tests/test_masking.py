@@ -12,13 +12,13 @@ import pytest
 from project import Project
 
 from cronjobs import events
-from cronjobs.cli import show
-from cronjobs.cli.setting import complain, echo, echo_json
-from cronjobs.config import load
-from cronjobs.database import parse_url
-from cronjobs.log import Log
+from cronjobs.cli import output as show
+from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.config.load import load
+from cronjobs.database.address import parse_url
 from cronjobs.masking import hide_in, mask, named_secrets, remember, url_passwords
 from cronjobs.text import one_line
+from cronjobs.tick.log import Log
 
 
 @pytest.fixture(autouse=True)

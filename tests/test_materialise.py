@@ -15,16 +15,16 @@ from sqlalchemy import text, update
 from ticking import Project
 from yard import MINUTE, START, Yard, at, broken, minutely, names, statements
 
-from cronjobs import chunks
-from cronjobs import materialise as core
-from cronjobs.database import Database
-from cronjobs.enqueueing import enqueue
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import schedules
 from cronjobs.errors import DatabaseBusy
-from cronjobs.materialise import materialise
-from cronjobs.pressure import Cap
+from cronjobs.jobs.enqueue import enqueue
+from cronjobs.rules.capacity import Cap
+from cronjobs.schedules import chunks, decide
+from cronjobs.schedules import materialise as core
+from cronjobs.schedules.materialise import materialise
 from cronjobs.store import schedules as store
 from cronjobs.store.queues import put_caps
-from cronjobs.tables import schedules
 from cronjobs.testing import FakeClock
 
 
@@ -84,7 +84,7 @@ def test_chunks_are_whole_schedules_and_bounded_by_jobs_and_bytes(monkeypatch: p
     many(yard, 6, catch_up="all", overlap="allow", payload={"text": "x" * 100})
     now = yard.clock.advance(timedelta(minutes=3))
     with yard.database.read() as connection:
-        planned = [core.plan_for(stored, now) for stored in store.due_schedules(connection)]
+        planned = [decide.plan_for(stored, now) for stored in store.due_schedules(connection)]
     due = [found for found in planned if found is not None]
     for name, most, sizes in (
         ("CHUNK", 4, [4, 2]),
@@ -170,7 +170,7 @@ def test_an_occurrence_that_the_ledger_has_meanwhile_is_refused_and_its_job_with
     many(yard, 3, overlap="allow")
     yard.clock.advance(MINUTE)
     with yard.database.read() as connection:
-        planned = [core.plan_for(stored, yard.clock.now()) for stored in store.due_schedules(connection)]
+        planned = [decide.plan_for(stored, yard.clock.now()) for stored in store.due_schedules(connection)]
     yard.tick()
     read = {due.stored.id: due.stored.settled for due in planned if due is not None}
     monkeypatch.setattr(store, "lock_rows", lambda *_: read)
@@ -205,7 +205,7 @@ def test_a_plan_that_another_tick_has_overtaken_writes_nothing(yard: Yard) -> No
     many(yard, 2, overlap="allow")
     now = yard.clock.advance(MINUTE)
     with yard.database.read() as connection:
-        stale = [found for stored in store.due_schedules(connection) if (found := core.plan_for(stored, now))]
+        stale = [found for stored in store.due_schedules(connection) if (found := decide.plan_for(stored, now))]
     yard.clock.advance(MINUTE)
     yard.tick()
     before = [yard.definition(name).seen_until for name in names(2)]

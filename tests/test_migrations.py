@@ -16,11 +16,12 @@ from databases import in_psql, opened, until
 from postgres import OWNER, SUPERUSER, PostgresServer
 from sqlalchemy import text
 
-from cronjobs import migrations
-from cronjobs.database import Database, parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import SCHEMA_REVISION, metadata
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaTooNew, SchemaTooOld
+from cronjobs.schema import migrations
 from cronjobs.store.meta import adopt, read_meta, require_schema
-from cronjobs.tables import SCHEMA_REVISION, metadata
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
@@ -49,8 +50,9 @@ def test_an_upgrade_says_from_where_to_where_and_then_finds_nothing_to_do(empty_
 
 RACER = """
 import sys
-from cronjobs import migrations
-from cronjobs.database import Database, parse_url
+from cronjobs.schema import migrations
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 print("ready", flush=True)
 sys.stdin.readline()
 database = Database(parse_url(sys.argv[1]))
@@ -393,7 +395,7 @@ def test_adopting_writes_project_and_environment_and_the_audit_trail(database: D
 
 def test_only_migrations_imports_alembic() -> None:
     program = (
-        "import sys, cronjobs.database, cronjobs.store.meta, cronjobs.testing; "
+        "import sys, cronjobs.database.connection, cronjobs.store.meta, cronjobs.testing; "
         "sys.exit(any(name.partition('.')[0] in ('alembic', 'mako') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

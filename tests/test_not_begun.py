@@ -16,15 +16,18 @@ from hosts import Host, Unarmed
 from lost import paying, row
 from test_tick import put
 
-from cronjobs import jobs, jobtypes, worker
-from cronjobs.cli.setting import actor
-from cronjobs.database import Database
-from cronjobs.foreground import CannotRun, Foreground, begin_existing, begin_new, live_streams
-from cronjobs.jobs import new_job
+from cronjobs.config.settings import JobTypeSettings, RunSettings
+from cronjobs.database.connection import Database
+from cronjobs.execution import attempt as worker
+from cronjobs.execution.child_protocol import read_outcome, write_outcome
+from cronjobs.execution.foreground import Foreground
+from cronjobs.execution.foreground_claim import CannotRun, begin_existing, begin_new
+from cronjobs.execution.live_output import live_streams
+from cronjobs.host.caller import os_user
+from cronjobs.jobs import job_types, registry
+from cronjobs.jobs.registry import new_job
 from cronjobs.model import Job, Released, duration
-from cronjobs.settings import JobTypeSettings, RunSettings
 from cronjobs.testing import FakeClock
-from cronjobs.wire import read_outcome, write_outcome
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ def test_a_failure_of_ours_before_the_handler_begins_is_not_the_jobs(
 
 
 def test_one_after_it_began_is(host: Host) -> None:
-    @jobs.job("t.memory")
+    @registry.job("t.memory")
     def memory() -> None:
         raise MemoryError
 
@@ -214,7 +217,7 @@ def test_a_release_and_its_reason_come_back_from_a_process(tmp_path: Path) -> No
 
 
 def by_hand(host: Host, job: Job, made: bool) -> None:
-    known = jobtypes.load(host.settings)
+    known = job_types.load(host.settings)
     with live_streams() as streams:
         Foreground(
             host.database,
@@ -236,13 +239,13 @@ def test_what_was_begun_by_hand_is_given_back_without_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     no_threads(monkeypatch, "cronjobs-heartbeat")
-    lease, known = host.settings.run.lease, jobtypes.load(host.settings)
+    lease, known = host.settings.run.lease, job_types.load(host.settings)
     if made:
         new = new_job("pay.once", {})
-        job = begin_new(host.database, new, locked_by=actor(), lease=lease, alone=False)
+        job = begin_new(host.database, new, locked_by=os_user(), lease=lease, alone=False)
     else:
         job_id = put(host.database, job_type="pay.once")
-        job = begin_existing(host.database, job_id, known, locked_by=actor(), lease=lease)
+        job = begin_existing(host.database, job_id, known, locked_by=os_user(), lease=lease)
     with pytest.raises(CannotRun, match="can't start new thread"):
         by_hand(host, job, made)
     found = row(host, job.id)

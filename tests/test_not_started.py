@@ -11,18 +11,18 @@ import pytest
 from hosts import Host
 from sqlalchemy import insert, select
 
-from cronjobs import jobs
-from cronjobs.database import Database
-from cronjobs.evidence import job_life
-from cronjobs.explain_job import explain_job
-from cronjobs.jobtypes import load
-from cronjobs.limits import Limit
-from cronjobs.not_started import WHY, reason_for
-from cronjobs.settings import RunSettings, ScheduleSettings
-from cronjobs.store import schedules, waiting
-from cronjobs.tables import jobs as jobs_table
-from cronjobs.tables import ticks
+from cronjobs.config.settings import RunSettings, ScheduleSettings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.database.tables import ticks
+from cronjobs.insight.explain_job import explain_job
+from cronjobs.insight.job_evidence import job_life
+from cronjobs.jobs import registry
+from cronjobs.jobs.job_types import load
+from cronjobs.rules.concurrency import Limit
+from cronjobs.store import not_started, schedules
 from cronjobs.testing import FakeClock
+from cronjobs.tick.not_started import WHY, reason_for
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -38,13 +38,13 @@ def clock() -> FakeClock:
 @pytest.fixture
 def ran() -> Iterator[list[str]]:
     seen: list[str] = []
-    before = dict(jobs._registered)
-    jobs._registered.clear()
+    before = dict(registry._registered)
+    registry._registered.clear()
     for name, timeout in {"t.say": "5s", "t.other": "5s", "t.slow": "30s", "t.long": "2h"}.items():
-        jobs.job(name, timeout=timeout)(lambda: seen.append("ran"))
+        registry.job(name, timeout=timeout)(lambda: seen.append("ran"))
     yield seen
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ def test_when_all_is_done_nothing_is_due(database: Database, host: Host, ran: li
 def test_a_flood_is_counted_up_to_a_bound_and_read_from_a_sample(
     database: Database, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "SAMPLE", 4)
-    monkeypatch.setattr(waiting, "COUNTED", 20)
+    monkeypatch.setattr(not_started, "SAMPLE", 4)
+    monkeypatch.setattr(not_started, "COUNTED", 20)
     row = {"run_at": START, "created_at": START}
     with database.write() as connection:
         connection.execute(insert(jobs_table), [row | {"job_type": "t.sya"}] * 30)

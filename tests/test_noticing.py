@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import insert, update
 from yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs.database import Database
-from cronjobs.health import Trouble, look, troubles
-from cronjobs.jobtypes import JobTypes
-from cronjobs.settings import Settings
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_runs, jobs, ticks
+from cronjobs.insight.health import look, troubles
+from cronjobs.insight.unresolved import Finding
+from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store import schedules as store
-from cronjobs.tables import job_runs, jobs, ticks
 from cronjobs.testing import FakeClock
 
 GRACE = timedelta(minutes=10)
@@ -31,7 +32,7 @@ def yard(database: Database, clock: FakeClock, tmp_path: Path) -> Yard:
     return Yard(database, clock, tmp_path)
 
 
-def noticed(yard: Yard, kind: str) -> list[Trouble]:
+def noticed(yard: Yard, kind: str) -> list[Finding]:
     settings: Settings = yard.file()
     with yard.database.read() as connection:
         return [found for found in troubles(look(connection, settings, JobTypes()), settings) if found.kind == kind]

@@ -12,8 +12,8 @@ from commands import LINUX_ONLY, until
 from ticking import Project as Ticking
 from ticking import Tick, events
 
-from cronjobs.cli.setting import actor
 from cronjobs.clock import process_started
+from cronjobs.host.caller import os_user
 
 HANDLERS = '''
 @job("o.checks", timeout="20s")
@@ -98,7 +98,7 @@ def cancelled_while_it_runs(project: Ticking, job_id: int, tick: Tick) -> None:
     assert tick.wait(15) == 0
     job = project.job(job_id)
     assert (job["status"], job["failures"]) == ("cancelled", 0)
-    assert job["last_error"] == f"cancelled by {actor()}: wrong customer"
+    assert job["last_error"] == f"cancelled by {os_user()}: wrong customer"
     assert project.outcomes(job_id) == ["cancelled"]
     assert project.value(f"SELECT error FROM cronjobs_job_runs WHERE job_id = {job_id}") == job["last_error"]
     assert audit(project) == [("cancel", f"job {job_id}", "wrong customer")]
@@ -137,7 +137,7 @@ def test_a_cancel_that_meets_an_attempt_that_fails_before_it_hears_of_it_holds(p
     project.open()
     assert tick.wait(15) == 0
     job = project.job(job_id)
-    assert (job["status"], job["last_error"]) == ("cancelled", f"cancelled by {actor()}: wrong customer")
+    assert (job["status"], job["last_error"]) == ("cancelled", f"cancelled by {os_user()}: wrong customer")
     assert project.outcomes(job_id) == ["failed"]
     assert project.value(f"SELECT error FROM cronjobs_job_runs WHERE job_id = {job_id}") == "503 from provider"
     assert events(project.log(), "job.cancelled")
@@ -166,7 +166,7 @@ def test_a_job_whose_runner_died_is_not_run_again_when_it_was_cancelled(project:
     project.let_leases_end()
     project.tick()
     job = project.job(job_id)
-    assert (job["status"], job["last_error"]) == ("cancelled", f"cancelled by {actor()}: wrong customer")
+    assert (job["status"], job["last_error"]) == ("cancelled", f"cancelled by {os_user()}: wrong customer")
     assert len(project.effects("start")) == 1
 
 

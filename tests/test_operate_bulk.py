@@ -18,12 +18,12 @@ from postgres import OWNER
 from sqlalchemy import event, select, update
 from test_looking_back import fill, whole_table_read
 
-from cronjobs import tables
-from cronjobs.cli import batches, operate
-from cronjobs.database import Database
+from cronjobs.cli import jobs_change, progress
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
 from cronjobs.model import Status
-from cronjobs.store import looking, operating
-from cronjobs.store.looking import Filter
+from cronjobs.store import listing, operating
+from cronjobs.store.listing import Filter
 from cronjobs.testing import FakeClock
 
 # SQLite has no row locks: a writer is alone.
@@ -37,8 +37,8 @@ def clock() -> FakeClock:
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operating, "BATCH", 4)
-    monkeypatch.setattr(operate, "LOCKED_PATIENCE_S", 0.3)
+    monkeypatch.setattr(jobs_change, "BATCH", 4)
+    monkeypatch.setattr(jobs_change, "LOCKED_PATIENCE_S", 0.3)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(question)
         return True
 
-    monkeypatch.setattr(operate, "is_interactive", lambda: True)
+    monkeypatch.setattr(jobs_change, "is_interactive", lambda: True)
     monkeypatch.setattr(typer, "confirm", confirm)
     return asked
 
@@ -112,7 +112,8 @@ FILTERS = [
 
 @pytest.mark.parametrize("filters", FILTERS, ids=" ".join)
 @pytest.mark.parametrize(
-    ("verb", "takes"), [(verb.name, verb.takes) for verb in (operate.RETRY, operate.CANCEL, operate.DISMISS)]
+    ("verb", "takes"),
+    [(verb.name, verb.takes) for verb in (jobs_change.RETRY, jobs_change.CANCEL, jobs_change.DISMISS)],
 )
 def test_filters_choose_what_list_shows_of_the_states_that_the_verb_is_for(
     cronjobs: Cronjobs, rows: Rows, database: Database, filters: list[str], verb: str, takes: tuple[Status, ...]
@@ -295,7 +296,7 @@ def test_ctrl_c_comes_between_two_batches_and_leaves_what_is_done(
 ) -> None:
     for _ in range(10):
         rows.job(status="dead")
-    monkeypatch.setattr(batches.Progress, "at", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(progress.Progress, "at", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     answer = cronjobs("jobs", "retry", "--all", "--yes")
     assert answer.code == 130
     assert "stopped: retried 4 of 10 jobs, and this stays done" in answer.err
@@ -324,7 +325,7 @@ def test_a_row_that_comes_free_while_we_are_at_it_is_done_too(
     ids = [rows.job(status="dead") for _ in range(3)]
     psql = psycopg.connect(database_url)
     psql.execute("SELECT 1 FROM cronjobs_jobs WHERE id = %s FOR UPDATE", [ids[1]])
-    monkeypatch.setattr(operate, "sleep", lambda _: psql.rollback())
+    monkeypatch.setattr(jobs_change, "sleep", lambda _: psql.rollback())
     answer = cronjobs("jobs", "retry", "--all", "--yes")
     psql.close()
     assert (answer.code, answer.out, answer.err) == (0, "retried 3 jobs\n", "")
@@ -361,11 +362,11 @@ def test_choosing_and_changing_read_no_big_table_from_end_to_end(
     for status in ("queued", "failed", "running"):
         rows.job(status=status)
     sent.clear()
-    act = operating.Act("cancel", "ada", "web1", None, {"all": "true"})
+    act = operating.OperatorAction("cancel", "ada", "web1", None, {"all": "true"})
     with database.write() as connection:
-        for verb in (operate.RETRY, operate.CANCEL, operate.RELEASE):
-            list(looking.choose(connection, Filter(), verb.takes))
-        list(looking.error_groups(connection, Filter(), (Status.FAILED, Status.DEAD)))
+        for verb in (jobs_change.RETRY, jobs_change.CANCEL, jobs_change.RELEASE):
+            list(listing.choose(connection, Filter(), verb.takes))
+        list(listing.error_groups(connection, Filter(), (Status.FAILED, Status.DEAD)))
         operating.retry(connection, [500, 1000], act)
         operating.cancel(connection, [500, 20_001, 20_003], act)
         operating.statuses(connection, [1, 2])

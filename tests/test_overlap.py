@@ -14,20 +14,21 @@ from databases import opened
 from sqlalchemy import Connection, delete, insert, select, update
 from yard import MINUTE, START, Yard, minutely
 
-from cronjobs import fill, foreground
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs, schedules, ticks
 from cronjobs.errors import TurnTaken
-from cronjobs.jobtypes import JobType, JobTypes
-from cronjobs.limits import Limit
+from cronjobs.execution import foreground_claim
+from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Job, RetryPolicy
+from cronjobs.rules.concurrency import Limit
+from cronjobs.schedules import backfill
 from cronjobs.store import claims, overlap
-from cronjobs.store.claims import Admission
-from cronjobs.store.jobtypes import record_types
-from cronjobs.tables import jobs, schedules, ticks
+from cronjobs.store.claims import ClaimFilter
+from cronjobs.store.job_types import record_types
 from cronjobs.testing import FakeClock
 
 LEASE = timedelta(minutes=1)
-EVERYTHING = Admission(known=["t.say"], fitting=["t.say"], remaining_s=50)
+EVERYTHING = ClaimFilter(known=["t.say"], fitting=["t.say"], remaining_s=50)
 LIMITS = [(), (Limit("smtp:", most=4),)]
 
 
@@ -62,7 +63,7 @@ def running(by: str = "elsewhere", **columns: Any) -> dict[str, Any]:
 def claim_on(
     connection: Connection, limits: tuple[Limit, ...] = (), runnable: Collection[str] | None = None
 ) -> list[Job]:
-    admission = Admission(known=["t.say"], fitting=["t.say"], remaining_s=50, limits=limits, runnable=runnable)
+    admission = ClaimFilter(known=["t.say"], fitting=["t.say"], remaining_s=50, limits=limits, runnable=runnable)
     return claims.claim(connection, limit=10, locked_by="r", lease=LEASE, admission=admission).jobs
 
 
@@ -92,9 +93,9 @@ def test_what_runs_counts_whatever_its_type_and_although_it_was_forced(yard: Yar
     add(yard, job_type="t.older", **running())
     add(yard)
     assert claim(yard, runnable=["t.say"]) == []
-    change(yard, 1, job_type="t.say", meta=fill.FORCED)
+    change(yard, 1, job_type="t.say", meta=backfill.FORCED)
     assert claim(yard) == []
-    forced = add(yard, meta=fill.FORCED)
+    forced = add(yard, meta=backfill.FORCED)
     assert claim(yard) == [forced]
 
 
@@ -132,7 +133,7 @@ def test_jobs_of_an_earlier_definition_wait_behind_the_others_and_never_run_besi
 ) -> None:
     yard.sync(yard.file(minutely(job="t.newer")))
     old, older_new, newer_new = add(yard), add(yard, job_type="t.newer"), add(yard, job_type="t.newer")
-    admission = Admission(known=["t.say", "t.newer"], fitting=["t.say", "t.newer"], remaining_s=50, limits=limits)
+    admission = ClaimFilter(known=["t.say", "t.newer"], fitting=["t.say", "t.newer"], remaining_s=50, limits=limits)
     ran = []
     for _ in range(4):
         with yard.database.write() as connection:
@@ -297,7 +298,7 @@ def test_a_trigger_beside_a_tick_that_holds_the_schedule_runs_after_the_other(
             ).all()
             connection.execute(insert(jobs).values(job_type="t.say", schedule="s", run_at=START))
             with mine.write() as triggering:
-                triggered = fill.trigger(triggering, "s", force=False, actor="me", host="alpha")
+                triggered = backfill.trigger(triggering, "s", force=False, actor="me", host="alpha")
             assert claim(yard) == [triggered]  # nobody waits for the tick that holds the schedule
         assert claim(yard) == []
         change(yard, triggered, status="dead", locked_by=None, locked_until=None, finished_at=START)
@@ -308,7 +309,7 @@ def test_by_hand_too_none_begins_while_another_of_its_schedule_runs(yard: Yard) 
     add(yard, **running())
     waits = add(yard)
     known = JobTypes({"t.say": JobType("t.say", timedelta(seconds=10), RetryPolicy())})
-    with pytest.raises(foreground.CannotRun, match="job 1 of schedule s is still running"):
-        foreground.begin_existing(yard.database, waits, known, locked_by="me", lease=LEASE)
-    change(yard, waits, meta=fill.FORCED)
-    assert foreground.begin_existing(yard.database, waits, known, locked_by="me", lease=LEASE).id == waits
+    with pytest.raises(foreground_claim.CannotRun, match="job 1 of schedule s is still running"):
+        foreground_claim.begin_existing(yard.database, waits, known, locked_by="me", lease=LEASE)
+    change(yard, waits, meta=backfill.FORCED)
+    assert foreground_claim.begin_existing(yard.database, waits, known, locked_by="me", lease=LEASE).id == waits

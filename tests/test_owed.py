@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pausing import MINUTE, START, Story
 
-from cronjobs.definitions import definition
-from cronjobs.owed import TIMING, Owed, Pause, Piece, Plan, held_back, pieces_from, settle, stored_pieces
-from cronjobs.policy import Range
-from cronjobs.settings import ScheduleSettings
+from cronjobs.config.settings import ScheduleSettings
+from cronjobs.rules.retry import Range
+from cronjobs.schedules.definition import definition
+from cronjobs.schedules.planning import TIMING, Owed, Pause, Piece, Plan, held_back, pieces_from, settle, stored_pieces
 
 CASES = int(os.environ.get("PAUSE_CASES", "300"))
 HOUR = timedelta(hours=1)

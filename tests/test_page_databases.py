@@ -22,9 +22,10 @@ from targets import plain_url
 from ticking import Project
 
 from alembic import command
-from cronjobs import enqueue, migrations
-from cronjobs.database import parse_url
-from cronjobs.tables import VERSION_TABLE, metadata
+from cronjobs import enqueue
+from cronjobs.database.address import parse_url
+from cronjobs.database.tables import VERSION_TABLE, metadata
+from cronjobs.schema import migrations
 
 PAGE = Page("docs/databases.md")
 

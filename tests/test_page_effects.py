@@ -18,11 +18,12 @@ from pages import ROOT, Page
 from project import Project as Commands
 from sqlalchemy import insert
 
-from cronjobs import EffectUnknown, jobs
-from cronjobs.config import load
-from cronjobs.database import Database
-from cronjobs.tables import effects as effects_table
-from cronjobs.tables import jobs as jobs_table
+from cronjobs import EffectUnknown
+from cronjobs.config.load import load
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import effects as effects_table
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.jobs import registry
 from cronjobs.testing import FakeClock
 
 PAGE = Page("docs/effects.md")
@@ -92,11 +93,11 @@ class Shop(ModuleType):
 
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    shop, before = Shop(), dict(jobs._registered)
+    shop, before = Shop(), dict(registry._registered)
     monkeypatch.setitem(sys.modules, "shop", shop)
     yield shop
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 def handler(says: str, name: str) -> Callable[..., Any]:

@@ -23,10 +23,11 @@ from targets import plain_url
 from test_enqueue_django import configured
 
 from cronjobs import enqueue, errors
-from cronjobs import jobs as jobs_module
-from cronjobs.database import Database, parse_url
-from cronjobs.enqueueing import Options
-from cronjobs.tables import jobs
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
+from cronjobs.jobs import registry as jobs_module
+from cronjobs.jobs.enqueue import Options
 
 PAGE = Page("docs/enqueue.md")
 ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY {}, status text NOT NULL)"

@@ -15,8 +15,8 @@ from pages import Page
 from project import Project
 from sqlalchemy import update
 
-from cronjobs import jobs
-from cronjobs.tables import jobs as jobs_table
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.jobs import registry
 
 PAGE = Page("docs/limits.md")
 
@@ -37,7 +37,7 @@ def project(tmp_path: Path, sqlite_migrated: str) -> Project:
 @pytest.fixture
 def two_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """Three jobs as the page enqueues them; two of them run."""
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     monkeypatch.chdir(project.folder)
     monkeypatch.syspath_prepend(str(project.folder))
     mailing = importlib.import_module("mailing")
@@ -47,8 +47,8 @@ def two_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proje
     project.execute(update(jobs_table).where(jobs_table.c.id < 3).values(lease))
     yield project
     del sys.modules["mailing"]
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 def commands() -> list[tuple[list[str], str]]:

@@ -15,8 +15,9 @@ from commands import until
 from test_operate import cli
 from ticking import CRONS, Project
 
-from cronjobs.database import Database, parse_url
-from cronjobs.store.claims import Admission, claim
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.store.claims import ClaimFilter, claim
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_a_claim_that_began_before_the_pause_is_waited_for(postgres_project: Pro
     project = postgres_project
     project.add("t.quick")
     database = Database(parse_url(project.url))
-    admission = Admission(known=["t.quick"], fitting=["t.quick"], remaining_s=60, longest_s=60)
+    admission = ClaimFilter(known=["t.quick"], fitting=["t.quick"], remaining_s=60, longest_s=60)
     with database.write() as connection:
         claim(connection, limit=1, locked_by="someone", lease=timedelta(seconds=60), admission=admission)
         said = cli(project, "pause", "--all", "--wait", "300ms", code=1)

@@ -15,15 +15,16 @@ from pausing import START, Story
 from sqlalchemy import insert, select, update
 from yard import MINUTE, Yard, at, minutely
 
-from cronjobs.database import Database, parse_url
+from cronjobs.config.settings import ScheduleSettings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, job_runs, jobs
 from cronjobs.errors import UsageError
-from cronjobs.fill import backfill
-from cronjobs.materialise import materialise
-from cronjobs.settings import ScheduleSettings
+from cronjobs.schedules.backfill import backfill
+from cronjobs.schedules.materialise import materialise
+from cronjobs.schedules.sync import sync
 from cronjobs.store import schedules as store
 from cronjobs.store import ticks
-from cronjobs.sync import sync
-from cronjobs.tables import audit, job_runs, jobs
 from cronjobs.testing import FakeClock
 
 STORIES = int(os.environ.get("PAUSE_STORIES", "4"))

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cronjobs.errors import PayloadError
-from cronjobs.payloads import check_meta, check_payload, payload_fault, result_json
-from cronjobs.tables import BadJson, read_json
+from cronjobs.rules.payload import BadJson, check_meta, check_payload, payload_fault, read_json, result_json
 
 SIMPLE = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)

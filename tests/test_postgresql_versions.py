@@ -16,18 +16,20 @@ from databases import opened, until
 from postgres import PostgresServer, as_nobody, free_port
 from ticking import Project
 
-from cronjobs import drift, job, jobs
-from cronjobs.database import OLDEST_SERVER
+from cronjobs import job
+from cronjobs.database.connection import OLDEST_SERVER
 from cronjobs.errors import ServerTooOld
+from cronjobs.jobs import registry
+from cronjobs.schema import drift
 from cronjobs.testing import tick
 
 
 @pytest.fixture(autouse=True)
 def _handlers_of_one_test() -> Iterator[None]:
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     yield
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from commands import LINUX_ONLY, Shell, marked_shell
 
-from cronjobs import process
+from cronjobs.execution import process, process_outcome
+from cronjobs.execution.process import command_environment
 from cronjobs.model import ExitCodes, Failed, Job, Released, Succeeded
-from cronjobs.process import command_environment
 from cronjobs.text import OUTPUT_LIMIT
 
 
@@ -251,6 +251,7 @@ def test_the_middle_of_long_output_takes_no_disk(shell: Shell, monkeypatch: pyte
 
 def test_output_that_fills_the_disk_ends_the_command(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "DISK_LIMIT", 1024**2)
+    monkeypatch.setattr(process_outcome, "DISK_LIMIT", 1024**2)
     outcome, _ = shell.sh("head -c 1500000 /dev/zero; echo; echo last; exec sleep 1000")
     assert outcome == Failed("stopped: its output took more than 1 MiB of disk: last", "TooMuchOutput")
 

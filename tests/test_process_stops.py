@@ -175,7 +175,7 @@ import os, threading
 from datetime import timedelta
 from pathlib import Path
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.process import Command, run_command
+from cronjobs.execution.process import Command, run_command
 
 class Stop:
     reason = None

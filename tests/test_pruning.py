@@ -15,13 +15,15 @@ from hosts import Host
 from postgres import SUPERUSER, as_role
 from sqlalchemy import event, insert, select, text, update
 
-from cronjobs import tables
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database, parse_url
-from cronjobs.pruning import LARGEST_BATCH, SMALLEST_BATCH, Before, Pruner, is_due, is_overdue, next_batch
-from cronjobs.settings import Retention
+from cronjobs.config.settings import Retention
+from cronjobs.database import column_types, tables
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.store import pruning as store
 from cronjobs.testing import FakeClock
+from cronjobs.tick.pruner import LARGEST_BATCH, SMALLEST_BATCH, Before, Pruner, next_batch
+from cronjobs.tick.pruning import is_due, is_overdue
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -68,7 +70,7 @@ def fill(database: Database, table: str, count: int, age: timedelta = 20 * DAY) 
     with database.write() as connection:
         connection.execute(
             text(f"{numbers} INSERT INTO {table} {BIG[table].format(at=at, i=i)} FROM n"),
-            {"at": tables.to_microseconds(then) if database.is_sqlite else then},
+            {"at": column_types.to_microseconds(then) if database.is_sqlite else then},
         )
 
 
@@ -175,7 +177,7 @@ def test_stripped_jobs_are_not_read_again_each_hour(database: Database, host: Ho
     with database.read() as connection:
         begin = store.prune_from(connection)
         [job] = store.old_jobs(connection, "succeeded", START, None, 1)
-        rest = store.old_jobs(connection, "succeeded", START, store.Place(begin["succeeded"], 0), 1000)
+        rest = store.old_jobs(connection, "succeeded", START, store.Slot(begin["succeeded"], 0), 1000)
     assert job.stripped
     assert abs(begin["succeeded"] - (START - 2 * DAY)) < MINUTE
     assert len(rest) == 300  # all of one instant: the place is between instants
@@ -202,7 +204,7 @@ def test_ticks_that_never_have_spare_time_prune_a_little_before_their_work(
     def busy_until_the_end(self: Any) -> None:
         clock.advance(timedelta(seconds=60))
 
-    monkeypatch.setattr("cronjobs.tick.Tick._work", busy_until_the_end)
+    monkeypatch.setattr("cronjobs.tick.tick.Tick._work", busy_until_the_end)
     fill(database, "cronjobs_jobs", 50)
     with database.write() as connection:
         connection.execute(insert(tables.jobs).values(job_type="t.say", run_at=START, created_at=START))
@@ -239,7 +241,7 @@ def test_a_tick_after_a_jump_prunes_nothing_nor_does_the_next_hour_also_if_that_
     fill(database, "cronjobs_jobs", 10)
     clock.advance(25 * HOUR)
     with monkeypatch.context() as patched:
-        patched.setattr("cronjobs.tick.Tick._prune", lambda *_: None)
+        patched.setattr("cronjobs.tick.tick.Tick._prune", lambda *_: None)
         host.tick()
     for _ in range(5):
         clock.advance(11 * MINUTE)

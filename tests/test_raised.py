@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from cronjobs.clock import SYSTEM
+from cronjobs.config.settings import Settings
 from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze, TransactionBroken
-from cronjobs.jobs import Registration
-from cronjobs.jobtypes import JobType
+from cronjobs.execution.attempt import Attempt, WorkerContext, run_attempt
+from cronjobs.execution.raised import outcome_of
+from cronjobs.jobs.job_types import JobType
+from cronjobs.jobs.registry import Registration
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -30,11 +33,8 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.policy import decide
-from cronjobs.raised import outcome_of
-from cronjobs.settings import Settings
+from cronjobs.rules.retry import decide
 from cronjobs.text import ERROR_LIMIT
-from cronjobs.worker import Attempt, Surroundings, run_attempt
 
 JOB = Job(id=1, job_type="t", payload={}, attempt=1, locked_by="test")
 WEST = timezone(-timedelta(hours=12))
@@ -62,7 +62,7 @@ def failed(error: BaseException, **how: Any) -> Failed:
 
 def ran(handler: Callable[..., Any]) -> Outcome:
     """What the whole way through a worker makes of it; and it can be decided about."""
-    surroundings, ended = Surroundings(Settings(Path("cronjobs.yaml"), Path())), list[Outcome]()
+    surroundings, ended = WorkerContext(Settings(Path("cronjobs.yaml"), Path())), list[Outcome]()
     # In a thread, as in a tick: in the main thread asyncio minds SIGINT, and reads the task's repr for that.
     thread = Thread(target=lambda: ended.append(run_attempt(attempt_of(handler), surroundings, SYSTEM).outcome))
     thread.start()

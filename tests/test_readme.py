@@ -20,10 +20,11 @@ from project import BARE, CRONJOBS, Answer, Project
 from ticking import Project as Ticking
 
 from cronjobs import RetryPolicy
+from cronjobs.cli.commands import Listed
 from cronjobs.cli.main import app
-from cronjobs.config import load
-from cronjobs.policy import backoff
-from cronjobs.settings import RunSettings, ScheduleSettings
+from cronjobs.config.load import load
+from cronjobs.config.settings import RunSettings, ScheduleSettings
+from cronjobs.rules.retry import backoff
 
 ROOT = Path(__file__).parents[1]
 PAGE = Page("README.md")
@@ -394,6 +395,7 @@ def test_every_command_and_option_that_is_named_exists(words: list[str]) -> None
     while hasattr(found, "commands") and rest:
         assert rest[0] in found.commands, f"cronjobs {' '.join(words)}"
         found = found.commands[rest.pop(0)]
+        found = found.load() if isinstance(found, Listed) else found
     options = {name for parameter in found.params for name in parameter.opts}
     assert {word for word in rest if word.startswith("-")} <= options
 

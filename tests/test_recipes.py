@@ -19,7 +19,7 @@ from recipes import recipe
 from sqlalchemy import create_engine, text
 
 from cronjobs import EffectUnknown, GiveUp, RetryLater
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
 from cronjobs.model import Job
 from cronjobs.testing import FakeClock
 
@@ -44,7 +44,7 @@ class Work:
     def attempt_that_dies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Everything is done, and the end of the effect is not recorded."""
         with monkeypatch.context() as patch:
-            patch.setattr("cronjobs.effects.Ledger.record", _die)
+            patch.setattr("cronjobs.jobs.effects.Ledger.record", _die)
             with pytest.raises(Died):
                 self.attempt()
 

@@ -14,17 +14,17 @@ from lost import MINUTE, as_an_older_version, claim_as_a_tick, forget, paying, r
 from sqlalchemy import select, update
 from test_tick import put
 
-from cronjobs import jobs, jobtypes
-from cronjobs.attempt_policy import AttemptPolicy, policy_of, read_policy
-from cronjobs.database import Database
-from cronjobs.ends import running_row
-from cronjobs.limits import Limit
+from cronjobs.config.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.database.tables import schedules as schedules_table
+from cronjobs.jobs import job_types, registry
 from cronjobs.model import RetryPolicy, TimedOut, duration
-from cronjobs.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
+from cronjobs.rules.attempt_policy import AttemptPolicy, policy_of, read_policy
+from cronjobs.rules.concurrency import Limit
+from cronjobs.rules.ending import running_row
 from cronjobs.store import leases, operating
-from cronjobs.store.limits import running_by_key
-from cronjobs.tables import jobs as jobs_table
-from cronjobs.tables import schedules as schedules_table
+from cronjobs.store.concurrency import running_by_key
 from cronjobs.testing import FakeClock
 
 
@@ -52,12 +52,12 @@ def test_what_must_not_run_twice_is_dead_although_nobody_here_knows_its_type(
 ) -> None:
     job_id = put(host.database, job_type="pay.once")
     claim_as_a_tick(host)
-    known = dict(jobs._registered)
+    known = dict(registry._registered)
     forget()
     clock.advance(2 * MINUTE)
     assert host.tick().exit_code() == 1
     assert (row(host, job_id).status, row(host, job_id).losses) == ("dead", 1)
-    jobs._registered.update(known)
+    registry._registered.update(known)
     host.tick()
     assert ran == []
 
@@ -146,11 +146,11 @@ def test_each_claim_writes_the_policy_anew_and_the_end_of_the_attempt_clears_it(
 def test_a_change_of_the_file_applies_to_the_next_attempt(host: Host, clock: FakeClock, ran: list[str]) -> None:
     job_id = put(host.database, job_type="pay.tries")
     claim_as_a_tick(host)
-    known = dict(jobs._registered)
+    known = dict(registry._registered)
     forget()
     clock.advance(2 * MINUTE)
     host.tick()
-    jobs._registered.update(known)
+    registry._registered.update(known)
     host.carry(job_types={"pay.tries": JobTypeSettings("pay.tries", on_lost="dead")})
     clock.advance(MINUTE)
     claim_as_a_tick(host)
@@ -201,7 +201,7 @@ def test_a_type_takes_its_own_policy_although_another_is_usual(host: Host) -> No
     names = ["pay.once", "pay.tries", "pay.single"]
     ids = {name: put(host.database, job_type=name) for name in names}
     claim_as_a_tick(host)
-    types = jobtypes.load(host.settings).types
+    types = job_types.load(host.settings).types
     for name, job_id in ids.items():
         wanted = policy_of(types[name], host.settings.run, runner=MINUTE)
         assert row(host, job_id).policy == wanted.row() | {"attempt": 1, "retry_until": None}
@@ -215,7 +215,7 @@ def test_a_job_without_a_policy_and_of_unknown_type_is_left_alone_and_reported(
 ) -> None:
     job_id = put(host.database, job_type="pay.once")
     as_an_older_version(host, job_id)
-    known = dict(jobs._registered)
+    known = dict(registry._registered)
     forget()
     clock.advance(5 * MINUTE)
     result = host.tick()
@@ -223,7 +223,7 @@ def test_a_job_without_a_policy_and_of_unknown_type_is_left_alone_and_reported(
     [said] = host.said("job.left_alone")
     assert (said.facts["job_type"], said.facts["jobs"], said.facts["job_id"]) == ("pay.once", 1, job_id)
     assert result.exit_code() == 3
-    jobs._registered.update(known)  # the deploy is over
+    registry._registered.update(known)  # the deploy is over
     host.tick()
     assert (row(host, job_id).status, ran) == ("dead", [])
 
@@ -261,7 +261,7 @@ def test_nor_where_its_type_is_known(host: Host, clock: FakeClock) -> None:
 
 
 def test_more_of_them_than_a_batch_hold_nobody_up(host: Host, clock: FakeClock, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cronjobs.recovery.RECOVER_BATCH", 2)
+    monkeypatch.setattr("cronjobs.tick.recovery.RECOVER_BATCH", 2)
     for _ in range(5):
         as_an_older_version(host, put(host.database, job_type="pay.once"))
     clock.advance(MINUTE / 2)
@@ -296,7 +296,7 @@ def test_a_person_can_call_it_off(host: Host, clock: FakeClock) -> None:
     forget()
     clock.advance(5 * MINUTE)
     with host.database.write() as connection:
-        operating.cancel(connection, [job_id], operating.Act("cancel", "ada", "here", None))
+        operating.cancel(connection, [job_id], operating.OperatorAction("cancel", "ada", "here", None))
     assert host.tick().exit_code() == 0
     assert row(host, job_id).status == "cancelled"
 

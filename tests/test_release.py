@@ -16,13 +16,13 @@ from test_operate import cli
 from ticking import Project, Tick
 
 from cronjobs import enqueue
-from cronjobs.cli.setting import actor
 from cronjobs.clock import process_started
-from cronjobs.database import Database
-from cronjobs.identity import Identity
+from cronjobs.database.connection import Database
+from cronjobs.host.caller import os_user
+from cronjobs.host.identity import Identity
 from cronjobs.model import Job, Status
 from cronjobs.store import operating
-from cronjobs.store.claims import Admission, claim
+from cronjobs.store.claims import ClaimFilter, claim
 from cronjobs.testing import FakeClock
 
 pytestmark = LINUX_ONLY
@@ -60,7 +60,7 @@ def test_a_job_whose_runner_is_gone_is_queued_again_and_nothing_is_charged(proje
     assert (job["status"], job["failures"], job["losses"], job["attempts"]) == ("queued", 0, 1, 1)
     assert project.outcomes(job_id) == ["lost"]
     error = project.value(f"SELECT error FROM cronjobs_job_runs WHERE job_id = {job_id}")
-    assert error == job["last_error"] == f"released by {actor()}: the box was rebooted"
+    assert error == job["last_error"] == f"released by {os_user()}: the box was rebooted"
     assert audit(project) == [(f"job {job_id}", "the box was rebooted")]
     project.open()
     assert project.tick().wait() == 0
@@ -151,10 +151,12 @@ def test_a_release_that_comes_late_does_not_touch_the_next_attempt(database: Dat
         assert held[job.id].locked_by == "first"
     clock.advance(held[job.id].locked_until - clock.now())
     with database.write() as connection:
-        operating.release(connection, list(held.values()), operating.Act("release", "ada", "web1", None))
+        operating.release(connection, list(held.values()), operating.OperatorAction("release", "ada", "web1", None))
         assert claimed(connection, "second").attempt == 2
     with database.write() as connection:
-        written = operating.release(connection, list(held.values()), operating.Act("release", "ada", "web1", None))
+        written = operating.release(
+            connection, list(held.values()), operating.OperatorAction("release", "ada", "web1", None)
+        )
     assert not written.written
     assert written.lost == {job.id}
     with database.read() as connection:
@@ -164,6 +166,6 @@ def test_a_release_that_comes_late_does_not_touch_the_next_attempt(database: Dat
 def claimed(connection: Any, locked_by: str) -> Job:
     if locked_by == "first":
         enqueue(connection, "t", {}, run_at=datetime(2026, 1, 1, tzinfo=UTC))  # due, however long a statement takes
-    admission = Admission(known=["t"], fitting=["t"], remaining_s=60, longest_s=60)
+    admission = ClaimFilter(known=["t"], fitting=["t"], remaining_s=60, longest_s=60)
     [job] = claim(connection, limit=1, locked_by=locked_by, lease=timedelta(seconds=60), admission=admission).jobs
     return job

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from cronjobs import events, jobtypes
+from cronjobs import events
 from cronjobs.clock import SYSTEM
-from cronjobs.config import load
+from cronjobs.config.load import load
 from cronjobs.errors import GiveUp, RetryLater, Snooze
-from cronjobs.jobtypes import JobType
+from cronjobs.execution.attempt import Attempt, WorkerContext, run_attempt
+from cronjobs.execution.raised import outcome_of
+from cronjobs.jobs import job_types
+from cronjobs.jobs.job_types import JobType
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -29,9 +32,7 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.policy import decide, permanent
-from cronjobs.raised import outcome_of
-from cronjobs.worker import Attempt, Surroundings, run_attempt
+from cronjobs.rules.retry import decide, permanent
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 JOB = Job(id=1, job_type="t", payload={}, attempt=1)
@@ -202,8 +203,8 @@ def test_a_commands_exit_status_means_what_its_entry_says(
     (tmp_path / "cronjobs.yaml").write_text(f"database: sqlite:///x.db\njob_types: {{c: {{{command}}}}}\n")
     settings = load(tmp_path / "cronjobs.yaml", environ={})
     assert settings.problems == ()
-    job_type = jobtypes.load(settings).types["c"]
+    job_type = job_types.load(settings).types["c"]
     job = replace(JOB, job_type="c")
-    finished = run_attempt(Attempt(job, job_type, job_type.timeout), Surroundings(settings), SYSTEM)
+    finished = run_attempt(Attempt(job, job_type, job_type.timeout), WorkerContext(settings), SYSTEM)
     assert isinstance(finished.outcome, outcome)
     assert decide(job, finished.outcome, job_type.retry, NOW, 0).permanent is is_permanent

@@ -20,15 +20,16 @@ from test_operate import cli
 from test_tick import put
 from ticking import Project
 
-from cronjobs.attempt_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.clock import process_started
-from cronjobs.database import Database
-from cronjobs.identity import Identity, age_at_work
+from cronjobs.database.connection import Database
+from cronjobs.host.identity import Identity, age_at_work
 from cronjobs.model import Job, RetryPolicy
-from cronjobs.runners import lease_is_wrong, sort_runners
+from cronjobs.rules.attempt_policy import AttemptPolicy, ClaimPolicies
+from cronjobs.rules.lease import Lease
 from cronjobs.store import claims, leases
 from cronjobs.store.leases import LONG
 from cronjobs.testing import FakeClock
+from cronjobs.tick.runners import lease_is_wrong, sort_runners
 
 pytestmark = LINUX_ONLY
 
@@ -62,7 +63,7 @@ def claimed(host: Host, locked_by: object, *, runner_s: float = 3600, lease: tim
     """A job whose lease *locked_by* holds; its process gets *runner_s* old."""
     put(host.database, job_type="pay.tries")
     policies = ClaimPolicies.of({"": AttemptPolicy(RetryPolicy(), runner_s=runner_s, lease_s=60)})
-    admission = claims.Admission(known=["pay.tries"], fitting=["pay.tries"], remaining_s=60, policies=policies)
+    admission = claims.ClaimFilter(known=["pay.tries"], fitting=["pay.tries"], remaining_s=60, policies=policies)
     with host.database.write() as connection:
         [job] = claims.claim(connection, limit=1, locked_by=str(locked_by), lease=lease, admission=admission).jobs
     return job
@@ -121,7 +122,7 @@ def test_a_lease_that_only_the_clock_ended_is_not_taken_from_a_process_that_live
         assert host.tick().recovered == 0
         assert row(host, job.id).locked_by == str(holder)
         with host.database.write() as connection:  # its next heartbeat
-            renewal = leases.renew(connection, [leases.Lease(job.id, job.attempt, str(holder))], MINUTE)
+            renewal = leases.renew(connection, [Lease(job.id, job.attempt, str(holder))], MINUTE)
         assert renewal.renewed == {job.id}
         clock.advance(timedelta(hours=2))
         started.send_signal(signal.SIGSTOP)
@@ -143,7 +144,7 @@ def test_and_is_taken_from_one_that_is(host: Host, clock: FakeClock, reason: str
 
 
 def test_jobs_of_living_processes_hold_no_others_up(host: Host, clock: FakeClock, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cronjobs.recovery.RECOVER_BATCH", 2)
+    monkeypatch.setattr("cronjobs.tick.recovery.RECOVER_BATCH", 2)
     with process() as (_, holder):
         for _ in range(4):
             claimed(host, holder)
@@ -188,7 +189,7 @@ def test_of_one_that_cannot_be_seen_it_is_cut_and_who_lives_renews_it(host: Host
     [said] = host.said("job.lease_cut")
     assert said.facts["job_id"] == job.id
     with host.database.write() as connection:  # it lives
-        leases.renew(connection, [leases.Lease(job.id, job.attempt, "web9:b:1:1:1:t")], 5 * MINUTE)
+        leases.renew(connection, [Lease(job.id, job.attempt, "web9:b:1:1:1:t")], 5 * MINUTE)
     clock.advance(2 * MINUTE)
     assert host.tick().recovered == 0
     clock.advance(5 * MINUTE)  # now it does not
@@ -209,7 +210,7 @@ def test_a_long_lease_that_its_host_configured_is_none(host: Host, clock: FakeCl
     host.carry(run=replace(host.settings.run, lease=timedelta(hours=6)))
     [job] = claim_as_a_tick(host)
     with host.database.write() as connection:
-        leases.renew(connection, [leases.Lease(job.id, job.attempt, job.locked_by or "")], timedelta(hours=6))
+        leases.renew(connection, [Lease(job.id, job.attempt, job.locked_by or "")], timedelta(hours=6))
     host.carry(run=replace(host.settings.run, lease=MINUTE))
     host.tick()
     assert not host.said("job.lease_cut")

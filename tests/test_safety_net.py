@@ -16,22 +16,23 @@ from hosts import Host
 from sqlalchemy import func, select
 from test_tick import put
 
-from cronjobs import jobs
-from cronjobs import loop as loop_module
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database, parse_url
-from cronjobs.hands import Hands
-from cronjobs.intake import Intake
-from cronjobs.loop import Loop
-from cronjobs.safetynet import FAULT, MOST_FALLS
-from cronjobs.settings import RunSettings
+from cronjobs.config.settings import RunSettings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_runs, ticks
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.execution.attempt import Workers
+from cronjobs.jobs import registry
 from cronjobs.store import claims, leases
-from cronjobs.tables import job_runs, ticks
-from cronjobs.tables import jobs as jobs_table
-from cronjobs.telling import Teller
 from cronjobs.testing import FakeClock
-from cronjobs.turn import Writer
-from cronjobs.worker import Workers
+from cronjobs.tick import loop as loop_module
+from cronjobs.tick.claiming import ClaimPlanner
+from cronjobs.tick.in_flight import InFlight
+from cronjobs.tick.loop import Loop
+from cronjobs.tick.report import Teller
+from cronjobs.tick.safety_net import FAULT, MOST_FALLS
+from cronjobs.tick.writer import Writer
 
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
@@ -42,8 +43,8 @@ LOOP = (
 PLACES: list[tuple[Any, str]] = [
     *((Loop, name) for name in LOOP),
     *((Writer, name) for name in ("write", "_finish", "_claim", "_settle_claim")),
-    *((Hands, name) for name in ("take", "settle", "leases", "busy", "recorded", "forget")),
-    *((Intake, name) for name in ("admission", "room", "note")),
+    *((InFlight, name) for name in ("take", "settle", "leases", "busy", "recorded", "forget")),
+    *((ClaimPlanner, name) for name in ("admission", "room", "note")),
     *((Workers, name) for name in ("hand", "take_back")),
     (Teller, "ended"),
     (leases, "finish"),
@@ -61,17 +62,17 @@ def clock() -> FakeClock:
 def ran() -> Iterator[Counter[int]]:
     """How often each job's handler ran."""
     seen: Counter[int] = Counter()
-    lock, before = threading.Lock(), dict(jobs._registered)
+    lock, before = threading.Lock(), dict(registry._registered)
 
-    @jobs.job("t.say")
+    @registry.job("t.say")
     def say(ctx: Any) -> str:
         with lock:
             seen[ctx.job_id] += 1
         return "said"
 
     yield seen
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def test_what_runs_is_waited_for_and_recorded_and_what_waits_goes_back(
 ) -> None:
     opened, begun = threading.Event(), threading.Event()
 
-    @jobs.job("t.slow", timeout="15s")
+    @registry.job("t.slow", timeout="15s")
     def slow(ctx: Any) -> str:
         begun.set()
         opened.wait(10)
@@ -216,7 +217,7 @@ def test_an_end_that_cannot_be_decided_is_recorded_in_our_own_words(
 ) -> None:
     """Work that was done stays done; a failure is retried."""
 
-    @jobs.job("t.fail")
+    @registry.job("t.fail")
     def fail() -> None:
         raise ValueError("no luck")
 
@@ -280,8 +281,8 @@ def test_a_part_of_the_tick_that_breaks_leaves_the_others_their_turn(
     database: Database, host: Host, ran: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [put(database) for _ in range(2)]
-    monkeypatch.setattr("cronjobs.tick.sync", _missing)
-    monkeypatch.setattr("cronjobs.settings.Settings.defines_something", True)
+    monkeypatch.setattr("cronjobs.schedules.sync.sync", _missing)
+    monkeypatch.setattr("cronjobs.config.settings.Settings.defines_something", True)
     result = host.tick()
     assert result.exit_code() == 70
     assert ran == dict.fromkeys(ids, 1)

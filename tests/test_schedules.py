@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import insert, select, update
 from yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs.database import Database
-from cronjobs.definitions import fingerprint
-from cronjobs.materialise import materialise
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, jobs, occurrences, schedules
+from cronjobs.schedules.definition import fingerprint
+from cronjobs.schedules.materialise import materialise
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import NewJob, insert_job
-from cronjobs.tables import audit, jobs, occurrences, schedules
 from cronjobs.testing import FakeClock
 
 

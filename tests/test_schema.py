@@ -16,17 +16,17 @@ from project import Project as Typed
 from sqlalchemy import Connection, text
 from ticking import Project
 
-from cronjobs import migrations
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import SCHEMA_REVISION
 from cronjobs.errors import DatabaseError
-from cronjobs.grants import Role, Wanted, statements
-from cronjobs.jobs import enqueue
+from cronjobs.jobs.registry import enqueue
+from cronjobs.rules.lease import Lease
+from cronjobs.schema import migrations
+from cronjobs.schema.grants import Role, RoleNames, statements
 from cronjobs.store import leases, operating, schedules
-from cronjobs.store.leases import Lease
-from cronjobs.store.limits import judge_alone
+from cronjobs.store.concurrency import judge_alone
 from cronjobs.store.sql import run
-from cronjobs.tables import SCHEMA_REVISION
 
 YAML = "schedules: {nightly: {every: 1m, job: t.tell, overlap: allow}}\n"
 TELL = """
@@ -38,10 +38,10 @@ def tell(ctx):
 
 def prepare(url: str, schema: str) -> None:
     """What ``db grants`` and ``db upgrade`` do, in this order."""
-    in_psql(url, statements(Wanted(schema, {Role.MIGRATE: OWNER})))
+    in_psql(url, statements(RoleNames(schema, {Role.MIGRATE: OWNER})))
     with opened(as_role(url, OWNER), schema) as database:
         migrations.upgrade(database)
-    in_psql(url, statements(Wanted(schema, {Role.RUN: RUN})))
+    in_psql(url, statements(RoleNames(schema, {Role.RUN: RUN})))
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hosts import Host
 
-from cronjobs import tick
-from cronjobs.database import Database, parse_url
-from cronjobs.settings import ScheduleSettings
+from cronjobs.config.settings import ScheduleSettings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.testing import FakeClock
+from cronjobs.tick import tick
 
 
 @pytest.mark.parametrize(("spent_s", "goes_on"), [(9.0, True), (11.0, False)])

@@ -15,11 +15,11 @@ from commands import until
 from ticking import Project, Tick, rivals
 
 from cronjobs.clock import SYSTEM
-from cronjobs.jobs import Registration
-from cronjobs.jobtypes import JobType
+from cronjobs.config.settings import Settings
+from cronjobs.execution.attempt import Attempt, WorkerContext, Workers
+from cronjobs.jobs.job_types import JobType
+from cronjobs.jobs.registry import Registration
 from cronjobs.model import CancelledByRequest, Job, Released, RetryPolicy
-from cronjobs.settings import Settings
-from cronjobs.worker import Attempt, Surroundings, Workers
 
 pytestmark = pytest.mark.either
 
@@ -144,7 +144,7 @@ def test_a_worker_does_not_begin_what_was_asked_to_stop_before(reason: str, outc
         ran.append(n)
         gate.wait(10)
 
-    workers = Workers(1, Surroundings(Settings(tmp_path / "cronjobs.yaml", tmp_path)), SYSTEM)
+    workers = Workers(1, WorkerContext(Settings(tmp_path / "cronjobs.yaml", tmp_path)), SYSTEM)
     job_type = JobType("t", timedelta(seconds=20), RetryPolicy(), Registration("t", handler))
     first, second = (Attempt(Job(n, "t", {"n": n}, locked_by="test"), job_type, job_type.timeout) for n in (1, 2))
     workers.hand(first)

@@ -13,10 +13,11 @@ from postgres import OWNER
 from project import Project
 from sqlalchemy import Row, text
 
-from cronjobs import enqueue, job, jobs
+from cronjobs import enqueue, job
+from cronjobs.database.tables import LENGTHS
+from cronjobs.jobs import registry
 from cronjobs.model import Job
-from cronjobs.store import claims, jobrows
-from cronjobs.tables import LENGTHS
+from cronjobs.store import claims, job_rows
 from cronjobs.testing import tick
 
 MEGABYTE = 1024 * 1024
@@ -26,7 +27,7 @@ ran: list[object] = []
 
 @pytest.fixture(autouse=True)
 def _handlers_of_one_test() -> Iterator[None]:
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     ran.clear()
 
     @job("t.keep")
@@ -34,8 +35,8 @@ def _handlers_of_one_test() -> Iterator[None]:
         ran.append(payload)
 
     yield
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 def put(url: str, values: str, **bound: object) -> None:
@@ -171,7 +172,7 @@ def test_too_little_memory_for_a_row_costs_its_own_job(database_url: str, monkey
     with opened(database_url) as database, database.write() as connection:
         enqueue(connection, "t.keep", {"name": "heavy"})
         enqueue(connection, "t.keep", {"name": "healthy"})
-    real = jobrows.job_from
+    real = job_rows.job_from
 
     def short_of_memory(row: Row[Any]) -> Job:
         if row.payload == {"name": "heavy"}:
@@ -179,7 +180,7 @@ def test_too_little_memory_for_a_row_costs_its_own_job(database_url: str, monkey
         return real(row)
 
     monkeypatch.setattr(claims, "job_from", short_of_memory)
-    monkeypatch.setattr(jobrows, "job_from", short_of_memory)
+    monkeypatch.setattr(job_rows, "job_from", short_of_memory)
     tick(database_url)
     assert statuses(database_url) == [
         ("dead", "payload is such that the row cannot be fetched"),

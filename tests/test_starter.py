@@ -10,8 +10,8 @@ import pytest
 import yaml
 from configfile import read
 
-from cronjobs.config import FILE, RUN, SCHEDULE
-from cronjobs.starter import starter_handlers, starter_yaml
+from cronjobs.config.load import FILE, RUN, SCHEDULE
+from cronjobs.config.starter import starter_handlers, starter_yaml
 
 
 @pytest.fixture(autouse=True)

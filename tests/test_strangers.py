@@ -23,10 +23,12 @@ from databases import opened
 from postgres import PostgresServer
 from project import Project
 
-from cronjobs import enqueue, job, jobs, tables
+from cronjobs import enqueue, job
 from cronjobs.clock import SYSTEM
+from cronjobs.database import tables
+from cronjobs.database.column_types import Instant, Json
 from cronjobs.errors import DatabaseError
-from cronjobs.tables import Instant, Json
+from cronjobs.jobs import registry
 from cronjobs.testing import tick
 
 ROWS = int(os.environ.get("CRONJOBS_STRANGERS", "60"))  # of each kind
@@ -53,7 +55,7 @@ ran: Counter[str] = Counter()
 
 @pytest.fixture(autouse=True)
 def _handlers_of_one_test() -> Iterator[None]:
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     ran.clear()
 
     @job("t.keep")
@@ -62,8 +64,8 @@ def _handlers_of_one_test() -> Iterator[None]:
             ran[payload["healthy"]] += 1
 
     yield
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 class Strangers:

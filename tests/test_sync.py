@@ -14,16 +14,16 @@ from databases import opened
 from sqlalchemy import select, text
 from yard import MINUTE, START, Yard, at, broken, minutely, names, statements
 
-from cronjobs import chunks
-from cronjobs import sync as core
-from cronjobs.database import Database
-from cronjobs.definitions import fingerprint
-from cronjobs.enqueueing import enqueue
-from cronjobs.pressure import Cap
-from cronjobs.settings import RunSettings, Settings
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, schedules
+from cronjobs.jobs.enqueue import enqueue
+from cronjobs.rules.capacity import Cap
+from cronjobs.schedules import chunks
+from cronjobs.schedules import sync as core
+from cronjobs.schedules.applying import applies
+from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import ticks
-from cronjobs.sync import applies
-from cronjobs.tables import audit, schedules
 from cronjobs.testing import FakeClock
 
 

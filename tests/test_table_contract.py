@@ -14,8 +14,8 @@ import pytest
 from pages import Page
 from postgres import SUPERUSER, as_role
 
-from cronjobs.enqueueing import key_text
-from cronjobs.tables import VERSION_TABLE, metadata
+from cronjobs.database.tables import VERSION_TABLE, metadata
+from cronjobs.jobs.checking import key_text
 
 PAGE = Page("docs/tables.md")
 OURS_ALONE = {"cronjobs_meta", VERSION_TABLE}

@@ -13,21 +13,17 @@ import pytest
 from postgres import OWNER
 from sqlalchemy import CheckConstraint, Row, select, text
 
-from cronjobs.database import Database
-from cronjobs.errors import DatabaseError
-from cronjobs.tables import (
-    LONGEST_KEY,
-    LONGEST_NAME,
+from cronjobs.database.column_types import (
     SQLITE_FIRST_INSTANT,
     SQLITE_LAST_INSTANT,
-    BadJson,
     Instant,
     from_microseconds,
-    jobs,
-    metadata,
-    read_json,
     to_microseconds,
 )
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import LONGEST_KEY, LONGEST_NAME, jobs, metadata
+from cronjobs.errors import DatabaseError
+from cronjobs.rules.payload import BadJson, read_json
 
 pytestmark = pytest.mark.connects_as(OWNER)
 

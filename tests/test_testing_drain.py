@@ -20,9 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from targets import plain_url
 
-from cronjobs import Context, RetryLater, RetryPolicy, Snooze, enqueue, enqueue_async, enqueue_many, job, jobs
+from cronjobs import Context, RetryLater, RetryPolicy, Snooze, enqueue, enqueue_async, enqueue_many, job
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import ConfigError, UsageError
+from cronjobs.jobs import registry
 from cronjobs.testing import Drained, JobFailed, create_tables, drain
 
 
@@ -78,10 +79,10 @@ def connection(engine: Engine) -> Iterator[Connection]:
 @pytest.fixture(autouse=True)
 def _handlers_of_one_test() -> Iterator[None]:
     billing.sent.clear()
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     yield
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 def bookings(connection: Connection) -> list[int]:
@@ -451,7 +452,7 @@ def test_the_tables_are_those_of_the_migrations(empty_url: str) -> None:
     """Made, committed and checked as ``cronjobs db check`` does."""
     from databases import opened
 
-    from cronjobs import migrations
+    from cronjobs.schema import migrations
 
     engine = create_engine(plain_url(empty_url), poolclass=NullPool)
     with engine.begin() as connection:

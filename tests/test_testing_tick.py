@@ -14,9 +14,10 @@ from databases import opened, until
 from sqlalchemy import NullPool, StaticPool, create_engine, text
 from targets import plain_url
 
-from cronjobs import enqueue, job, jobs
+from cronjobs import enqueue, job
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import ConfigError, UsageError
+from cronjobs.jobs import registry
 from cronjobs.testing import Drained, Ticked, context, create_tables, drain, tick
 
 YAML = """\
@@ -35,10 +36,10 @@ MIDNIGHT = datetime(2026, 3, 28, 23, 0, tzinfo=UTC)  # in Berlin, before the nig
 @pytest.fixture(autouse=True)
 def _handlers_of_one_test() -> Iterator[None]:
     billing.sent.clear()
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
     yield
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.fixture

@@ -11,18 +11,18 @@ import pytest
 from hosts import Host
 from sqlalchemy import func, insert, select, update
 
-from cronjobs import jobs
-from cronjobs.database import Database
-from cronjobs.definitions import fingerprint
+from cronjobs.config.settings import Retention, RunSettings, ScheduleSettings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, job_runs, occurrences, ticks
+from cronjobs.database.tables import effects as effects_table
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.database.tables import meta as meta_table
+from cronjobs.database.tables import schedules as schedules_table
 from cronjobs.errors import ForeignDatabase
-from cronjobs.settings import Retention, RunSettings, ScheduleSettings
+from cronjobs.jobs import registry
+from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, operating, schedules
 from cronjobs.store.ticks import record
-from cronjobs.tables import audit, job_runs, occurrences, ticks
-from cronjobs.tables import effects as effects_table
-from cronjobs.tables import jobs as jobs_table
-from cronjobs.tables import meta as meta_table
-from cronjobs.tables import schedules as schedules_table
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
@@ -38,21 +38,21 @@ def clock() -> FakeClock:
 def done() -> Iterator[list[Any]]:
     """Handlers for the test, and the effects that they had."""
     seen: list[Any] = []
-    before = dict(jobs._registered)
+    before = dict(registry._registered)
 
-    @jobs.job("t.say")
+    @registry.job("t.say")
     def say(ctx: Any, line: str = "x") -> str:
         seen.append(line)
         return line
 
-    @jobs.job("t.fail")
+    @registry.job("t.fail")
     def fail() -> None:
         seen.append("tried")
         raise RuntimeError("no luck")
 
     yield seen
-    jobs._registered.clear()
-    jobs._registered.update(before)
+    registry._registered.clear()
+    registry._registered.update(before)
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_a_key_stays_spent_after_its_job_was_pruned(database: Database, host: Ho
     assert (row.id, row.payload, row.result, row.idempotency_key) == (job_id, {}, None, "order-1")
     assert ask(select(job_runs)) == []
     with database.write() as connection:
-        again = jobs.enqueue(connection, "t.say", idempotency_key="order-1")
+        again = registry.enqueue(connection, "t.say", idempotency_key="order-1")
     assert (again.id, again.new) == (job_id, False)
 
 
@@ -320,7 +320,7 @@ def test_a_job_that_was_pruned_but_for_its_key_is_not_run_again_without_its_payl
     host.tick()
     with database.write() as connection:
         assert operating.stripped(connection, [job_id, kept_id]) == {job_id}
-        changed = operating.retry(connection, [job_id, kept_id], operating.Act("retry", "ada", "here", None))
+        changed = operating.retry(connection, [job_id, kept_id], operating.OperatorAction("retry", "ada", "here", None))
     assert changed.done == {kept_id}
     assert [row.status for row in ask(select(jobs_table.c.status).order_by(jobs_table.c.id))] == ["dead", "queued"]
 

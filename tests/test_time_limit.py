@@ -22,9 +22,9 @@ from commands import until
 from postgres import PostgresServer
 from ticking import Effect, Project, Tick, rivals, stop_and_go
 
-from cronjobs import guard
 from cronjobs.clock import SYSTEM
-from cronjobs.watchdog import HARD_AFTER_S
+from cronjobs.tick import deadline
+from cronjobs.tick.watchdog import HARD_AFTER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.either]
 
@@ -413,12 +413,12 @@ def test_a_process_that_was_something_else_before_counts_from_now_on(
 ) -> None:
     """``sleep 600; exec cronjobs run-due``: to the kernel it is one process, and a tick of 55 s would be over."""
     alarms: list[float] = []
-    monkeypatch.setattr(guard, "_armed", None)
-    monkeypatch.setattr(guard, "process_age", lambda: age)
-    monkeypatch.setattr(guard, "Watchdog", lambda _: SimpleNamespace(stand_at=alarms.append))
+    monkeypatch.setattr(deadline, "_armed", None)
+    monkeypatch.setattr(deadline, "process_age", lambda: age)
+    monkeypatch.setattr(deadline, "Watchdog", lambda _: SimpleNamespace(stand_at=alarms.append))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(guard, "deadline", lambda **given: given["started"] + given["budget_s"])
-    guard.arm()
+    monkeypatch.setattr(deadline, "deadline", lambda **given: given["started"] + given["budget_s"])
+    deadline.arm()
     assert alarms == [pytest.approx(SYSTEM.monotonic() + left + 1, abs=1)]
 
 
@@ -426,7 +426,7 @@ def test_a_process_that_was_something_else_before_counts_from_now_on(
 def test_a_closed_standard_stream_is_never_taken_by_a_file(tmp_path: Path, closed: str) -> None:
     """Otherwise the database becomes descriptor 1 or 2, and whoever prints writes into it."""
     (tmp_path / "look.py").write_text(
-        "import os\nfrom cronjobs import guard\nguard.arm()\n"
+        "import os\nfrom cronjobs.tick import deadline as guard\nguard.arm()\n"
         "found = [os.readlink(f'/proc/self/fd/{n}') for n in range(3)]\n"
         "open('found', 'w').write(' '.join(found))\n"
     )

@@ -16,13 +16,13 @@ from sqlalchemy.orm import Session
 from targets import users_table
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, TransactionBroken, UsageError
-from cronjobs.jobtypes import JobType
+from cronjobs.execution.attempt import Attempt
+from cronjobs.execution.raised import outcome_of
+from cronjobs.jobs.job_types import JobType
 from cronjobs.model import Failed, Job, RetryPolicy
-from cronjobs.raised import outcome_of
 from cronjobs.testing import FakeClock
-from cronjobs.worker import Attempt
 
 WORK = text("INSERT INTO work VALUES (1)")
 

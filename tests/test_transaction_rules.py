@@ -17,12 +17,14 @@ from sqlalchemy import Connection, text
 from targets import each_target, opened, users_table
 from test_enqueue_django import configured
 
-from cronjobs import database as database_module
-from cronjobs.context import Context, StopSignal
-from cronjobs.database import Database
+from cronjobs.database import address
+from cronjobs.database import connection as database_module
+from cronjobs.database.connection import Database
 from cronjobs.errors import Cancelled, LeaseLost, TransactionTooLong, UsageError
+from cronjobs.jobs.context import Context, StopSignal
 from cronjobs.model import Job
-from cronjobs.store.leases import Lease, renew
+from cronjobs.rules.lease import Lease
+from cronjobs.store.leases import renew
 from cronjobs.testing import FakeClock
 
 WORK = text("INSERT INTO work VALUES (1)")
@@ -68,7 +70,7 @@ def test_an_attempt_that_lost_its_lease_rolls_its_work_back(jobs: Jobs) -> None:
 def test_an_attempt_whose_row_was_taken_while_it_worked_rolls_its_work_back(postgres_migrated: str) -> None:
     """On SQLite nobody can: whoever works holds the only write lock."""
     clock = FakeClock()
-    database = Database(database_module.parse_url(postgres_migrated), clock=clock)
+    database = Database(address.parse_url(postgres_migrated), clock=clock)
     jobs = Jobs(database, clock)
     users_table(postgres_migrated, "n integer")
     job = jobs.claimed()
@@ -88,7 +90,7 @@ def test_a_renewal_meanwhile_is_met_whatever_the_roles_default_isolation(postgre
     """In REPEATABLE READ the row that was renewed since would end the transaction."""
     level = "options=-c%20default_transaction_isolation%3Drepeatable%5C%20read"
     url = postgres_migrated + ("&" if "?" in postgres_migrated else "?") + level
-    database = Database(database_module.parse_url(url))
+    database = Database(address.parse_url(url))
     jobs = Jobs(database, FakeClock())
     users_table(postgres_migrated, "n integer")
     job = jobs.claimed()
@@ -153,7 +155,7 @@ def test_without_a_database_it_says_what_is_missing() -> None:
 def test_our_schema_is_not_put_before_the_names_of_users_tables(postgres_migrated: str) -> None:
     from sqlalchemy import Column, Integer, MetaData, Table, insert
 
-    database = Database(database_module.parse_url(postgres_migrated, "elsewhere"))
+    database = Database(address.parse_url(postgres_migrated, "elsewhere"))
     users_table(postgres_migrated, "n integer")
     with database.handler_transaction(5) as (connection, end):
         connection.execute(insert(Table("work", MetaData(), Column("n", Integer))).values(n=1))
@@ -234,7 +236,7 @@ def test_finish_outside_of_a_transaction_is_refused(jobs: Jobs, database_url: st
 def short(sqlite_url: str, sqlite_migrated: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     monkeypatch.setattr(database_module, "HANDLER_LIMIT_S", 0.1)
     clock = FakeClock()
-    database = Database(database_module.parse_url(sqlite_url), clock=clock)
+    database = Database(address.parse_url(sqlite_url), clock=clock)
     users_table(sqlite_url, "n integer")
     yield Jobs(database, clock)
     database.close()

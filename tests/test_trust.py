@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from project import Project
 
-from cronjobs import trust
-from cronjobs.config import load
-from cronjobs.database import Database, parse_url
+from cronjobs.config import trust
+from cronjobs.config.load import load
+from cronjobs.config.settings import Settings
+from cronjobs.config.trust import Facts, UntrustedFiles, judge
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import ConfigError
-from cronjobs.files import make_folder, open_regular
-from cronjobs.settings import Settings
-from cronjobs.trust import Facts, UntrustedFiles, judge
+from cronjobs.host.files import make_folder, open_regular
 
 ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX

@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import insert, select
 from yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs import fill
-from cronjobs.database import Database
-from cronjobs.ends import decide_end
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 from cronjobs.model import Failed, Finished, Job, Outcome, RetryPolicy, Succeeded
-from cronjobs.store import claims, leases
-from cronjobs.store.claims import Admission
-from cronjobs.tables import jobs
+from cronjobs.rules.ending import decide_end
+from cronjobs.schedules import backfill
+from cronjobs.store import claims, expiry, leases
+from cronjobs.store.claims import ClaimFilter
 from cronjobs.testing import FakeClock
 
-EVERYTHING = Admission(known=["t.say"], fitting=["t.say"], remaining_s=50, longest_s=55)
+EVERYTHING = ClaimFilter(known=["t.say"], fitting=["t.say"], remaining_s=50, longest_s=55)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_lease_that_ran_out_in_a_crash_holds_no_schedule_back(yard: Yard) -> N
     [first] = claim(yard, "runner that is killed")
     yard.clock.advance(timedelta(minutes=2))
     with yard.database.write() as connection:
-        _, [expired] = leases.expired_leases(connection, 10)
+        _, [expired] = expiry.expired_leases(connection, 10)
     assert expired.job.id == first.id
     assert claim(yard, "another") == []  # until it is recovered, its row says running
     finish(yard, first, Failed("its runner died", "Lost"))
@@ -113,7 +113,7 @@ def test_a_lease_is_over_when_the_databases_clock_says_so(yard: Yard) -> None:
     for after_s, found in ((59, []), (2, [job.id])):
         yard.clock.advance(timedelta(seconds=after_s))
         with yard.database.write() as connection:
-            _, expired = leases.expired_leases(connection, 10)
+            _, expired = expiry.expired_leases(connection, 10)
         assert [each.job.id for each in expired] == found
 
 
@@ -121,7 +121,7 @@ def test_a_forced_trigger_does_not_wait_its_turn(yard: Yard) -> None:
     owed(yard)
     [running] = claim(yard)
     with yard.database.write() as connection:
-        forced = fill.trigger(connection, "s", force=True, actor="ada", host="h")
+        forced = backfill.trigger(connection, "s", force=True, actor="ada", host="h")
     assert [job.id for job in claim(yard)] == [forced]
     assert running.id != forced
 

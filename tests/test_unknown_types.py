@@ -11,14 +11,14 @@ import pytest
 from hosts import Host
 from sqlalchemy import insert, select, update
 
-from cronjobs import jobs
-from cronjobs.database import Database
-from cronjobs.health import look, troubles
-from cronjobs.jobtypes import load
-from cronjobs.settings import ScheduleSettings
-from cronjobs.store.jobtypes import runnable_types
-from cronjobs.tables import job_type_lists, occurrences, ticks
-from cronjobs.tables import jobs as jobs_table
+from cronjobs.config.settings import ScheduleSettings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_type_lists, occurrences, ticks
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.insight.health import look, troubles
+from cronjobs.jobs import registry as jobs
+from cronjobs.jobs.job_types import load
+from cronjobs.store.job_types import runnable_types
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from cronjobs.jobs.unsent import Watch
 from cronjobs.testing import UNKNOWN, context
-from cronjobs.unsent import Watch
 
 
 @pytest.fixture

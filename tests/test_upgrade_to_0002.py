@@ -11,10 +11,10 @@ from databases import opened
 from sqlalchemy import Connection, text
 
 from alembic import command
-from cronjobs import migrations
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import LENGTHS
 from cronjobs.errors import DatabaseError
-from cronjobs.tables import LENGTHS
+from cronjobs.schema import migrations
 
 # Random, or PostgreSQL would compress it below what an index takes.
 LONG = "".join(random.Random(1).choices(string.ascii_letters, k=3000))

@@ -8,10 +8,10 @@ import pytest
 from project import Project
 from ticking import Project as Ticking
 
-from cronjobs.config import load
-from cronjobs.connecting import connect
-from cronjobs.database import parse_url
+from cronjobs.config.load import load
+from cronjobs.database.address import parse_url
 from cronjobs.errors import DatabaseVanished
+from cronjobs.jobs.connect import connect
 
 
 @pytest.fixture

@@ -20,12 +20,13 @@ import pytest
 from sqlalchemy import select, update
 from yard import Yard
 
-from cronjobs.database import Database, parse_url
-from cronjobs.materialise import materialise
-from cronjobs.occurrences import timing
-from cronjobs.settings import CatchUp, Overlap, ScheduleSettings
+from cronjobs.config.settings import CatchUp, Overlap, ScheduleSettings
+from cronjobs.crontime.timing import timing
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs, occurrences, schedules
+from cronjobs.schedules.materialise import materialise
 from cronjobs.store import schedules as store
-from cronjobs.tables import jobs, occurrences, schedules
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.slow

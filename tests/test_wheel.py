@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.tables import SCHEMA_REVISION
+from cronjobs.database.tables import SCHEMA_REVISION
 
 ROOT = Path(__file__).parent.parent
 
 MIGRATE = """
 import sys
-from cronjobs import migrations
-from cronjobs.database import Database, parse_url
+from cronjobs.schema import migrations
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 database = Database(parse_url(sys.argv[1]))
 print(*migrations.upgrade(database), migrations.check(database))
 database.close()

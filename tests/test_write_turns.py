@@ -13,8 +13,8 @@ import pytest
 from databases import until
 
 from cronjobs.clock import SYSTEM
+from cronjobs.database.sqlite_turns import Turns, _Files
 from cronjobs.errors import DatabaseBusy
-from cronjobs.turns import Turns, _Files
 
 
 @pytest.fixture

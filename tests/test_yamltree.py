@@ -9,13 +9,13 @@ import pytest
 import yaml
 from configfile import problems, refusal
 
-from cronjobs import yamltree
-from cronjobs.yamltree import Mapping, Scalar, decode, parse
+from cronjobs.config import yaml_nodes
+from cronjobs.config.yaml_nodes import Mapping, Scalar, decode, parse
 
 
 @pytest.fixture(autouse=True, params=["CSafeLoader", "SafeLoader"])
 def in_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yamltree, "_Loader", getattr(yaml, request.param))
+    monkeypatch.setattr(yaml_nodes, "_Loader", getattr(yaml, request.param))
     monkeypatch.chdir(tmp_path)
 
 

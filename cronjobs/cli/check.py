@@ -5,27 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cronjobs.cli.setting import (
-    ConfigOption,
-    JsonOption,
-    UrlOption,
-    coloured,
-    complain,
-    echo,
-    echo_json,
-    load_settings,
-    open_database,
-)
-
-if TYPE_CHECKING:
-    from cronjobs.checks import Checked
-    from cronjobs.errors import Problem
-    from cronjobs.jobtypes import JobTypes
-    from cronjobs.settings import Settings
+from cronjobs.cli import leaving
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.output import Times, coloured, complain, echo, echo_json, sentence
+from cronjobs.cli.project_database import open_database
+from cronjobs.clock import SYSTEM
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
+from cronjobs.errors import ConfigError, Problem
+from cronjobs.insight import check_config
+from cronjobs.insight.check_config import Checked
+from cronjobs.insight.health import look, troubles
+from cronjobs.jobs import job_types
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store.meta import require_schema
+from cronjobs.text import visible
 
 
 def check(
@@ -47,11 +45,6 @@ def check(
     """
     from contextlib import redirect_stdout
 
-    from cronjobs import checks, jobtypes
-    from cronjobs.cli.leaving import leave
-    from cronjobs.clock import SYSTEM
-    from cronjobs.errors import ConfigError
-
     try:
         settings = load_settings(ctx, config, database_url, need_database=False)
     except ConfigError as error:
@@ -60,15 +53,15 @@ def check(
     known: JobTypes | None = None
     if not no_import:
         with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
-            known = jobtypes.load(settings)
+            known = job_types.load(settings)
     file = str(config or ctx.find_root().params.get("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
-    found = checks.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
-    troubles = _ask_database(settings, known) if live else []
+    found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
+    wrong = _ask_database(settings, known) if live else []
     if as_json:
-        echo_json(_object(found, troubles, live))
+        echo_json(_object(found, wrong, live))
     else:
-        _print(found, troubles, no_import)
-    leave(1 if found.findings or troubles else 0, stuck=False)
+        _print(found, wrong, no_import)
+    leaving.leave(1 if found.findings or wrong else 0, stuck=False)
 
 
 def _print_fatal(error: Any, as_json: bool) -> None:
@@ -83,13 +76,6 @@ def _print_fatal(error: Any, as_json: bool) -> None:
 
 def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
-    from cronjobs.cli.show import Times, sentence
-    from cronjobs.database import parse_url
-    from cronjobs.errors import ConfigError, Problem
-    from cronjobs.health import look, troubles
-    from cronjobs.jobtypes import JobTypes
-    from cronjobs.store.meta import require_schema
-
     if not settings.database:
         raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
     address = parse_url(settings.database, settings.schema)
@@ -111,27 +97,27 @@ def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     ]
 
 
-def _object(found: Checked, troubles: list[str], live: bool) -> dict[str, Any]:
+def _object(found: Checked, wrong: list[str], live: bool) -> dict[str, Any]:
     return {
-        "ok": not found.findings and not troubles,
+        "ok": not found.findings and not wrong,
         "fatal": False,
         "findings": [vars(finding.problem) | {"detail": list(finding.detail)} for finding in found.findings],
         "notes": [vars(note) for note in found.notes],
         "job_types": found.job_types,
         "schedules": found.schedules,
-    } | ({"live": troubles} if live else {})
+    } | ({"live": wrong} if live else {})
 
 
-def _print(found: Checked, troubles: list[str], no_import: bool) -> None:
+def _print(found: Checked, wrong: list[str], no_import: bool) -> None:
     for finding in found.findings:
         echo(_line(finding.problem, "red"))
         for line in finding.detail:
             echo(f"    {line.strip()}" if line.startswith("  File") else f"      {line.strip()}")
-    for trouble in troubles:
+    for trouble in wrong:
         echo(coloured(trouble, "red"))
     for note in found.notes:
         echo(f"note: {note}")
-    count = len(found.findings) + len(troubles)
+    count = len(found.findings) + len(wrong)
     if count:
         complain("1 finding" if count == 1 else f"{count} findings")
         return
@@ -140,7 +126,6 @@ def _print(found: Checked, troubles: list[str], no_import: bool) -> None:
 
 
 def _line(problem: Problem, colour: str) -> str:
-    from cronjobs.text import visible
 
     return coloured(visible(str(problem)), colour)
 

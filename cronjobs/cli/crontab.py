@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from cronjobs import crontab
+from cronjobs.cli.commands import Commands
+from cronjobs.config import load as configuration
+from cronjobs.crontab import block as crontab
+from cronjobs.crontab import host, program
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Put the one line into your crontab that runs cronjobs, look at it, take it out again.",
-)
+app = Commands("Put the one line into your crontab that runs cronjobs, look at it, take it out again.")
 
 ConfigOption = Annotated[
     Path | None,
@@ -41,8 +41,8 @@ def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOptio
 
     Changes nothing. Without a crontab command on this host, the line is the one to give to another scheduler.
     """
-    wanted = Wanted.of(context, config)
-    state = State.of(wanted)
+    wanted = CrontabArgs.of(context, config)
+    state = CrontabState.of(wanted)
     if as_json:
         typer.echo(json.dumps(state.report(wanted)))
         return
@@ -61,22 +61,22 @@ def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOptio
 def install(
     context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: ForceOption = False
 ) -> None:
-    wanted = Wanted.of(context, config)
-    old = crontab.read()
+    wanted = CrontabArgs.of(context, config)
+    old = program.read()
     new = crontab.install(old, wanted.block, wanted.file)
     if dry_run:
         _echo_dry_run(old, new)
         return
-    environment = crontab.environment(new, wanted.file)
+    environment = host.environment(new, wanted.file)
     typer.echo("running one tick in cron's environment …", err=True)
-    tick = crontab.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
+    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
     if not tick.works and not force:
-        raise crontab.TickFails(tick)
+        raise host.TickFails(tick)
     if old == new:
-        typer.echo(f"the crontab of {crontab.user().pw_name} has this line already:")
+        typer.echo(f"the crontab of {host.user().pw_name} has this line already:")
     else:
         _write(old, new)
-        typer.echo(f"installed in the crontab of {crontab.user().pw_name}:")
+        typer.echo(f"installed in the crontab of {host.user().pw_name}:")
     typer.echo(crontab.indented(wanted.line))
     _tell_tick(tick)
     _tell_host(environment, new, wanted)
@@ -89,19 +89,19 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
     The configuration file need not exist any more: its path is what marks the block.
     """
     file = _config_file(context, config)
-    old = crontab.read()
+    old = program.read()
     new = crontab.remove(old, file)
     if dry_run:
         _echo_dry_run(old, new)
     elif old == new:
-        typer.echo(f"the crontab of {crontab.user().pw_name} has no block for {file}: nothing to remove")
+        typer.echo(f"the crontab of {host.user().pw_name} has no block for {file}: nothing to remove")
     else:
         _write(old, new)
-        typer.echo(f"removed from the crontab of {crontab.user().pw_name}: cron no longer runs {file}")
+        typer.echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CrontabArgs:
     """What belongs into the crontab for one configuration."""
 
     file: Path
@@ -111,12 +111,11 @@ class Wanted:
     tick_limit: timedelta
 
     @classmethod
-    def of(cls, context: typer.Context, config: Path | None) -> Wanted:
-        from cronjobs import config as configuration
+    def of(cls, context: typer.Context, config: Path | None) -> CrontabArgs:
 
         file = _config_file(context, config)
         run = configuration.load(file, environ=os.environ, need_database=False).run
-        python = crontab.interpreter()
+        python = program.interpreter()
         return cls(
             file=file,
             interpreter=python,
@@ -127,7 +126,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class State:
+class CrontabState:
     """What the crontab has of it: "same", "differs", "missing", "broken" (marks that make no block), "unknown"."""
 
     name: str
@@ -136,14 +135,14 @@ class State:
     crontab: str = ""
 
     @classmethod
-    def of(cls, wanted: Wanted) -> State:
-        owner = crontab.user().pw_name
+    def of(cls, wanted: CrontabArgs) -> CrontabState:
+        owner = host.user().pw_name
         try:
-            text = crontab.read()
+            text = program.read()
             found = crontab.find(text, wanted.file)
         except crontab.BlockBroken as error:
             return cls("broken", str(error))
-        except crontab.CrontabMissing as error:
+        except program.CrontabMissing as error:
             return cls("unknown", str(error))
         if found is None:
             return cls("missing", f'the crontab of {owner} does not have it: "cronjobs crontab install"', None, text)
@@ -152,41 +151,41 @@ class State:
         sentence = f'the crontab of {owner} has something else; "cronjobs crontab install" would change it:'
         return cls("differs", sentence, found.text, text)
 
-    def report(self, wanted: Wanted) -> dict[str, object]:
-        mail = crontab.mail_program()
+    def report(self, wanted: CrontabArgs) -> dict[str, object]:
+        mail = host.mail_program()
         return {
             "config": str(wanted.file),
-            "user": crontab.user().pw_name,
+            "user": host.user().pw_name,
             "interpreter": str(wanted.interpreter),
             "line": wanted.line,
             "block": wanted.block,
             "state": self.name,
             "message": self.sentence,
             "installed": self.installed,
-            "daemon_runs": crontab.daemon_runs(),
+            "daemon_runs": host.daemon_runs(),
             "mail_program": str(mail) if mail else None,
-            "mailto": crontab.environment(self.crontab, wanted.file).get("MAILTO"),
+            "mailto": host.environment(self.crontab, wanted.file).get("MAILTO"),
         }
 
 
 def _config_file(context: typer.Context, given: Path | None) -> Path:
     """--config behind or before the command's name, else $CRONJOBS_CONFIG, else ./cronjobs.yaml; absolute."""
     before = context.find_root().params.get("config")
-    return crontab.absolute(Path(given or before or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+    return program.absolute(Path(given or before or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
 
 
 def _write(old: str, new: str) -> None:
     try:
-        copy = crontab.keep_copy(old)
+        copy = program.keep_copy(old)
     except OSError as error:  # a home that cannot be written to is no reason against it: the change can be undone
         typer.echo(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}", err=True)
         copy = None
-    crontab.replace(old, new)
+    program.replace(old, new)
     if copy is not None:
         typer.echo(f"the crontab as it was: {copy}", err=True)
 
 
-def _tell_tick(tick: crontab.BareTick) -> None:
+def _tell_tick(tick: host.BareTick) -> None:
     if tick.database:
         typer.echo(f"a tick in cron's environment reached {tick.database}")
     if not tick.works:
@@ -197,11 +196,11 @@ def _tell_tick(tick: crontab.BareTick) -> None:
         typer.echo(crontab.indented(tick.said), err=True)
 
 
-def _tell_host(environment: dict[str, str], text: str, wanted: Wanted) -> None:
+def _tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
     """Say what on this host would keep a person from seeing that something fails, or cron from running at all."""
     mailto = environment.get("MAILTO", environment["LOGNAME"])
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
-    if crontab.mail_program() is None:
+    if host.mail_program() is None:
         typer.echo(
             "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so what a failing tick "
             f"prints is lost: {elsewhere}",
@@ -213,7 +212,7 @@ def _tell_host(environment: dict[str, str], text: str, wanted: Wanted) -> None:
         )
     else:
         typer.echo(f"when something fails, cron mails it to {mailto}; a tick without failures is silent")
-    if crontab.daemon_runs() is False:
+    if host.daemon_runs() is False:
         typer.echo("no cron daemon runs here, so nothing will happen yet (Debian: service cron start)", err=True)
     if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
         typer.echo("CRONJOBS_DATABASE_URL is set here, but cron will not know it", err=True)

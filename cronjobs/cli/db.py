@@ -8,39 +8,31 @@ from dataclasses import asdict
 from dataclasses import replace as replaced
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from cronjobs import masking
-from cronjobs.cli.ours import operator
-from cronjobs.cli.setting import (
-    ConfigOption,
-    JsonOption,
-    UrlOption,
-    actor,
-    complain,
-    echo,
-    echo_json,
-    load_settings,
-    open_database,
-    require_tables,
-)
-from cronjobs.cli.show import counted
-from cronjobs.database import Address, parse_url
+from cronjobs.cli.commands import Commands
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.output import complain, counted, echo, echo_json
+from cronjobs.cli.progress import Progress
+from cronjobs.cli.project_database import open_database, operator, require_tables
+from cronjobs.cli.typed import span
+from cronjobs.config.settings import Settings
+from cronjobs.config.variables import Variables
+from cronjobs.database.address import Address, parse_url
 from cronjobs.errors import UsageError
-from cronjobs.interpolate import Variables
+from cronjobs.host.known_databases import forget, remember
 from cronjobs.masking import url_passwords
-from cronjobs.remembered import forget, remember
-
-if TYPE_CHECKING:
-    from cronjobs.copying import Report
-    from cronjobs.grants import Role
-    from cronjobs.settings import Settings
+from cronjobs.schema import copy as copying
+from cronjobs.schema import migrations
+from cronjobs.schema.copy import CopyReport, reopen
+from cronjobs.schema.grants import DEFAULT_NAMES, Role, RoleNames, statements
 
 ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
 
-app = typer.Typer(no_args_is_help=True, help="The tables in the jobs database: make, compare, hand over.")
+app = Commands("The tables in the jobs database: make, compare, hand over.")
 
 
 class Dialect(StrEnum):
@@ -62,7 +54,6 @@ def upgrade(
     All or nothing, and harmless to repeat; two at once wait for each other. Ticks may go on meanwhile: migrations only
     expand, so the version that runs now also runs on the new tables.
     """
-    from cronjobs import migrations
 
     settings = load_settings(ctx, config, database_url)
     if new:
@@ -84,7 +75,6 @@ def current(
     ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
 ) -> None:
     """Print the revision that the database is at, "none" without tables."""
-    from cronjobs import migrations
 
     database = open_database(load_settings(ctx, config, database_url))
     try:
@@ -108,7 +98,6 @@ def check(
     What you added yourself, an index or a column, is no finding. On PostgreSQL it makes temporary tables to compare
     with, and rolls them back.
     """
-    from cronjobs import migrations
 
     database = open_database(load_settings(ctx, config, database_url))
     try:
@@ -142,7 +131,6 @@ def sql(
 
     No database is asked. The kind and the schema are those of the configured database, or of the options.
     """
-    from cronjobs import migrations
 
     echo(migrations.sql(_address(ctx, config, database_url, dialect, schema)).rstrip("\n"))
 
@@ -172,10 +160,9 @@ def grants(
     cronjobs db grants | psql …: harmless to repeat, and due again after an upgrade. Roles that are missing are made
     without a login: grant them to your users, GRANT cronjobs_run TO app.
     """
-    from cronjobs.grants import Wanted, statements
 
     names = _names(role or [])
-    echo(statements(Wanted(schema or _home(ctx, config, database_url), names, replace)))
+    echo(statements(RoleNames(schema or _home(ctx, config, database_url), names, replace)))
 
 
 @app.command()
@@ -206,9 +193,6 @@ def copy(
     transaction, or nothing. Run it again for what was enqueued on the old side meanwhile: nothing is doubled. The way
     back, as long as the new side has not been used: cronjobs db adopt on the old one.
     """
-    from cronjobs import copying
-    from cronjobs.cli.batches import Progress
-    from cronjobs.cli.given import span
 
     if (to is None) == (old is None):
         raise UsageError(
@@ -258,12 +242,11 @@ def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOpti
     then nothing of it is claimed.
     Think before you adopt a copy of production: its waiting jobs will run here. It is written to the audit trail.
     """
-    from cronjobs.copying import reopen
 
     settings = load_settings(ctx, config, database_url)
     database = open_database(settings)
     try:
-        before = reopen(database, settings.project, settings.environment, actor())
+        before = reopen(database, settings.project, settings.environment, operator())
     finally:
         database.close()
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
@@ -293,7 +276,7 @@ def _address(
             return parse_url(settings.database, schema or settings.schema)
 
 
-def _copied(report: Report, where: str) -> Iterator[str]:
+def _copied(report: CopyReport, where: str) -> Iterator[str]:
     if report.late:
         came = report.copied["cronjobs_jobs"]
         yield f"late from the old side: {counted(came, 'job')}" + (
@@ -308,7 +291,6 @@ def _copied(report: Report, where: str) -> Iterator[str]:
 
 def _names(given: list[str]) -> dict[Role, str]:
     """Kinds of roles and the names to give rights to; nothing given: each under its own."""
-    from cronjobs.grants import DEFAULT_NAMES, Role
 
     names: dict[Role, str] = {}
     for pair in given:
@@ -321,7 +303,6 @@ def _names(given: list[str]) -> dict[Role, str]:
 
 def _home(ctx: typer.Context, config: ConfigOption, database_url: UrlOption) -> str:
     """The schema that the tables are in, or would be made in."""
-    from cronjobs import migrations
 
     settings = load_settings(ctx, config, database_url)
     address = parse_url(settings.database, settings.schema)

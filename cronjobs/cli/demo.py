@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cronjobs.cli.setting import coloured, echo
+from cronjobs.cli.output import coloured, echo
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.errors import CronjobsError
-from cronjobs.files import make_folder
+from cronjobs.host.files import make_folder
 
 CONFIG = """\
 # A whole configuration. "cronjobs init" writes one with every setting explained.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -16,16 +16,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cronjobs.cli.setting import ConfigOption, UrlOption, coloured, echo, load_settings, open_database
+from cronjobs.cli import typed
+from cronjobs.cli.options import ConfigOption, UrlOption, load_settings
+from cronjobs.cli.output import coloured, echo
+from cronjobs.cli.project_database import open_database
+from cronjobs.clock import SYSTEM, sleep
+from cronjobs.config.load import load
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
+from cronjobs.schedules.definition import fingerprint
+from cronjobs.store.due import due_attempts
+from cronjobs.store.ticks import overview
 from cronjobs.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
-
-    from cronjobs.database import Database
-    from cronjobs.settings import Settings
 
 POLL_S: Final = 0.25  # between looks at whether something came due
 PRODUCTION: Final = frozenset({"production", "prod", "live"})  # names of environments
@@ -59,9 +66,8 @@ def dev(
     tick says again and again is shown once. Ctrl-C stops the intake, gives running jobs their shutdown grace, and ends
     with 0; a second one ends at once.
     """
-    from cronjobs.cli import given
 
-    pause = given.span(every, "--every", above_zero=True)
+    pause = typed.span(every, "--every", above_zero=True)
     settings = load_settings(ctx, config, database_url)
     _refuse_production(settings, yes)
     root = ctx.find_root().params
@@ -170,8 +176,6 @@ class _Watch:
     """Notices what comes due from before a tick on. What the tick leaves there does not call for another one."""
 
     def __init__(self, file: Path, environ: Mapping[str, str], schedules: bool) -> None:
-        from cronjobs.config import load
-        from cronjobs.definitions import fingerprint
 
         self.schedules = schedules
         self.database: Database | None = None
@@ -198,8 +202,6 @@ class _Watch:
             self.database.close()
 
     def _due(self, database: Database) -> Set[object]:
-        from cronjobs.store.due import due_attempts
-        from cronjobs.store.ticks import overview
 
         with database.read() as connection:
             seen = overview(connection, host="", place="", fingerprint=self.fingerprint)
@@ -213,7 +215,6 @@ class _Watch:
 
 def _wait(ticks: _Ticks, seconds: float, watch: _Watch | None) -> None:
     """Until the next tick should begin."""
-    from cronjobs.clock import SYSTEM, sleep
 
     until = SYSTEM.monotonic() + seconds
     while ticks.stopped_by is None and (left := until - SYSTEM.monotonic()) > 0:

@@ -11,27 +11,18 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli.setting import (
-    ConfigOption,
-    JsonOption,
-    UrlOption,
-    coloured,
-    complain,
-    echo,
-    echo_json,
-    is_terminal,
-    load_settings,
-)
-from cronjobs.cli.show import counted, width, wrapped
-
-if TYPE_CHECKING:
-    from cronjobs.drill import Drilled
-    from cronjobs.drill.checks import Check
-    from cronjobs.drill.stage import Stage
+from cronjobs.cli import leaving
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.output import coloured, complain, counted, echo, echo_json, is_terminal, width, wrapped
+from cronjobs.database.address import parse_url
+from cronjobs.drill import Drilled
+from cronjobs.drill import drill as play
+from cronjobs.drill.checks import Check, Form
+from cronjobs.drill.stage import Stage
 
 
 class Forms(StrEnum):
@@ -68,9 +59,6 @@ def drill(
 
     Exit codes: 0 everything held, 1 something did not, 2 usage, 3 configuration, 4 database.
     """
-    from cronjobs.cli.leaving import leave
-    from cronjobs.drill import drill as play
-    from cronjobs.drill.checks import Form
 
     url = _postgresql_url(ctx, config, database_url)
     printer = _Printer(as_json)
@@ -104,12 +92,11 @@ def drill(
         )
     else:
         _conclude(drilled, keep)
-    leave(0 if held else 1, stuck=False)
+    leaving.leave(0 if held else 1, stuck=False)
 
 
 def _postgresql_url(ctx: typer.Context, config: Path | None, given: str | None) -> str | None:
     """The user's database, if it is PostgreSQL; None: a SQLite file of the drill's own."""
-    from cronjobs.database import parse_url
 
     root = ctx.find_root().params
     url = given or root.get("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
@@ -120,7 +107,6 @@ def _postgresql_url(ctx: typer.Context, config: Path | None, given: str | None) 
 
 
 def _where(url: str | None) -> str:
-    from cronjobs.database import parse_url
 
     return "a SQLite file of its own" if url is None else f"{parse_url(url)}, in a schema of its own"
 

@@ -13,21 +13,24 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
-from cronjobs import jobtypes
-from cronjobs.cli.schedule import pause_lines, renamed
-from cronjobs.cli.setting import coloured, echo, echo_json
-from cronjobs.database import Database
-from cronjobs.definitions import fingerprint
-from cronjobs.identity import Identity
-from cronjobs.jobtypes import JobTypes
-from cronjobs.materialise import Due, plan_for
-from cronjobs.ownership import is_ours
-from cronjobs.policy import overlap
-from cronjobs.settings import Settings
-from cronjobs.store import claims, outlook, schedules, ticks
-from cronjobs.store.jobtypes import runnable_types
+from cronjobs.cli.output import coloured, echo, echo_json
+from cronjobs.cli.pause import pause_lines
+from cronjobs.cli.sync import renamed
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.host.identity import Identity
+from cronjobs.jobs import job_types
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.model import in_zone
+from cronjobs.rules.retry import overlap
+from cronjobs.schedules.applying import applies
+from cronjobs.schedules.decide import Due, plan_for
+from cronjobs.schedules.definition import fingerprint
+from cronjobs.schedules.sync import SyncPlan, plan
+from cronjobs.store import claims, schedules, ticks, upcoming
+from cronjobs.store.job_types import runnable_types
 from cronjobs.store.overlap import unfinished_jobs
-from cronjobs.sync import Plan, applies, plan
+from cronjobs.store.ownership import is_ours
 from cronjobs.text import one_line
 
 LINES: Final = 50  # of jobs, and of schedules
@@ -39,7 +42,7 @@ class Outlook:
 
     now: datetime
     expired: int
-    sync: Plan | None
+    sync: SyncPlan | None
     schedules: list[dict[str, Any]]
     jobs: list[dict[str, Any]]
     due: int
@@ -51,7 +54,7 @@ class Outlook:
 def show(settings: Settings, database: Database, *, queue: str | None, only: str | None, as_json: bool) -> None:
     """Print what a tick with these limits would do. Raises ForeignDatabase where it would claim nothing."""
     with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
-        known = jobtypes.load(settings)
+        known = job_types.load(settings)
     with database.read() as connection:
         found = _look(connection, settings, known, queue, only)
     if as_json:
@@ -79,20 +82,20 @@ def _look(connection: Connection, settings: Settings, known: JobTypes, queue: st
     planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]
     told = [_schedule(connection, due) for due in planned if _says_something(due)]
     wanted = [name for name in known.types if only in (None, name)]
-    waiting = outlook.due_jobs(connection, known=wanted, queue=queue, limit=LINES)
+    waiting = upcoming.due_jobs(connection, known=wanted, queue=queue, limit=LINES)
     jobs = [dict(row._mapping) for row in waiting.first]
     new = [job for schedule in told for job in _new_jobs(schedule, wanted, queue, pauses)]
     jobs = sorted(jobs + new, key=lambda job: (job["priority"], job["run_at"], job["id"] is None, job["id"] or 0))
     return Outlook(
         now=seen.now,
-        expired=outlook.expired_leases(connection),
+        expired=upcoming.expired_leases(connection),
         sync=todo,
         schedules=told,
         jobs=jobs[:LINES],
         due=waiting.count + len(new),
         unresolved=claims.unresolved(connection, known.types.keys()),
         pauses=pauses,
-        next_run_at=outlook.next_run_at(connection),
+        next_run_at=upcoming.next_run_at(connection),
     )
 
 
@@ -197,7 +200,7 @@ def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     return [*lines, "nothing was changed"]
 
 
-def _sync_lines(todo: Plan | None) -> list[str]:
+def _sync_lines(todo: SyncPlan | None) -> list[str]:
     if todo is None or todo.empty:
         return []
     if todo.refused:
@@ -246,6 +249,5 @@ def _count(number: int, what: str) -> str:
 
 
 def _local(settings: Settings, instant: datetime) -> str:
-    from cronjobs.model import in_zone
 
     return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

@@ -8,17 +8,25 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from sqlalchemy import Connection
 
-from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, complain, echo, jobs_database
-from cronjobs.cli.show import Times, columns_of, counted, safe, table, width, write, write_json
+from cronjobs.cli.commands import Commands
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.output import Times, columns_of, complain, counted, echo, safe, table, width, write, write_json
+from cronjobs.cli.project_database import jobs_database, operator, our_database
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
+from cronjobs.host.identity import Identity
+from cronjobs.rules.payload import BadJson, result_json
+from cronjobs.store import effects as ledger
+from cronjobs.store.effects import Record
+from cronjobs.store.sql import database_now
+from cronjobs.store.ticks import record
+from cronjobs.text import ERROR_LIMIT, clean, one_line
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from cronjobs.store.effects import Record
-
-app = typer.Typer(no_args_is_help=True, help="Side effects: list them, settle those whose end nobody knows.")
+app = Commands("Side effects: list them, settle those whose end nobody knows.")
 
 LISTED_JOBS = 20
 
@@ -59,12 +67,9 @@ def list_effects(
     skipped: the same, and taken as done. --json prints one array, an object per effect with the table's columns as
     keys, and what this list calls its state under "standing".
     """
-    from cronjobs.store import effects
-    from cronjobs.store.sql import database_now
-
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
-        rows = effects.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
+        rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
     shown = [columns_of(row) for row in rows[:limit]]
     if as_json:
         write_json(shown)
@@ -93,7 +98,6 @@ def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
 
 
 def _plain(result: Any) -> str:
-    from cronjobs.tables import BadJson
 
     return "cannot be read" if isinstance(result, BadJson) else json.dumps(result, ensure_ascii=False)
 
@@ -119,13 +123,6 @@ def settle(
     does it. Jobs that are dead for it are named, and stay so until they are retried. Exit code 1: it is recorded
     already, is being done just now, or is not there; that changes nothing.
     """
-    from cronjobs.cli.ours import operator, our_database
-    from cronjobs.identity import Identity
-    from cronjobs.store import effects
-    from cronjobs.store.sql import database_now
-    from cronjobs.store.ticks import record
-    from cronjobs.text import ERROR_LIMIT, clean, one_line
-
     written = _result(result, verdict)
     with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
         found = _settled(connection, key, verdict, written)
@@ -140,7 +137,7 @@ def settle(
             at=database_now(connection),
         )
         # The sentence as the worker cuts and stores it.
-        dead = effects.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
+        dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
     echo(f"effect {safe(found.key)} {_settled_words(verdict)}")
     for job_id in dead[:LISTED_JOBS]:
         echo(f"job {job_id} is dead for it: cronjobs jobs retry {job_id}")
@@ -158,9 +155,7 @@ def _settled_words(verdict: Verdict) -> str:
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
     """Write the verdict; return what there was. Raises CronjobsError where there is nothing to settle."""
-    from cronjobs.store import effects
-
-    found = effects.find(connection, key)
+    found = ledger.find(connection, key)
     if found is None:
         raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")
     if found.state == "recorded":
@@ -172,15 +167,14 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
         raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} just now: wait for its end")
     match verdict:
         case Verdict.DONE:
-            effects.settle(connection, key, result)
+            ledger.settle(connection, key, result)
         case Verdict.NOT_DONE:
-            effects.remove(connection, key)
+            ledger.remove(connection, key)
     return found
 
 
 def _result(given: str | None, verdict: Verdict) -> str | None:
     """The JSON text of ``--result``, checked as a handler's would be."""
-    from cronjobs.payloads import result_json
 
     if given is None:
         return None

@@ -5,17 +5,29 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, complain, echo, echo_json
+from cronjobs.cli import leaving, typed
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.cli.project_database import operator, our_database
+from cronjobs.clock import sleep
+from cronjobs.config.reader import nearest
+from cronjobs.config.settings import Settings
+from cronjobs.errors import QueueFull, UsageError
+from cronjobs.jobs import job_types
+from cronjobs.jobs.checking import new_job
+from cronjobs.jobs.enqueue import OnConflict, put_job
+from cronjobs.jobs.insertion import Patience
+from cronjobs.model import duration_text, in_zone
+from cronjobs.store.queues import paused_scope
+from cronjobs.text import one_line
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
-
-    from cronjobs.enqueueing import OnConflict
-    from cronjobs.settings import Settings
 
 
 def enqueue(
@@ -64,25 +76,17 @@ def enqueue(
     Exit codes: 0 enqueued, there already, or dropped as its queue says; 1 its queue is full; 2 refused; in both nothing
     was written; 3 configuration; 4 database.
     """
-    from cronjobs.cli import given
-    from cronjobs.cli.leaving import leave
-    from cronjobs.cli.ours import operator, our_database
-    from cronjobs.clock import sleep
-    from cronjobs.enqueueing import new_job, put_job
-    from cronjobs.errors import QueueFull, UsageError
-    from cronjobs.store.queues import paused_scope
-    from cronjobs.writing import Patience
 
-    arguments = given.payload(payload)
+    arguments = typed.payload(payload)
     if at is not None and delay is not None:
         raise UsageError("give --at or --in, not both")
     for option, key in (("--idempotency-key", idempotency_key), ("--concurrency-key", concurrency_key)):
         if key is not None and not key.strip():
             raise UsageError(f"{option} is empty: is its variable set?")
     with our_database(ctx, config, database_url) as (settings, database):
-        run_at = None if at is None else given.instant(at, settings.timezone, "--at")
-        later = None if delay is None else given.span(delay, "--in")
-        limit = None if timeout is None else given.span(timeout, "--timeout", above_zero=True)
+        run_at = None if at is None else typed.instant(at, settings.timezone, "--at")
+        later = None if delay is None else typed.span(delay, "--in")
+        limit = None if timeout is None else typed.span(timeout, "--timeout", above_zero=True)
         new = new_job(
             job_type,
             arguments,
@@ -94,10 +98,10 @@ def enqueue(
             concurrency_key=concurrency_key,
             max_attempts=max_attempts,
             timeout=limit,
-            meta=given.pairs(meta or [], "--meta"),
+            meta=typed.pairs(meta or [], "--meta"),
         )
         new = replace(new, enqueued_by=f"cli:{operator()}")
-        patience = Patience(given.span(wait, "--wait"))
+        patience = Patience(typed.span(wait, "--wait"))
         while True:
             try:
                 with database.write() as connection:
@@ -122,13 +126,11 @@ def enqueue(
         complain(f"it waits: {'everything' if paused == 'all' else 'its queue'} is paused")
     if put.id is not None and (put.new or put.replaced) and not no_import:
         _warn(settings, job_type, arguments, put.id)
-    leave(0, stuck=False)
+    leaving.leave(0, stuck=False)
 
 
 def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -> str:
     from zoneinfo import ZoneInfo
-
-    from cronjobs.model import duration_text, in_zone
 
     if run_at is not None:
         return in_zone(run_at, ZoneInfo(settings.timezone)).isoformat()
@@ -139,12 +141,8 @@ def _warn(settings: Settings, job_type: str, arguments: dict[str, Any], job_id: 
     """Say what is odd about a job that is in the table already, as far as this host knows."""
     from contextlib import redirect_stdout
 
-    from cronjobs import jobtypes
-    from cronjobs.reading import nearest
-    from cronjobs.text import one_line
-
     with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
-        known = jobtypes.load(settings)
+        known = job_types.load(settings)
     found = known.types.get(job_type)
     if found is not None:
         fault = found.registration.bind(arguments) if found.registration else None

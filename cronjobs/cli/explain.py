@@ -10,20 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 import typer
+from sqlalchemy import Connection
 
-from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, complain, jobs_database
-from cronjobs.cli.show import known_types, safe, since_instant, table, width, wrapped, write, write_json
+from cronjobs.cli import leaving
+from cronjobs.cli.known_types import known_types
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.output import complain, safe, since_instant, table, width, wrapped, write, write_json
+from cronjobs.cli.project_database import jobs_database
+from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.insight.evidence import NoSuchSchedule, ScheduleEvidence
+from cronjobs.insight.explain_job import explain_job
+from cronjobs.insight.explain_occurrence import explain_occurrence, summary
+from cronjobs.insight.facts import Explanation
+from cronjobs.insight.job_evidence import job_life
+from cronjobs.insight.phrases import LocalTimes
+from cronjobs.insight.schedule_history import Asked, asked_on_the_clock
+from cronjobs.jobs.job_types import JobTypes
 from cronjobs.text import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from cronjobs.eras import Asked
-    from cronjobs.evidence import ScheduleEvidence
-    from cronjobs.facts import Explanation
-    from cronjobs.jobtypes import JobTypes
-    from cronjobs.settings import Settings
 
 EXAMPLES: Final = """For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811"""
 
@@ -97,19 +104,17 @@ def explain(
 
 
 def _leave(code: int) -> None:
-    from cronjobs.cli.leaving import leave
 
-    leave(code, stuck=False)  # whatever threads the user's modules began
+    leaving.leave(code, stuck=False)  # whatever threads the user's modules began
 
 
 def _evidence(
     connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]
 ) -> ScheduleEvidence | CronjobsError:
-    from cronjobs.evidence import ScheduleEvidence, UnknownSchedule
 
     try:
         return ScheduleEvidence(connection, name, settings, types)
-    except UnknownSchedule as error:
+    except NoSuchSchedule as error:
         if name in settings.schedules:
             return NotApplied(name)
         if name in settings.disabled_schedules:
@@ -144,7 +149,6 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
 
 
 def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanation | None, int]:
-    from cronjobs.facts import Explanation
 
     verdict = "not_yet_defined" if isinstance(error, NotApplied) else "unknown"
     if as_json or isinstance(error, NotApplied):
@@ -155,8 +159,6 @@ def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanatio
 
 
 def _job(connection: Connection, what: str, settings: Settings, types: Callable[[], JobTypes]) -> Explanation | None:
-    from cronjobs.evidence import job_life
-    from cronjobs.explain_job import explain_job
 
     if not what.isdecimal() or not 0 < int(what[:20]) < 2**63:
         return None
@@ -165,7 +167,6 @@ def _job(connection: Connection, what: str, settings: Settings, types: Callable[
 
 
 def _occurrence(evidence: ScheduleEvidence, at: str | None) -> Explanation:
-    from cronjobs.explain import explain_occurrence
 
     asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
     return explain_occurrence(evidence.at(asked))
@@ -176,7 +177,6 @@ def _occurrence(evidence: ScheduleEvidence, at: str | None) -> Explanation:
 
 def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
     """Read a time as people say it: an ISO time, or a time of day, which is the last such one."""
-    from cronjobs.eras import Asked, asked_on_the_clock
 
     zone, now = evidence.timezone, evidence.around.now
     try:
@@ -227,8 +227,6 @@ def _print(told: Explanation, as_json: bool) -> None:
 def _print_range(
     evidence: ScheduleEvidence, since: str | None, until: str | None, back: str | None, limit: int, as_json: bool
 ) -> None:
-    from cronjobs.explain import explain_occurrence, summary
-    from cronjobs.wording import Clock
 
     now = evidence.around.now
     begin = since_instant(back, now, evidence.timezone) if back else _asked(since or "", evidence, "--from").at
@@ -246,7 +244,7 @@ def _print_range(
         frame = {"subject": evidence.stored.name, "from": begin, "to": end}
         write_json(frame | {"summary": said, "counts": counts, "occurrences": entries})
         return
-    clock = Clock(evidence.timezone, begin)
+    clock = LocalTimes(evidence.timezone, begin)
     name = safe(evidence.stored.name, 80)
     head = f"{name} from {clock.dated(begin)} to {clock.dated(end)} {evidence.timezone}"
     rows = _rows(told, clock.dated)

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from cronjobs import events
-from cronjobs.alarm import Alarm
-from cronjobs.cli.leaving import leave
+from cronjobs.cli import leaving
+from cronjobs.cli.output import complain
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import EX_SOFTWARE
-from cronjobs.log import Log
-from cronjobs.safetynet import place
 from cronjobs.text import one_line
+from cronjobs.tick.cron_mail import Alarm
+from cronjobs.tick.log import Log
+from cronjobs.tick.safety_net import place
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
@@ -39,8 +40,6 @@ circumstances: Final = Circumstances()
 
 def end(error: Exception) -> NoReturn:
     """Report *error* and end with 70; a tick of cron's says the same only as often as ``Alarm`` does."""
-    from cronjobs.cli.setting import complain  # which notes the log here
-
     event = events.fault_of_ours(error, place(error))
     log = Log(circumstances.log)
     log.write(event, text_of(error))
@@ -51,7 +50,7 @@ def end(error: Exception) -> NoReturn:
         complain(line + (f"; its traceback is in {circumstances.log}" if kept else ""))
         if not kept or {*VERBOSE} & {*sys.argv}:
             complain(text_of(error))
-    leave(EX_SOFTWARE, stuck=False)
+    leaving.leave(EX_SOFTWARE, stuck=False)
 
 
 def text_of(error: Exception) -> str:

@@ -6,15 +6,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli.show import Times, since_instant
+from cronjobs.cli.output import Times, since_instant
 from cronjobs.model import Status
-
-if TYPE_CHECKING:
-    from cronjobs.store.looking import Filter
+from cronjobs.store.listing import Filter
 
 TypeOption = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")]
 StatusOption = Annotated[Status | None, typer.Option("--status", help="Only in this state.")]
@@ -51,7 +49,6 @@ class Filters:
         return {name: str(value) for name, value in asdict(self).items() if value is not None}
 
     def wanted(self, times: Times) -> Filter:
-        from cronjobs.store.looking import Filter
 
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
         return Filter(**(asdict(self) | {"since": since}))

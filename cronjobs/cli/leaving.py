@@ -15,8 +15,8 @@ import threading
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from cronjobs import guard
 from cronjobs.clock import sleep
+from cronjobs.tick import deadline
 
 LEAVING_S: Final = 5.0  # for exit callbacks, where a tick's end does not come sooner
 BEFORE_TIMER_S: Final = 0.3  # to be gone with the right code, and not by the timer
@@ -55,7 +55,7 @@ def end_anyway(code: int) -> None:
     """From here on, what hangs in an exit callback, or in a pipe that nobody reads, does not change the exit code."""
     if any(thread.name == _NAME for thread in threading.enumerate()):
         return
-    left_s = max(0.05, min(LEAVING_S, guard.left_s() - BEFORE_TIMER_S))
+    left_s = max(0.05, min(LEAVING_S, deadline.left_s() - BEFORE_TIMER_S))
 
     def end() -> None:
         sleep(left_s)
@@ -78,7 +78,7 @@ def forget_children() -> None:
 
 def _flush_files() -> None:
     """The interpreter would have closed the files that user code left open in its modules."""
-    if not guard.user_code_ran():  # to look for them costs some milliseconds
+    if not deadline.user_code_ran():  # to look for them costs some milliseconds
         return
     for each in gc.get_objects():
         if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):

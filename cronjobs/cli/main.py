@@ -1,43 +1,144 @@
-"""The root of the command line: global options, the commands, and errors as exit codes."""
+"""The root of the command line: global options, the table of commands, and errors as exit codes."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from cronjobs.cli import (
-    check,
-    crontab,
-    db,
-    demo,
-    dev,
-    drill,
-    effects,
-    enqueue,
-    fault,
-    fill,
-    jobs,
-    looking,
-    operate,
-    schedule,
-    schedules,
-    start,
-)
-from cronjobs.cli import explain as explaining
-from cronjobs.cli import next as coming
-from cronjobs.cli import run as foreground
-from cronjobs.cli.leaving import leave
-from cronjobs.cli.run_due import run_due
-from cronjobs.cli.setting import ConfigOption, UrlOption, complain, echo
+from cronjobs.cli import fault, leaving
+from cronjobs.cli.commands import CommandRow, LazyGroup
+from cronjobs.cli.options import ConfigOption, UrlOption
+from cronjobs.cli.output import complain, echo
 from cronjobs.errors import CronjobsError
 from cronjobs.version import __version__
 
+DAILY: Final = "Every day"
+SCHEDULES: Final = "Schedules"
+REPAIR: Final = "Repair"
+SET_UP: Final = "Set up"
+
+
+class Root(LazyGroup):
+    table = {  # noqa: RUF012 never changed
+        "run-due": CommandRow(
+            "run_due:run_due", "Run what is due, then exit: this is what cron calls every minute.", DAILY
+        ),
+        "status": CommandRow(
+            "status:status",
+            "Say on one screen how things stand: ticks, what runs, waits, is late or dead, and what comes next.",
+            DAILY,
+            "For example: cronjobs status --json",
+        ),
+        "history": CommandRow(
+            "status:history",
+            'Tell what happened, oldest first: "what happened last night?".',
+            DAILY,
+            "For example: cronjobs history --since 12h --schedule nightly-report",
+        ),
+        "explain": CommandRow(
+            "explain:explain",
+            "Say why something ran, or did not: when it was due, by which definition, what a tick made of it, how it "
+            "ended.",
+            DAILY,
+            'For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811',
+        ),
+        "enqueue": CommandRow(
+            "enqueue:enqueue",
+            "Enqueue one job; a tick runs it when it is due.",
+            DAILY,
+            """For example: cronjobs enqueue billing.send_invoice --payload '{"invoice_id": 42}' --in 5m""",
+        ),
+        "run": CommandRow(
+            "run:run",
+            "Run one job here and now; you see its output and traceback, and breakpoint() works.",
+            DAILY,
+            "For example: cronjobs run nightly-report, cronjobs run 17",
+        ),
+        "schedules": CommandRow("schedules:app", "The schedules: list them, look at one.", SCHEDULES),
+        "next": CommandRow(
+            "next:next_occurrences",
+            "Say when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in "
+            "order.",
+            SCHEDULES,
+            'For example: cronjobs next "30 2 * * *" --timezone Europe/Berlin -n 5',
+        ),
+        "sync": CommandRow(
+            "sync:sync",
+            "Put the file's schedules in force now, without waiting for a tick.",
+            SCHEDULES,
+            "For example: cronjobs sync --plan",
+        ),
+        "pause": CommandRow(
+            "pause:pause",
+            "The brake: until you resume, or until the time you say, no job is begun on any host.",
+            SCHEDULES,
+            'For example: cronjobs pause --all --for 1h --why "the mail provider is down". Around a deploy: '
+            "cronjobs pause --all --wait 60s --why deploy, then the deploy, then cronjobs resume --all",
+        ),
+        "resume": CommandRow(
+            "pause:resume",
+            "Take a pause off again: the one of --all, of a queue, or of a schedule; others stay.",
+            SCHEDULES,
+            "For example: cronjobs resume --all",
+        ),
+        "trigger": CommandRow(
+            "trigger:trigger",
+            "Make one job of a schedule now; the next tick runs it.",
+            SCHEDULES,
+            "For example: cronjobs trigger nightly-report",
+        ),
+        "backfill": CommandRow(
+            "trigger:backfill",
+            "Run what a schedule missed or skipped in a range of its past, each occurrence once.",
+            SCHEDULES,
+            "For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run",
+        ),
+        "jobs": CommandRow("jobs:app", "The jobs: list them, look at one, put one back or call it off.", REPAIR),
+        "effects": CommandRow("effects:app", "Side effects: list them, settle those whose end nobody knows.", REPAIR),
+        "init": CommandRow(
+            "init:init",
+            "Write a commented cronjobs.yaml and a jobs.py to begin with; they run as they are.",
+            SET_UP,
+            "For example: cronjobs init shop",
+        ),
+        "check": CommandRow(
+            "check:check",
+            "Find what is wrong with the configuration and its handlers, without a database.",
+            SET_UP,
+            "For example: cronjobs check --live",
+        ),
+        "db": CommandRow("db:app", "The tables in the jobs database: make, compare, hand over.", SET_UP),
+        "crontab": CommandRow(
+            "crontab:app",
+            "Put the one line into your crontab that runs cronjobs, look at it, take it out again.",
+            SET_UP,
+        ),
+        "demo": CommandRow(
+            "demo:demo", "See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.", SET_UP
+        ),
+        "dev": CommandRow(
+            "dev:dev",
+            "Run ticks in the foreground while you write handlers: what cron does, but at once, and you see each "
+            "event.",
+            SET_UP,
+            "For example: cronjobs dev --every 2s",
+        ),
+        "drill": CommandRow(
+            "drill:drill",
+            "Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives "
+            "once.",
+            SET_UP,
+            "For example: cronjobs drill, cronjobs drill --form kill --keep",
+        ),
+    }
+
+
 app = typer.Typer(
+    cls=Root,
     name="cronjobs",
     help="Jobs from cron and the database you have: one crontab line, one YAML file, no daemon.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -62,49 +163,6 @@ def root(
     pass
 
 
-app.command(epilog="For example: cronjobs init shop")(start.init)
-app.command(epilog="For example: cronjobs check --live")(check.check)
-app.command("run-due")(run_due)
-app.command(epilog="For example: cronjobs run nightly-report, cronjobs run 17")(foreground.run)
-app.command(epilog="""For example: cronjobs enqueue billing.send_invoice --payload '{"invoice_id": 42}' --in 5m""")(
-    enqueue.enqueue
-)
-app.command("next", epilog='For example: cronjobs next "30 2 * * *" --timezone Europe/Berlin -n 5')(
-    coming.next_occurrences
-)
-app.command(epilog="For example: cronjobs sync --plan")(schedule.sync)
-app.command(
-    epilog='For example: cronjobs pause --all --for 1h --why "the mail provider is down". Around a deploy: '
-    "cronjobs pause --all --wait 60s --why deploy, then the deploy, then cronjobs resume --all"
-)(schedule.pause)
-app.command(epilog="For example: cronjobs resume --all")(schedule.resume)
-app.command(epilog="For example: cronjobs trigger nightly-report")(fill.trigger)
-app.command(epilog="For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run")(
-    fill.backfill
-)
-app.command()(demo.demo)
-app.command(epilog="For example: cronjobs dev --every 2s")(dev.dev)
-app.command(epilog="For example: cronjobs drill, cronjobs drill --form kill --keep")(drill.drill)
-app.command("status", epilog="For example: cronjobs status --json")(looking.status)
-app.command("history", epilog="For example: cronjobs history --since 12h --schedule nightly-report")(looking.history)
-app.command(epilog=explaining.EXAMPLES)(explaining.explain)
-jobs.app.command("retry", epilog="For example: cronjobs jobs retry 17 18, jobs retry --status dead --type mail.send")(
-    operate.retry
-)
-jobs.app.command(
-    "cancel", epilog='For example: cronjobs jobs cancel 17 --why "sent by hand", jobs cancel --queue mail'
-)(operate.cancel)
-jobs.app.command("release", epilog="For example: cronjobs jobs release 17, jobs release --all")(operate.release)
-jobs.app.command("dismiss", epilog="For example: cronjobs jobs dismiss 17, jobs dismiss --type mail.send --since 24h")(
-    operate.dismiss
-)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(effects.app, name="effects")
-app.add_typer(schedules.app, name="schedules")
-app.add_typer(db.app, name="db")
-app.add_typer(crontab.app, name="crontab")
-
-
 def run() -> None:
     """Run the command line; a CronjobsError becomes its sentence on stderr and its exit code, a bug 70."""
     try:
@@ -112,8 +170,8 @@ def run() -> None:
     except CronjobsError as error:
         for line in error.lines:
             complain(line)
-        leave(error.exit_code, stuck=False)
+        leaving.leave(error.exit_code, stuck=False)
     except BrokenPipeError:
-        leave(0, stuck=False)
+        leaving.leave(0, stuck=False)
     except Exception as error:
         fault.end(error)

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 import typer
 
-from cronjobs.cli.setting import ConfigOption, JsonOption, complain, load_settings
-from cronjobs.cli.show import rough, safe, table, write, write_json
+from cronjobs.cli.options import ConfigOption, JsonOption, load_settings
+from cronjobs.cli.output import complain, rough, safe, table, write, write_json
+from cronjobs.clock import SYSTEM
+from cronjobs.config.fields import NAME
+from cronjobs.config.settings import ScheduleSettings, Settings
+from cronjobs.crontime.grammar import parse
+from cronjobs.crontime.timing import CronTiming, EveryTiming, Timing, clock_changes, count_between, remarks
+from cronjobs.crontime.timing import timing as timing_of
 from cronjobs.errors import ConfigError, CronError, UsageError
 from cronjobs.model import duration, in_zone
 from cronjobs.text import one_line
-
-if TYPE_CHECKING:
-    from cronjobs.occurrences import Timing
-    from cronjobs.settings import ScheduleSettings, Settings
 
 SHOWN: Final = 5  # of one expression or schedule, unless -n says otherwise
 WINDOW: Final = timedelta(hours=24)  # of all schedules
@@ -32,7 +34,7 @@ MARKED: Final = 60  # characters of an expression that are shown around a mistak
 
 
 @dataclass(frozen=True)
-class Due:
+class Listed:
     """Something that comes due: a schedule of the file, or an expression, which has no name."""
 
     name: str | None
@@ -42,7 +44,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Occurrence:
-    due: Due
+    due: Listed
     at: datetime
     remark: str | None
 
@@ -125,15 +127,12 @@ def _one(words: Sequence[str]) -> str | None:
 
 
 def _is_expression(text: str) -> bool:
-    from cronjobs.fields import NAME
 
     return not NAME.fullmatch(text)
 
 
-def _expression(text: str, zone: str) -> Due:
+def _expression(text: str, zone: str) -> Listed:
     """Raises UsageError for what is none, with a mark below the column where it goes wrong."""
-    from cronjobs.crongrammar import parse
-    from cronjobs.occurrences import CronTiming, EveryTiming
 
     timing: Timing
     if text.startswith("every "):
@@ -142,12 +141,12 @@ def _expression(text: str, zone: str) -> Due:
         except (ValueError, OverflowError) as error:
             raise UsageError(f"{one_line(text, MARKED)}: {one_line(str(error), 200)}") from None
         _require_zone(zone)
-        return Due(None, timing, zone)
+        return Listed(None, timing, zone)
     try:
         expression = parse(text)
     except CronError as error:
         raise UsageError(f"column {error.column}: {error}", below=_marked(text, error)) from None
-    return Due(None, CronTiming(expression, zone), zone)
+    return Listed(None, CronTiming(expression, zone), zone)
 
 
 def _marked(text: str, error: CronError) -> list[str]:
@@ -161,9 +160,7 @@ def _marked(text: str, error: CronError) -> list[str]:
 
 
 def _require_zone(zone: str) -> None:
-    from cronjobs.occurrences import timing
-
-    timing("@daily", None, zone)
+    timing_of("@daily", None, zone)
 
 
 def _default_zone(ctx: typer.Context, config: Path | None) -> str:
@@ -176,7 +173,7 @@ def _default_zone(ctx: typer.Context, config: Path | None) -> str:
         return "UTC"
 
 
-def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Due]:
+def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Listed]:
     """Those of the file, or the one called *name*. Raises UsageError if there is none, ConfigError if it is bad."""
     if zone is not None:
         _require_zone(zone)
@@ -196,15 +193,12 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[D
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
 
 
-def _schedule(schedule: ScheduleSettings, zone: str | None) -> Due:
-    from cronjobs.occurrences import timing
-
-    return Due(schedule.name, timing(schedule.cron, schedule.every, schedule.timezone), zone or schedule.timezone)
+def _schedule(schedule: ScheduleSettings, zone: str | None) -> Listed:
+    return Listed(schedule.name, timing_of(schedule.cron, schedule.every, schedule.timezone), zone or schedule.timezone)
 
 
 def _start(given: str | None, zone: str) -> datetime:
     """The instant after which to look: now, or just before ``--from``, which without an offset is meant in *zone*."""
-    from cronjobs.clock import SYSTEM
 
     if given is None:
         return SYSTEM.now()
@@ -221,11 +215,10 @@ def _start(given: str | None, zone: str) -> datetime:
 # --- what comes -------------------------------------------------------------------------------------------------------
 
 
-def _merged(all_due: Sequence[Due], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
+def _merged(all_due: Sequence[Listed], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
     """The occurrences of all, in order; those at the same instant by name."""
-    from cronjobs.occurrences import remarks
 
-    def of(due: Due) -> Iterator[Occurrence]:
+    def of(due: Listed) -> Iterator[Occurrence]:
         coming = due.timing.after(start)
         for at in coming if until is None else takewhile(until.__ge__, coming):
             yield Occurrence(due, at, remarks(due.timing, at))
@@ -235,11 +228,10 @@ def _merged(all_due: Sequence[Due], start: datetime, until: datetime | None) -> 
 
 def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
     """Of a schedule that comes often only the first, which then speaks for all."""
-    from cronjobs.occurrences import clock_changes, count_between
 
     counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
-    told: set[Due] = set()
+    told: set[Listed] = set()
     for one in found:
         if counts[one.due] <= FREQUENT:
             shown.append(one)
@@ -273,7 +265,7 @@ def _print(found: Sequence[Occurrence]) -> None:
     write(table(rows, header, room=WHOLE))
 
 
-def _nothing(all_due: Sequence[Due], start: datetime, *, windowed: bool) -> str:
+def _nothing(all_due: Sequence[Listed], start: datetime, *, windowed: bool) -> str:
     if not all_due:
         return "the file has no schedule"
     first = next(_merged(all_due, start, None), None) if windowed else None

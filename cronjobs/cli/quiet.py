@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
-from cronjobs.cli.batches import Interruptible, Progress
-from cronjobs.cli.setting import complain
-from cronjobs.cli.show import Times, counted, host_of, rough, safe, table, width
+from cronjobs.cli.output import Times, complain, counted, host_of, rough, safe, table, width
+from cronjobs.cli.progress import Interruptible, Progress
 from cronjobs.clock import sleep
+from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
-
-if TYPE_CHECKING:
-    from cronjobs.database import Database
-    from cronjobs.identity import Identity
+from cronjobs.host.identity import Identity, is_gone
+from cronjobs.store import listing, operating
+from cronjobs.store.sql import database_now
 
 POLL_S: Final = 0.5
 SHOWN: Final = 20
@@ -82,21 +81,18 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
 
 
 def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> Still:
-    from cronjobs.store import looking, operating
-    from cronjobs.store.sql import database_now
 
     # In this order: a claim that is no longer in flight has its jobs among those that run.
     with database.read() as connection:
         flying = operating.claims_in_flight(connection)
     with database.read() as connection:
         times = Times(database_now(connection), timezone)
-        rows = looking.running_jobs(connection, SHOWN + 1, queue)
+        rows = listing.running_jobs(connection, SHOWN + 1, queue)
     # Whoever began to claim since the first look has seen the pause.
     return Still(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
 
 
 def _table(still: Still) -> list[str]:
-    from cronjobs.identity import Identity
 
     here = Identity.here()
     rows = [
@@ -114,7 +110,6 @@ def _table(still: Still) -> list[str]:
 
 
 def _note(job: Any, here: Identity, times: Times) -> str:
-    from cronjobs.identity import is_gone
 
     if is_gone(job.locked_by, here):
         return f"its runner is gone: cronjobs jobs release {job.id}"

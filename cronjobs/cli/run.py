@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cronjobs.cli.setting import ConfigOption, UrlOption, coloured
-
-if TYPE_CHECKING:
-    from cronjobs.foreground import Done, Streams
-    from cronjobs.jobtypes import JobTypes
-    from cronjobs.settings import Settings
-    from cronjobs.store.enqueue import NewJob
+from cronjobs.cli import leaving, typed
+from cronjobs.cli.options import ConfigOption, UrlOption
+from cronjobs.cli.output import coloured
+from cronjobs.cli.project_database import operator, our_database
+from cronjobs.clock import SYSTEM
+from cronjobs.config.reader import nearest
+from cronjobs.config.settings import Settings
+from cronjobs.errors import UsageError
+from cronjobs.execution.foreground import Foreground, RunResult, succeeded
+from cronjobs.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new, claim_policies
+from cronjobs.execution.live_output import Streams, live_streams
+from cronjobs.host.identity import Identity
+from cronjobs.jobs import job_types
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.jobs.registry import new_job
+from cronjobs.model import Snoozed, Status, Succeeded, duration_text
+from cronjobs.schedules.decide import job_for
+from cronjobs.store.enqueue import NewJob
+from cronjobs.text import one_line, visible
+from cronjobs.tick.log import Log
 
 
 def run(
@@ -41,19 +54,11 @@ def run(
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
-    from cronjobs.cli import given
-    from cronjobs.cli.leaving import leave
-    from cronjobs.cli.ours import our_database
-    from cronjobs.foreground import Foreground, UnknownType, begin_existing, begin_new, claim_policies, live_streams
-    from cronjobs.identity import Identity
-    from cronjobs.log import Log
 
-    arguments = None if payload is None else given.payload(payload)
+    arguments = None if payload is None else typed.payload(payload)
     with our_database(ctx, config, database_url, adopt=True) as (settings, database), live_streams() as streams:
-        from cronjobs import jobtypes
-
         say = _Say(streams, quiet or bool(ctx.find_root().params.get("quiet")))
-        known = jobtypes.load(settings)
+        known = job_types.load(settings)
         lease, locked_by = settings.run.lease, str(Identity.here())
         policies = claim_policies(known, settings)
         if _is_id(target) and not schedule:
@@ -86,7 +91,7 @@ def run(
             emit=Log(settings.log).write,
         ).run()
         _tell(done, streams, say)
-    leave(_exit_code(done), stuck=False)
+    leaving.leave(_exit_code(done), stuck=False)
 
 
 class _Say:
@@ -103,7 +108,6 @@ def _is_id(target: str) -> bool:
 
 
 def _number(digits: str) -> int:
-    from cronjobs.foreground import CannotRun
 
     if len(digits.lstrip("0")) > 18:  # more than any database counts to
         raise CannotRun("there is no job of that number")
@@ -111,14 +115,12 @@ def _number(digits: str) -> int:
 
 
 def _refuse_payload(arguments: dict[str, Any] | None) -> None:
-    from cronjobs.errors import UsageError
 
     if arguments is not None:
         raise UsageError("a job that is there has its payload: --payload goes with a TYPE or SCHEDULE")
 
 
 def _tell_faults(known: JobTypes, streams: Streams) -> None:
-    from cronjobs.text import one_line
 
     for fault in known.faults:
         streams.say(one_line(f"{fault.where}: {fault.what}", 1000))
@@ -134,13 +136,6 @@ def _new_job(
 ) -> tuple[NewJob, bool]:
     """The job that *target* means, and whether it must be the only one of its schedule."""
     from dataclasses import replace
-
-    from cronjobs.cli.ours import operator
-    from cronjobs.clock import SYSTEM
-    from cronjobs.errors import UsageError
-    from cronjobs.jobs import new_job
-    from cronjobs.materialise import job_for
-    from cronjobs.text import one_line
 
     by = f"cli:{operator()}"
     found = settings.schedules.get(target)
@@ -163,8 +158,6 @@ def _new_job(
 
 
 def _check_payload(known: JobTypes, job_type: str, arguments: dict[str, Any]) -> None:
-    from cronjobs.errors import UsageError
-    from cronjobs.text import one_line
 
     registration = known.types[job_type].registration
     fault = registration.bind(arguments) if registration else None
@@ -173,8 +166,6 @@ def _check_payload(known: JobTypes, job_type: str, arguments: dict[str, Any]) ->
 
 
 def _unknown(settings: Settings, known: JobTypes, target: str, schedule: bool) -> str:
-    from cronjobs.reading import nearest
-    from cronjobs.text import one_line
 
     names = {*settings.schedules} | (set() if schedule else {*known.types})
     what = "schedule" if schedule else "job type or schedule"
@@ -187,10 +178,8 @@ def _unknown(settings: Settings, known: JobTypes, target: str, schedule: bool) -
     return f'no {what} "{one_line(target, 100)}" is known here; {guess}'
 
 
-def _tell(done: Done, streams: Streams, say: _Say) -> None:
+def _tell(done: RunResult, streams: Streams, say: _Say) -> None:
     """The traceback as soon as it is over, and one line that says what became of the job."""
-    from cronjobs.foreground import succeeded
-    from cronjobs.text import one_line, visible
 
     trace = getattr(done.outcome, "traceback", None)
     if trace and done.signal is None:
@@ -208,8 +197,7 @@ def _coloured(streams: Streams, text: str, colour: str) -> str:
     return coloured(text, colour) if streams.err.isatty() else text
 
 
-def _became(done: Done) -> str:
-    from cronjobs.model import Snoozed, Status, Succeeded, duration_text
+def _became(done: RunResult) -> str:
 
     decided, outcome = done.decided, done.outcome
     assert decided is not None
@@ -234,8 +222,7 @@ def _became(done: Done) -> str:
             return f"{status} after {took}: {error}"
 
 
-def _exit_code(done: Done) -> int:
-    from cronjobs.foreground import succeeded
+def _exit_code(done: RunResult) -> int:
 
     if succeeded(done):
         return 0

@@ -13,36 +13,29 @@ from typing import Annotated, Any
 
 import typer
 
-from cronjobs import events, guard, masking, trust
-from cronjobs.alarm import Alarm, known_log, remember_log, take_word
-from cronjobs.cli import fault
-from cronjobs.cli.leaving import end_anyway, flush, leave
-from cronjobs.cli.outlet import Outlet
-from cronjobs.cli.setting import (
-    ConfigOption,
-    UrlOption,
-    coloured,
-    complain,
-    echo,
-    echo_json,
-    is_terminal,
-    load_settings,
-    open_database,
-    require_tables,
-)
-from cronjobs.cli.stay import stay_for
+from cronjobs import events, masking
+from cronjobs.cli import fault, leaving
+from cronjobs.cli.lines_out import Outlet
+from cronjobs.cli.options import ConfigOption, UrlOption, load_settings
+from cronjobs.cli.output import coloured, complain, echo, echo_json, is_terminal
+from cronjobs.cli.project_database import open_database, require_tables
 from cronjobs.clock import SYSTEM
-from cronjobs.database import parse_url
+from cronjobs.config import trust
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.forks import keep_streams_from_copies
-from cronjobs.identity import Identity
-from cronjobs.intake import Limits
-from cronjobs.log import Log
+from cronjobs.execution.output import divert_logging, divert_streams
+from cronjobs.host.forks import keep_streams_from_copies
+from cronjobs.host.identity import Identity
+from cronjobs.host.known_databases import remember
 from cronjobs.model import duration
-from cronjobs.output import divert_logging, divert_streams
-from cronjobs.remembered import remember
-from cronjobs.settings import Settings
-from cronjobs.tick import Result, Tick
+from cronjobs.tick import deadline
+from cronjobs.tick.cron_mail import Alarm, known_log, remember_log, take_word
+from cronjobs.tick.log import Log
+from cronjobs.tick.result import Result
+from cronjobs.tick.tick import Tick
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.wait_for_long_jobs import stay_for
 
 DEATHS_TOLD = 10  # in one mail; the rest is counted
 
@@ -88,11 +81,11 @@ def run_due(
     3 configuration, 4 database, 70 a fault of cronjobs itself, 128+n ended by a signal (142: the time limit; 137: the
     same, where a handler had disarmed it or the tick was frozen).
     """
-    armed = guard.arm()
+    armed = deadline.arm()
     verbose = verbose or bool(ctx.find_root().params.get("verbose"))
     quiet = quiet or bool(ctx.find_root().params.get("quiet"))
     talk = not quiet and not as_json and (verbose or is_terminal())
-    mail = Mail(_config_path(ctx, config), throttle=not (talk or as_json))
+    mail = CronMail(_config_path(ctx, config), throttle=not (talk or as_json))
     fault.circumstances.mailed_for = mail.config if mail.throttle else None
     try:
         settings = _settings(load_settings(ctx, config, database_url), workers, budget)
@@ -100,7 +93,7 @@ def run_due(
         until = armed.limit(duration(budget) if budget else settings.run.budget, settings.run.every)
         if dry_run and not _exists(settings):
             echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")
-            leave(3 if settings.problems else 0, stuck=False)
+            leaving.leave(3 if settings.problems else 0, stuck=False)
         database = open_database(settings)
         atexit.register(database.close)
         require_tables(database)
@@ -109,7 +102,7 @@ def run_due(
             from cronjobs.cli.dry_run import show
 
             show(settings, database, queue=queue, only=only, as_json=as_json)
-            leave(3 if settings.problems else 0, stuck=False)
+            leaving.leave(3 if settings.problems else 0, stuck=False)
         log = Log(settings.log)
         remember_log(mail.config, settings.log)
         reporter = Reporter(log, talk)
@@ -126,7 +119,7 @@ def run_due(
             began=armed.began,
             deadline=until,
             emit=reporter.note,
-            limits=Limits(queue=queue, only=only, jobs=limit),
+            limits=TickFilter(queue=queue, only=only, jobs=limit),
             say_not_started=talk or as_json,
             waits_for_long_jobs=wait,
             fire_schedules=_fire_schedules(),
@@ -140,11 +133,11 @@ def run_due(
         mail.send()
         if as_json:
             echo_json({"exit_code": error.exit_code, "error": str(error)})
-        leave(error.exit_code, stuck=False)
+        leaving.leave(error.exit_code, stuck=False)
     took = timedelta(seconds=SYSTEM.monotonic() - armed.began)
     reporter.note(events.tick_ended(result.did(), result.ended, took))
     code = result.exit_code(fail_on.value)
-    end_anyway(code)
+    leaving.end_anyway(code)
     if result.fault is not None:
         log.write(events.traceback_of_ours(), fault.text_of(result.fault))
         if verbose:
@@ -164,12 +157,12 @@ def run_due(
                 "waiting for a long job" if len(tick.long_jobs) == 1 else f"waiting for {len(tick.long_jobs)} long jobs"
             )
         reporter.outlet.end()
-        flush()
+        leaving.flush()
         armed.watchdog.dismiss()
         with suppress(OSError):  # no memory for it: the processes go on by themselves
             stay_for(tick.long_jobs, mail.config, code, count_dead=fail_on is not FailOn.NEVER)
     reporter.outlet.end()
-    leave(code, stuck=result.stuck)
+    leaving.leave(code, stuck=result.stuck)
 
 
 def _exists(settings: Settings) -> bool:
@@ -268,7 +261,7 @@ class Reporter:
 
 
 @dataclass
-class Mail:
+class CronMail:
     """What goes to stderr when nobody watches: cron mails it."""
 
     config: Path

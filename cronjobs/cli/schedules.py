@@ -6,14 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli.setting import ConfigOption, JsonOption, UrlOption, coloured, jobs_database
-from cronjobs.cli.show import (
+from cronjobs.cli.commands import Commands
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.output import (
     COLOURS,
     Times,
+    coloured,
     columns_of,
     labelled,
     safe,
@@ -23,14 +25,18 @@ from cronjobs.cli.show import (
     write,
     write_json,
 )
+from cronjobs.cli.project_database import jobs_database
+from cronjobs.config.settings import ScheduleSettings, Settings
+from cronjobs.crontime.timing import timing
 from cronjobs.errors import CronjobsError
 from cronjobs.model import duration_text
+from cronjobs.schedules.definition import definition as definition_of
+from cronjobs.schedules.definition import schedule_from_definition
+from cronjobs.store import listing, schedules
+from cronjobs.store.schedules import StoredSchedule
+from cronjobs.store.sql import database_now
 
-if TYPE_CHECKING:
-    from cronjobs.settings import Settings
-    from cronjobs.store.schedules import StoredSchedule
-
-app = typer.Typer(no_args_is_help=True, help="The schedules: list them, look at one.")
+app = Commands("The schedules: list them, look at one.")
 
 LEDGER_SHOWN: Final = 20
 NEXT_SHOWN: Final = 5
@@ -52,13 +58,11 @@ def list_schedules(
     They are those of the database, which a tick brings up to date with the file: "new" is what only the file has,
     "disabled" what is bad in it. --json prints one array, an object per schedule with the table's columns as keys.
     """
-    from cronjobs.store import looking, schedules
-    from cronjobs.store.sql import database_now
 
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         stored = schedules.all_schedules(connection)
-        last = {row.schedule_id: columns_of(row) for row in looking.last_occurrences(connection)}
+        last = {row.schedule_id: columns_of(row) for row in listing.last_occurrences(connection)}
     listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
     listed = sorted([*listed, *_only_in_file(stored, settings, times.now, 1)], key=lambda found: str(found["name"]))
     if as_json:
@@ -94,14 +98,12 @@ def show(
     --json prints one object: the table's columns as keys, the occurrences to come under "next", the last 20 ledger
     rows under "ledger".
     """
-    from cronjobs.store import looking, schedules
-    from cronjobs.store.sql import database_now
 
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         stored = schedules.all_schedules(connection)
         here = next((schedule for schedule in stored if schedule.name == name), None)
-        rows = looking.ledger(connection, here.id, LEDGER_SHOWN) if here is not None else []
+        rows = listing.ledger(connection, here.id, LEDGER_SHOWN) if here is not None else []
     ledger = [columns_of(row) for row in rows]
     if here is not None:
         found = _object(here, settings, times.now, None, NEXT_SHOWN)
@@ -136,14 +138,12 @@ def _only_in_file(
     stored: Sequence[StoredSchedule], settings: Settings, now: datetime, count: int
 ) -> list[dict[str, Any]]:
     """Entries of the file that the database does not know: not applied yet, or bad."""
-    from cronjobs.definitions import definition
-
     known = {schedule.name for schedule in stored}
     empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "owed", "paused", "last"))
     found = []
     for name in (settings.schedules.keys() | settings.disabled_schedules) - known:
         schedule = settings.schedules.get(name)
-        written = definition(schedule) if schedule else {}
+        written = definition_of(schedule) if schedule else {}
         coming = _coming(name, written, now, count) if schedule else []
         state = "new" if schedule else "disabled"
         found.append(empty | {"name": name, "definition": written, "state": state, "next": coming})
@@ -152,8 +152,6 @@ def _only_in_file(
 
 def _coming(name: str, definition: Any, now: datetime, count: int) -> list[datetime]:
     """The next occurrences; none of a definition that this version cannot read."""
-    from cronjobs.definitions import schedule_from_definition
-    from cronjobs.occurrences import timing
 
     try:
         schedule = schedule_from_definition(name, definition)
@@ -218,10 +216,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
 
 def _other_settings(definition: Any) -> list[str]:
     """What the definition says beyond timing and job: catch-up and overlap always, the rest where it is not usual."""
-    from cronjobs.definitions import definition as stored
-    from cronjobs.settings import ScheduleSettings
-
-    usual = stored(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
+    usual = definition_of(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
     lines = []
     for key, value in definition.items() if isinstance(definition, dict) else ():
         if key in ("cron", "every_s", "timezone", "job") or value == usual.get(key):

@@ -10,8 +10,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-from cronjobs.drill.mailserver import Mail, Try
-from cronjobs.drill.plan import PASSES_BY_ITSELF, Planned, Trouble, numbers_of
+from cronjobs.drill.mailserver import ReceivedMail, Try
+from cronjobs.drill.plan import PASSES_BY_ITSELF, Fault, Planned, numbers_of
 
 SLACK_S: Final = 1.0  # the promise is: gone by the time-out, the grace and a second more
 SHORTEST_PAUSE_S: Final = 0.8  # the handler's delay of a second, less its jitter
@@ -35,7 +35,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class InterruptedSends:
     """A tick that was ended in mid-run: what there was when it was gone."""
 
     code: int
@@ -46,7 +46,7 @@ class Interrupted:
     unrecorded: int  # mails that are out, and no effect says so
 
 
-def restarted(form: Form, seen: Interrupted, grace_s: float) -> Check:
+def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
     """Whether the tick was ended in mid-run, and left what its end allows it to leave."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
@@ -152,10 +152,10 @@ def listed(
     *tries* up to then, *lost* how many attempts at each receipt died with their runner, *open_ends* how many effects
     were begun and never recorded.
     """
-    wrong_addresses = numbers_of(planned, Trouble.NO_SUCH_ADDRESS)
+    wrong_addresses = numbers_of(planned, Fault.NO_SUCH_ADDRESS)
     refused = {each.receipt for each in dead if each.error_type == "GiveUp" and "550" in each.error}
     unknown = {each.receipt for each in dead if each.error_type == "EffectUnknown"}
-    asked = Counter(each.receipt for each in tries if each.met is Trouble.NO_SUCH_ADDRESS)
+    asked = Counter(each.receipt for each in tries if each.met is Fault.NO_SUCH_ADDRESS)
     twice = sorted(receipt for receipt, times in asked.items() if times > 1 + lost[receipt])
     missing = sorted(wrong_addresses - refused - unknown)
     others = sorted({each.receipt for each in dead} - unknown - (refused & wrong_addresses))
@@ -166,14 +166,14 @@ def listed(
         + (f"; not listed: {_some(missing)}" if missing else "")
         + (f"; dead for no such reason: {_some(others)}" if others else "")
     )
-    unanswered = numbers_of(planned, Trouble.KEPT_UNANSWERED, Trouble.LOST_UNANSWERED)
+    unanswered = numbers_of(planned, Fault.KEPT_UNANSWERED, Fault.LOST_UNANSWERED)
     held = not (twice or missing or others) and unknown >= unanswered and len(unknown) == open_ends
     figures = {"refused": len(refused), "unknown": len(unknown), "tried_again": twice, "missing": missing}
     return Check("dead", held, said, figures | {"others": others})
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledEffects:
     """What the operator did, and what came of it."""
 
     found: int  # mails in the mailbox of those in doubt
@@ -182,7 +182,7 @@ class Settled:
     dead: int  # jobs that are dead after all
 
 
-def repaired(seen: Settled) -> Check:
+def repaired(seen: SettledEffects) -> Check:
     said = (
         f"looked after: settled as done, found in the mailbox: {seen.found}; as not done: {seen.not_found}; addresses "
         f"corrected; jobs retried: {seen.retried}, dead after that: {seen.dead}"
@@ -229,7 +229,7 @@ def told(ticks: Sequence[TickEnd]) -> Check:
     return Check("told", not wrong and bool(deaths), said, figures)
 
 
-def arrived(receipts: int, mailbox: Sequence[Mail], succeeded: int) -> Check:
+def arrived(receipts: int, mailbox: Sequence[ReceivedMail], succeeded: int) -> Check:
     copies = Counter(mail.receipt for mail in mailbox)
     twice = sorted(receipt for receipt, count in copies.items() if count > 1)
     missing = sorted(set(range(1, receipts + 1)) - copies.keys())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cronjobs import Context, GiveUp, RetryLater, RetryPolicy, job
 
 if TYPE_CHECKING:
-    from cronjobs.effects import Effect
+    from cronjobs.jobs.effects import Effect
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("DRILL_SMTP_PORT", "25"))
 PATIENCE_S = 3.0  # with one answer of the mail server

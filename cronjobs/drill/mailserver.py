@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from cronjobs.clock import SYSTEM
-from cronjobs.drill.plan import Planned, Trouble, meets
+from cronjobs.drill.plan import Fault, Planned, meets
 from cronjobs.errors import CronjobsError
 
 PACE_S: Final = 0.01  # what a message takes
@@ -36,12 +36,12 @@ class Try:
     """One receipt handed to the server; *at* is the monotonic clock. ``met`` None: taken, and said so."""
 
     receipt: int
-    met: Trouble | None
+    met: Fault | None
     at: float
 
 
 @dataclass(frozen=True)
-class Mail:
+class ReceivedMail:
     receipt: int
     message_id: str
 
@@ -51,7 +51,7 @@ class MailServer:
 
     def __init__(self, planned: Mapping[int, Planned]) -> None:
         self.tries: list[Try] = []
-        self.mailbox: list[Mail] = []
+        self.mailbox: list[ReceivedMail] = []
         self.corrected = False  # the wrong addresses
         self.hold_after: int | None = None  # mails: then the answers wait
         self.waiting_for_answer = 0
@@ -100,16 +100,16 @@ class MailServer:
             return "553 5.1.3 this server knows customers only"
         receipt = int(found[1])
         match self._meets(receipt):
-            case Trouble.BUSY as met:
+            case Fault.BUSY as met:
                 self._note(receipt, met)
                 return "450 4.2.1 try again later"
-            case Trouble.NO_SUCH_ADDRESS as met:
+            case Fault.NO_SUCH_ADDRESS as met:
                 self._note(receipt, met)
                 return "550 5.1.1 no such address"
-            case Trouble.HANGS_UP as met:
+            case Fault.HANGS_UP as met:
                 self._note(receipt, met)
                 return self._hang_up(server)
-            case Trouble.SILENT as met:
+            case Fault.SILENT as met:
                 self._note(receipt, met)
                 await asyncio.sleep(3600)  # the sender has had enough long before, which ends this, too
         envelope.rcpt_tos.append(address)
@@ -120,15 +120,15 @@ class MailServer:
         message = email.message_from_bytes(envelope.original_content)
         found = ADDRESS.match(envelope.rcpt_tos[0])
         assert found is not None  # handle_RCPT took no other
-        mail = Mail(int(found[1]), str(message["Message-ID"]))
+        mail = ReceivedMail(int(found[1]), str(message["Message-ID"]))
         met = self._meets(mail.receipt)
         self._note(mail.receipt, met)
         match met:
-            case Trouble.BUSY_AFTER_MESSAGE:
+            case Fault.BUSY_AFTER_MESSAGE:
                 return "451 4.3.0 try again later"
-            case Trouble.LOST_UNANSWERED:
+            case Fault.LOST_UNANSWERED:
                 return self._hang_up(server)
-            case Trouble.KEPT_UNANSWERED:
+            case Fault.KEPT_UNANSWERED:
                 self.mailbox.append(mail)
                 return self._hang_up(server)
         self.mailbox.append(mail)
@@ -145,10 +145,10 @@ class MailServer:
         finally:  # the sender may be killed meanwhile
             self.waiting_for_answer -= 1
 
-    def _meets(self, receipt: int) -> Trouble | None:
+    def _meets(self, receipt: int) -> Fault | None:
         return meets(self._planned.get(receipt), self._tried[receipt], self.corrected)
 
-    def _note(self, receipt: int, met: Trouble | None) -> None:
+    def _note(self, receipt: int, met: Fault | None) -> None:
         self._tried[receipt] += met is not None
         self.tries.append(Try(receipt, met, SYSTEM.monotonic()))
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Trouble(StrEnum):
+class Fault(StrEnum):
     """What the mail server does to a receipt."""
 
     BUSY = "450 at the address"
@@ -24,34 +24,34 @@ class Trouble(StrEnum):
 class Planned:
     """``times``: so many tries meet it, then all is well; an address that is wrong stays so until it is corrected."""
 
-    trouble: Trouble
+    trouble: Fault
     times: int = 1
 
 
-PASSES_BY_ITSELF: Final = frozenset({Trouble.BUSY, Trouble.BUSY_AFTER_MESSAGE, Trouble.HANGS_UP, Trouble.SILENT})
+PASSES_BY_ITSELF: Final = frozenset({Fault.BUSY, Fault.BUSY_AFTER_MESSAGE, Fault.HANGS_UP, Fault.SILENT})
 
 # In this order, and from the start again: of few receipts, too, some meet each of the first.
 MIX: Final = (
-    Planned(Trouble.NO_SUCH_ADDRESS),
-    Planned(Trouble.BUSY_AFTER_MESSAGE, 2),
-    Planned(Trouble.KEPT_UNANSWERED),
-    Planned(Trouble.LOST_UNANSWERED),
-    Planned(Trouble.HANGS_UP),
-    Planned(Trouble.BUSY),
-    Planned(Trouble.NO_SUCH_ADDRESS),
-    Planned(Trouble.SILENT),
-    Planned(Trouble.BUSY, 3),
-    Planned(Trouble.NO_SUCH_ADDRESS),
-    Planned(Trouble.BUSY_AFTER_MESSAGE),
-    Planned(Trouble.BUSY),
-    Planned(Trouble.NO_SUCH_ADDRESS),
-    Planned(Trouble.BUSY_AFTER_MESSAGE, 3),
-    Planned(Trouble.HANGS_UP, 2),
-    Planned(Trouble.NO_SUCH_ADDRESS),
-    Planned(Trouble.BUSY, 2),
-    Planned(Trouble.BUSY_AFTER_MESSAGE),
-    Planned(Trouble.NO_SUCH_ADDRESS),
-    Planned(Trouble.BUSY),
+    Planned(Fault.NO_SUCH_ADDRESS),
+    Planned(Fault.BUSY_AFTER_MESSAGE, 2),
+    Planned(Fault.KEPT_UNANSWERED),
+    Planned(Fault.LOST_UNANSWERED),
+    Planned(Fault.HANGS_UP),
+    Planned(Fault.BUSY),
+    Planned(Fault.NO_SUCH_ADDRESS),
+    Planned(Fault.SILENT),
+    Planned(Fault.BUSY, 3),
+    Planned(Fault.NO_SUCH_ADDRESS),
+    Planned(Fault.BUSY_AFTER_MESSAGE),
+    Planned(Fault.BUSY),
+    Planned(Fault.NO_SUCH_ADDRESS),
+    Planned(Fault.BUSY_AFTER_MESSAGE, 3),
+    Planned(Fault.HANGS_UP, 2),
+    Planned(Fault.NO_SUCH_ADDRESS),
+    Planned(Fault.BUSY, 2),
+    Planned(Fault.BUSY_AFTER_MESSAGE),
+    Planned(Fault.NO_SUCH_ADDRESS),
+    Planned(Fault.BUSY),
 )
 FORCED_SHARE: Final = 5  # one in so many
 QUIET_START: Final = 0.3  # of the receipts: the first interruption is to meet work that goes well
@@ -69,14 +69,14 @@ def quiet_start(receipts: int) -> int:
     return int(receipts * QUIET_START)
 
 
-def numbers_of(planned: Mapping[int, Planned], *troubles: Trouble) -> frozenset[int]:
+def numbers_of(planned: Mapping[int, Planned], *troubles: Fault) -> frozenset[int]:
     return frozenset(receipt for receipt, meets in planned.items() if meets.trouble in troubles)
 
 
-def meets(planned: Planned | None, tried: int, corrected: bool) -> Trouble | None:
+def meets(planned: Planned | None, tried: int, corrected: bool) -> Fault | None:
     """What a receipt's next try meets after *tried* that met trouble; None: the mail is taken and answered."""
     if planned is None:
         return None
-    if planned.trouble is Trouble.NO_SUCH_ADDRESS:
+    if planned.trouble is Fault.NO_SUCH_ADDRESS:
         return None if corrected else planned.trouble
     return planned.trouble if tried < planned.times else None

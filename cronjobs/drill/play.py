@@ -11,7 +11,7 @@ from typing import Final
 
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.drill import checks
-from cronjobs.drill.checks import Check, Dead, Form, Interrupted, Settled, Stopped, TickEnd, Woken
+from cronjobs.drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
 from cronjobs.drill.mailserver import MailServer
 from cronjobs.drill.plan import Planned, quiet_start
 from cronjobs.drill.stage import (
@@ -21,8 +21,8 @@ from cronjobs.drill.stage import (
     SHUTDOWN_GRACE_S,
     WORKERS,
     Stage,
+    StagedTick,
     StuckError,
-    Tick,
     is_alive,
     until,
 )
@@ -50,7 +50,7 @@ class Play:
     say: Callable[[str], None]
     tell: Callable[[Check], None]
     found: list[Check] = field(default_factory=list)
-    undisturbed: list[Tick] = field(default_factory=list)
+    undisturbed: list[StagedTick] = field(default_factory=list)
 
     def play(self) -> list[Check]:
         """Play it to the end; what was found, whether it is as it should be or not."""
@@ -93,7 +93,7 @@ class Play:
         standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
         recorded = self.stage.look(store.recorded)
         mails = self.server.copies()
-        seen = Interrupted(
+        seen = InterruptedSends(
             code,
             took_s,
             mails=mails.total(),
@@ -103,7 +103,7 @@ class Play:
         )
         self._note(checks.restarted(self.form, seen, SHUTDOWN_GRACE_S))
 
-    def freeze(self) -> tuple[Tick, set[int]]:
+    def freeze(self) -> tuple[StagedTick, set[int]]:
         """Stop a runner in the middle of its work, as a paused virtual machine does; the jobs that it held."""
         self.server.hold()
         tick = self._start_and_catch()
@@ -140,7 +140,7 @@ class Play:
         allowed_s = timeout_s + TERM_TO_KILL_S + checks.SLACK_S
         self._note(checks.timed_out(Stopped(worked_s, allowed_s, is_alive(hanging), self._status(job_id))))
 
-    def take_over(self, frozen: Tick, held: set[int]) -> None:
+    def take_over(self, frozen: StagedTick, held: set[int]) -> None:
         """Other ticks take what the frozen runner held; then it is woken, and must have no say any more."""
 
         def all_taken() -> bool:
@@ -199,7 +199,7 @@ class Play:
             self.stage.command("jobs", "retry", *words)
             retried += len(dead)
             self.run_out()
-        self._note(checks.repaired(Settled(found, not_found, retried, len(dead))))
+        self._note(checks.repaired(SettledEffects(found, not_found, retried, len(dead))))
 
     def count(self) -> None:
         """The end of it: what arrived, and that nothing goes on."""
@@ -222,7 +222,7 @@ class Play:
     def _tick(self) -> None:
         self.undisturbed.append(self.stage.tick())
 
-    def _start_and_catch(self) -> Tick:
+    def _start_and_catch(self) -> StagedTick:
         """Start a tick, and return it once some of its mails are taken and it has not heard so."""
         tick = self.stage.start()
 
@@ -267,5 +267,5 @@ class Play:
         return self.stage.folder / name
 
 
-def _end(tick: Tick) -> TickEnd:
+def _end(tick: StagedTick) -> TickEnd:
     return TickEnd(tick.code, tick.out, tick.err)

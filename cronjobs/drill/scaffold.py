@@ -15,12 +15,13 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
-from cronjobs import migrations
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Database, parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.retrying import patiently
 from cronjobs.drill.stage import BUDGET_S, LEASE_S, MARK_VARIABLE, SHUTDOWN_GRACE_S, WORKERS, Stage, StuckError
 from cronjobs.errors import DatabaseError
-from cronjobs.patience import patiently
+from cronjobs.schema import migrations
 from cronjobs.store import drill as store
 
 CONFIG: Final = """\

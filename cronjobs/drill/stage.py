@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection
 
 from cronjobs.clock import SYSTEM, process_started, sleep
-from cronjobs.database import Database
+from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, DatabaseBusy
-from cronjobs.identity import Identity
-from cronjobs.jobs import enqueue
+from cronjobs.host.identity import Identity
+from cronjobs.jobs.registry import enqueue
 from cronjobs.store import drill as store
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE
 
 
 @dataclass
-class Tick:
+class StagedTick:
     """A ``cronjobs run-due`` of the drill's; ``code`` as Python tells it: -9 is "killed by signal 9"."""
 
     process: subprocess.Popen[bytes]
@@ -88,7 +88,7 @@ class Stage:
     database: Database
     schema: str | None
     env: dict[str, str]
-    ticks: list[Tick] = field(default_factory=list)
+    ticks: list[StagedTick] = field(default_factory=list)
     keep: bool = False  # folder and schema, when all is over
 
     @property
@@ -97,7 +97,7 @@ class Stage:
 
     # --- ticks and commands -------------------------------------------------------------------------------------------
 
-    def start(self) -> Tick:
+    def start(self) -> StagedTick:
         """Start a tick as cron does: almost no environment, another folder, no terminal."""
         name = f"tick-{len(self.ticks) + 1}"
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
@@ -110,10 +110,10 @@ class Stage:
                 env=self.env,
                 start_new_session=True,  # a Ctrl-C in the terminal is the drill's, which ends them
             )
-        self.ticks.append(Tick(process, self.folder, name))
+        self.ticks.append(StagedTick(process, self.folder, name))
         return self.ticks[-1]
 
-    def tick(self) -> Tick:
+    def tick(self) -> StagedTick:
         tick = self.start()
         tick.wait()
         return tick
@@ -165,12 +165,12 @@ class Stage:
         assert job_id is not None  # its queue has no cap
         return job_id
 
-    def held_by(self, tick: Tick) -> set[int]:
+    def held_by(self, tick: StagedTick) -> set[int]:
         holders = self.look(store.leases)
         who = {job_id: Identity.parse(locked_by) for job_id, locked_by in holders.items()}
         return {job_id for job_id, holder in who.items() if holder is not None and holder.pid == tick.process.pid}
 
-    def freeze(self, tick: Tick) -> set[int]:
+    def freeze(self, tick: StagedTick) -> set[int]:
         """SIGSTOP *tick* while it holds jobs and no lock of the database's; return those jobs.
 
         Whoever is stopped in the middle of a transaction holds up everybody else, which is another story.

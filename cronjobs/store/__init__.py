@@ -1,1 +1,1 @@
-"""All SQL of cronjobs, one function per statement; each takes a connection that is already in a transaction."""
+"""All SQL, one function per statement; each takes a connection that is already in a transaction."""

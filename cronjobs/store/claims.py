@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
-from cronjobs.attempt_policy import NONE_WRITTEN, ClaimPolicies
-from cronjobs.limits import Candidate, Limit, choose, closed, full, reached
 from cronjobs.model import Job
-from cronjobs.store.jobrows import fetch_by_itself, job_from
-from cronjobs.store.limits import full_parameters, judge_alone, running_by_key
+from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
+from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
+from cronjobs.store.concurrency import full_parameters, judge_alone, running_by_key
+from cronjobs.store.job_rows import fetch_by_itself, job_from
 from cronjobs.store.overlap import runnable_value, take_turns, turn_is_taken
 from cronjobs.store.sizes import stored
 from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group_value, is_postgresql, run
@@ -95,7 +95,6 @@ define(
         # Its bytes, which need not be UTF-8.
         else "j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority"
     ),
-    among_known=among("known"),
     among_careful=among("careful"),
     # A loss is nobody's fault, but what was lost once shall not be lost again only because it waited for a worker.
     with_care="(j.losses > 0 OR j.job_type {among_careful})",
@@ -125,7 +124,7 @@ define(
 
 
 @dataclass(frozen=True)
-class Admission:
+class ClaimFilter:
     """Which jobs a runner may take now.
 
     ``known``: the job types it can run; ``fitting``: those whose own time-out suits it; a row's timeout_s is to be at
@@ -159,7 +158,7 @@ class Claim(NamedTuple):
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
 
 
-def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: Admission) -> Claim:
+def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
     """Lease up to *limit* due jobs for *locked_by*.
 
     Order is (priority, run_at, id). Rows that others hold locked are passed over, so nobody waits for anybody.
@@ -182,7 +181,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     return Claim(rows[0].now, jobs, unseen)
 
 
-def _parameters(connection: Connection, limit: int, admission: Admission) -> dict[str, Any]:
+def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> dict[str, Any]:
     return {
         "limit": limit,
         "queue": admission.queue,
@@ -263,7 +262,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 
 
 def _claim_sqlite(
-    connection: Connection, parameters: dict[str, Any], admission: Admission, lease_parameters: dict[str, Any]
+    connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
     # The writer is alone (BEGIN IMMEDIATE), so looking and taking can be several statements.
     due = _due_sqlite(connection, parameters, admission)
@@ -272,7 +271,7 @@ def _claim_sqlite(
 
 
 def _due_sqlite(
-    connection: Connection, parameters: dict[str, Any], admission: Admission, also: str = ""
+    connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, also: str = ""
 ) -> list[Row[Any]]:
     """The first due rows in order, lane by lane, of those that the condition *also* admits."""
     if admission.many_queues:
@@ -345,7 +344,7 @@ TAKE: Final = """
 
 
 def claim_warily(
-    connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: Admission
+    connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter
 ) -> Claim:
     """As ``claim``, each row in a savepoint of its own: after one of them was such that the whole claim failed.
 
@@ -382,7 +381,7 @@ LOOK_POSTGRESQL: Final = (
 LOOK_ANYWHERE: Final = PICKED_ANYWHERE.replace("{in_some_turn}", "{in_some_turn}" + BUT) + _SEEN
 
 
-def _choose(connection: Connection, parameters: dict[str, Any], admission: Admission) -> tuple[list[int], bool]:
+def _choose(connection: Connection, parameters: dict[str, Any], admission: ClaimFilter) -> tuple[list[int], bool]:
     """Ids to take under limits, their rows locked, in order; and whether more may be due that was not looked at."""
     alone = judge_alone(connection)
     limits = admission.limits if alone else closed(admission.limits)
@@ -405,7 +404,7 @@ def _choose(connection: Connection, parameters: dict[str, Any], admission: Admis
 def _look(
     connection: Connection,
     parameters: dict[str, Any],
-    admission: Admission,
+    admission: ClaimFilter,
     full: dict[str, str],
     taken: Sequence[int],
 ) -> list[Candidate]:

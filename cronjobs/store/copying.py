@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Connection, Float, Integer, Table, Text, delete, func, select, type_coerce
 
+from cronjobs.database.column_types import Instant, Json
+from cronjobs.database.tables import audit, job_runs, jobs, meta, metadata, schedules, ticks
 from cronjobs.store.meta import qualified
 from cronjobs.store.sql import define, group, group_value, run
-from cronjobs.tables import Instant, Json, audit, job_runs, jobs, meta, metadata, schedules, ticks
 
 BATCH: Final = 1000  # rows that travel together
 BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer

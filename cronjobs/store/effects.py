@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.store.leases import Lease
+from cronjobs.rules.lease import Lease
+from cronjobs.rules.payload import BadJson
 from cronjobs.store.sql import define, run
-from cronjobs.tables import BadJson
 
 define(
     wait_for_effect=lambda postgresql: "FOR NO KEY UPDATE OF e" if postgresql else "",

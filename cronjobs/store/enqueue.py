@@ -10,10 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from cronjobs.caller import caller
-from cronjobs.errors import PayloadError
-from cronjobs.model import Status
-from cronjobs.store.encoding import (
+from cronjobs.database.encoding import (
     ANY_BYTES,
     UTF8,
     client_encoding,
@@ -22,9 +19,12 @@ from cronjobs.store.encoding import (
     server_encoding,
     unfit_character,
 )
+from cronjobs.database.tables import jobs
+from cronjobs.errors import PayloadError
+from cronjobs.host.caller import caller
+from cronjobs.model import Status
 from cronjobs.store.meta import qualified
 from cronjobs.store.sql import after_now, among, define, group, group_value, is_postgresql, json_text, run
-from cronjobs.tables import jobs
 
 _COLUMNS: Final = {
     "n": "int",
@@ -135,7 +135,7 @@ class NewJob:
     enqueued_by: str | None = None
 
 
-class There(NamedTuple):
+class Existing(NamedTuple):
     """A row that has a key already. ``not_started``: no runner has had it, so it may be replaced."""
 
     id: int
@@ -176,10 +176,10 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     return [by_key.get(row["idempotency_key"]) if "idempotency_key" in row else next(places, None) for row in rows]
 
 
-def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, There]:
+def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:
     """What is in the table for the keys of *rows*."""
     return {
-        from_ascii(connection, row.idempotency_key): There(
+        from_ascii(connection, row.idempotency_key): Existing(
             row.id, Status(row.status), from_ascii(connection, row.queue), bool(row.not_started)
         )
         for row in run(connection, LOOK, keys=_keys(rows)).all()

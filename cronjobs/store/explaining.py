@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
+from cronjobs.database.tables import audit, occurrences, pauses, schedules, ticks
 from cronjobs.store import shown  # noqa: F401  its fragments: job_type_shown and the like
 from cronjobs.store.schedules import StoredSchedule  # and its fragment: schedule_columns
 from cronjobs.store.sql import Fragment, define, group, group_value, run
-from cronjobs.tables import audit, occurrences, pauses, schedules, ticks
 
 TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # how far before a decision the tick may have begun that took it

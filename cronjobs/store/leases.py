@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from datetime import timedelta
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.attempt_policy import AttemptPolicy, read_policy, seconds
+from cronjobs.database.encoding import fitted
 from cronjobs.model import Job, Status
+from cronjobs.rules.ending import afterword
+from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store.claims import held_by
-from cronjobs.store.encoding import fitted
-from cronjobs.store.jobrows import job_from
-from cronjobs.store.limits import judge_alone
+from cronjobs.store.concurrency import judge_alone
 from cronjobs.store.sql import (
-    Fragment,
     after_now,
-    among,
-    database_now,
     define,
     group,
     group_value,
     is_postgresql,
     run,
 )
-from cronjobs.text import BrokenText
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
 _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
@@ -57,7 +53,6 @@ define(
     ),
     lease_rows=group("rows", _LEASE_COLUMNS),
     finish_rows=group("rows", _FINISH_COLUMNS),
-    among_dead=among("dead"),
     # A cancel may meet an attempt that ends before it hears of it: then the job is not tried again either. Who asked,
     # and why, is in the audit trail; what a cancelled command left behind stands in the outcome's own words.
     called_off="j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')",
@@ -76,18 +71,6 @@ define(
 
 
 # --- renew ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The right to run one attempt: the fence in Python."""
-
-    job_id: int
-    attempt: int
-    locked_by: str
-
-    def row(self) -> dict[str, Any]:
-        return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
 
 
 @dataclass(frozen=True)
@@ -168,52 +151,6 @@ def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row
 
 
 # --- finish -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Finish:
-    """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
-
-    ``ended_ago`` and ``duration`` are spans, so that instants are the database's (clocks are never compared).
-    ``duration`` None: the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON
-    text.
-    """
-
-    lease: Lease
-    status: Status
-    failures: int
-    losses: int
-    interruptions: int
-    outcome: str | None
-    run_at: datetime | None = None
-    ended_ago: timedelta = timedelta(0)
-    duration: timedelta | None = None
-    worker: str | None = None
-    error_type: str | None = None
-    error: str | None = None
-    traceback: str | None = None
-    output: str | None = None
-    result: str | None = None
-
-    def row(self) -> dict[str, Any]:
-        """As it travels; what is None is left out, and is NULL on arrival."""
-        facts = {
-            "status": str(self.status),
-            "failures": self.failures,
-            "losses": self.losses,
-            "interruptions": self.interruptions,
-            "outcome": self.outcome,
-            "run_at": self.run_at,
-            "ended_ago": self.ended_ago.total_seconds(),
-            "duration": None if self.duration is None else self.duration.total_seconds(),
-            "worker": self.worker,
-            "error_type": self.error_type,
-            "error": self.error,
-            "traceback": self.traceback,
-            "output": self.output,
-            "result": self.result,
-        }
-        return self.lease.row() | {name: value for name, value in facts.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -409,168 +346,6 @@ define(
 # --- recover ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Expired:
-    """A job whose lease ran out, or whose runner is dead.
-
-    ``outcome`` is what its runner managed to write about the attempt, or None: lost. ``policy`` None: an older version
-    claimed it, and whoever knows its type decides.
-    """
-
-    job: Job
-    outcome: str | None
-    error: str | None
-    error_type: str | None
-    policy: AttemptPolicy | None = None
-    cancel_requested: bool = False
-
-
-def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
-    """Every ``locked_by`` of a lease that begins with *prefix*, the runners of one host and boot; and how old they get.
-
-    That is what each wrote itself, in seconds; None: an older version, which did not.
-    """
-    statement = """
-        SELECT DISTINCT j.locked_by, {runner_s} AS runner_s FROM {jobs} j
-        WHERE j.locked_until IS NOT NULL AND substr(j.locked_by, 1, :length) = :prefix ORDER BY j.locked_by"""
-    found: dict[str, float | None] = {}
-    for row in run(connection, statement, prefix=prefix, length=len(prefix)):
-        said = seconds(row.runner_s)
-        found[row.locked_by] = max(
-            (each for each in (found.get(row.locked_by), said) if each is not None), default=None
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class Leased:
-    """A lease, when it ends, and how long its runner's leases are, in seconds; None: that is not known."""
-
-    lease: Lease
-    job_type: str
-    locked_until: datetime
-    lease_s: float | None
-
-
-def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Leased]:
-    """Leases that end later than *beyond* from now."""
-    rows = run(
-        connection,
-        """
-        SELECT j.id, j.attempts, j.locked_by, j.job_type, j.locked_until, {lease_length_s} AS lease_s
-        FROM {jobs} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {beyond}
-        ORDER BY j.locked_until DESC LIMIT :limit""",
-        beyond_s=beyond.total_seconds(),
-        limit=limit,
-    )
-    return [
-        Leased(Lease(row.id, row.attempts, row.locked_by), row.job_type, row.locked_until, seconds(row.lease_s))
-        for row in rows
-    ]
-
-
-def _said(key: str) -> Fragment:
-    """What the claim wrote, as text: whatever it is, reading it fails for no row."""
-    return lambda postgresql: (
-        f"(j.policy ->> '{key}')"
-        if postgresql
-        else f"CASE WHEN json_valid(j.policy) THEN json_extract(j.policy, '$.{key}') END"
-    )
-
-
-define(runner_s=_said("runner_s"), lease_length_s=_said("lease_s"), beyond=after_now(":beyond_s"))
-
-
-def expired_leases(
-    connection: Connection,
-    limit: int,
-    dead: Sequence[str] = (),
-    *,
-    working: Sequence[str] = (),
-    known: Collection[str] | None = None,
-) -> tuple[datetime, list[Expired]]:
-    """Lock up to *limit* jobs whose lease ran out, by the database's clock, or that one of *dead* holds.
-
-    Passed over is what others hold locked, what one of *working* holds, and what only someone who knows the job type
-    can settle, where it is not among *known* (None: every type is).
-    """
-    rows = run(
-        connection,
-        """
-        SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
-          r.error_type AS run_error_type
-        FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
-        WHERE j.locked_until IS NOT NULL AND {given_up} AND {can_settle}
-        ORDER BY j.locked_until LIMIT :limit {lock}""",
-        limit=limit,
-        **_given_up(connection, dead, working, known),
-    ).all()
-    found = [
-        Expired(
-            _with_a_fence(connection, job_from(row)),
-            row.outcome,
-            row.error,
-            row.run_error_type,
-            read_policy(row.policy, row.attempts),
-            row.cancel_requested_at is not None,
-        )
-        for row in rows
-    ]
-    return (rows[0].now if rows else database_now(connection)), found
-
-
-def _with_a_fence(connection: Connection, job: Job) -> Job:
-    """*job*, whose row is locked, with a ``locked_by`` to compare with: plain SQL can have written any bytes."""
-    if isinstance(job.locked_by, BrokenText):
-        clean = str(job.locked_by)
-        run(connection, "UPDATE {jobs} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
-        return replace(job, locked_by=clean)
-    return job
-
-
-class LeftAlone(NamedTuple):
-    """Lost attempts of one type that nobody here can settle; ``sample`` is the id of one, ``since`` its lease's end."""
-
-    job_type: str
-    jobs: int
-    sample: int
-    since: datetime
-
-
-def left_alone(
-    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str]
-) -> list[LeftAlone]:
-    """What recovery leaves as it is, where only the types *known* are."""
-    rows = run(
-        connection,
-        """
-        SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample, min(j.locked_until) AS locked_until FROM {jobs} j
-        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {can_settle}
-        GROUP BY j.job_type ORDER BY j.job_type""",
-        **_given_up(connection, dead, working, known),
-    )
-    return [LeftAlone(row.job_type, row.jobs, row.sample, row.locked_until) for row in rows]
-
-
-def _given_up(
-    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str] | None
-) -> dict[str, Any]:
-    return {
-        "dead": group_value(connection, list(dead)),
-        "working": group_value(connection, list(working)),
-        "every_type": known is None,
-        "known": group_value(connection, sorted(known or ())),
-    }
-
-
-define(
-    given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
-    among_working=among("working"),
-    # A job that somebody called off is not run again in any case, whatever its type.
-    can_settle="({has_policy} OR :every_type OR j.job_type {among_known} OR j.cancel_requested_at IS NOT NULL)",
-)
-
-
 # --- after an answer was lost -----------------------------------------------------------------------------------------
 
 
@@ -615,3 +390,17 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
            WHERE r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = 'succeeded'""",
         rows=_group(connection, ends),
     )
+
+
+def settle(connection: Connection, finishes: Sequence[Finish], written: Written) -> Written:
+    """*written* by what the history says: an end may have got there by a COMMIT without an answer, or by the attempt.
+
+    An attempt that ended its job in a transaction of its own gets what is still to be said added to its history.
+    """
+    lost = [end for end in finishes if end.lease.job_id in written.lost]
+    ours = settled(connection, [end for end in lost if end.outcome])
+    ended = succeeded(connection, [end.lease for end in lost])
+    more = [added for end in lost if end.lease.job_id in ended and (added := afterword(end)) is not None]
+    if more:
+        add_afterword(connection, more)
+    return replace(written, written=written.written | ours | ended, lost=written.lost - ours - ended, succeeded=ended)

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, insert, select, text, update
 
+from cronjobs.database.tables import SCHEMA_REVISION, audit, meta
 from cronjobs.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
-from cronjobs.tables import SCHEMA_REVISION, audit, meta
 
 
 @dataclass(frozen=True)

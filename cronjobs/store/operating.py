@@ -12,15 +12,16 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.attempt_policy import seconds
+from cronjobs.database.tables import LENGTHS
 from cronjobs.model import Job, Status
+from cronjobs.rules.attempt_policy import seconds
+from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store import leases
-from cronjobs.store.jobrows import job_from
-from cronjobs.store.leases import Finish, Lease, Written
+from cronjobs.store.job_rows import job_from
+from cronjobs.store.leases import Written
 from cronjobs.store.sizes import in_bytes
 from cronjobs.store.sql import database_now, define, group_value, is_postgresql, run
 from cronjobs.store.ticks import record
-from cronjobs.tables import LENGTHS
 
 BATCH: Final = 500  # rows of one transaction, so that ticks hardly notice
 
@@ -48,7 +49,7 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Act:
+class OperatorAction:
     """Who does something, where and why, for the audit trail; ``filter``: how jobs were chosen that were not named."""
 
     action: str
@@ -80,7 +81,7 @@ def too_long(connection: Connection, ids: Collection[int]) -> dict[int, str]:
     return {row.id: row.column_name for row in rows}
 
 
-def retry(connection: Connection, ids: Collection[int], act: Act) -> Changed:
+def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Make dead, cancelled or waiting failed jobs due now, with all their tries.
 
     Their history stays, and so does ``attempts``: the fence only rises.
@@ -92,7 +93,7 @@ def retry(connection: Connection, ids: Collection[int], act: Act) -> Changed:
     return Changed(done)
 
 
-def cancel(connection: Connection, ids: Collection[int], act: Act) -> Changed:
+def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Cancel waiting jobs at once, ask running ones to stop."""
     called_off = "status = 'cancelled', finished_at = {now}, last_error = :error"
     done = _change(connection, ids, "{can_cancel}", called_off, error=act.words)
@@ -104,7 +105,7 @@ def cancel(connection: Connection, ids: Collection[int], act: Act) -> Changed:
     return Changed(done, asked)
 
 
-def dismiss(connection: Connection, ids: Collection[int], act: Act) -> Changed:
+def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Note that somebody has dealt with dead jobs: they stay dead, and are no trouble any more."""
     done = _change(connection, ids, "{can_dismiss}", "dismissed_at = {now}")
     record_act(connection, act, done)
@@ -117,7 +118,7 @@ def dismissed(connection: Connection, ids: Collection[int]) -> set[int]:
     return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
 
 
-def take_back(connection: Connection, ids: Collection[int], act: Act) -> frozenset[int]:
+def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
     """Cancel those that wait and of which no attempt has ever begun; return them. Nobody is asked to stop."""
     called_off = "status = 'cancelled', finished_at = {now}, last_error = :error"
     never_begun = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
@@ -163,7 +164,7 @@ def statuses(connection: Connection, ids: Collection[int]) -> dict[int, Status]:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldJob:
     """A running job and its lease; ``recorded``: its runner wrote already how the attempt went.
 
     ``lease_s``: how long its runner's leases are, in seconds; None: not known.
@@ -179,7 +180,7 @@ class Held:
         return self.job.locked_by or ""
 
 
-def held(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
+def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
     """Those of *ids* that are running."""
     rows = run(
         connection,
@@ -190,11 +191,11 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
         ids=group_value(connection, sorted(ids)),
     )
     return {
-        row.id: Held(job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s)) for row in rows
+        row.id: HeldJob(job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s)) for row in rows
     }
 
 
-def release(connection: Connection, gone: Sequence[Held], act: Act) -> Written:
+def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
     """Queue jobs whose runner is proven gone: due now, nothing charged, one more loss; each only past its fence."""
     now = database_now(connection)
     written = leases.finish(connection, [_released(holding, now, act.words) for holding in gone])
@@ -202,7 +203,7 @@ def release(connection: Connection, gone: Sequence[Held], act: Act) -> Written:
     return written
 
 
-def _released(holding: Held, now: datetime, words: str) -> Finish:
+def _released(holding: HeldJob, now: datetime, words: str) -> Finish:
     job = holding.job
     return Finish(
         lease=Lease(job.id, job.attempt, holding.locked_by),
@@ -220,7 +221,7 @@ def _released(holding: Held, now: datetime, words: str) -> Finish:
 # --- the audit trail --------------------------------------------------------------------------------------------------
 
 
-def record_act(connection: Connection, act: Act, ids: Collection[int], *, each: bool = False) -> None:
+def record_act(connection: Connection, act: OperatorAction, ids: Collection[int], *, each: bool = False) -> None:
     """Write who did it: a row for each job that was named (and if *each*), one with all ids for a batch of others."""
     if not ids:
         return

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select, update
 
+from cronjobs.database.column_types import to_microseconds
+from cronjobs.database.tables import meta
 from cronjobs.store.sql import among, define, group_value, is_postgresql, run
-from cronjobs.tables import meta, to_microseconds
 
 # What its payload was is gone for good, so it must not be run again; see {stripped} in store/sql.py.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
@@ -26,7 +27,7 @@ define(
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """Where a walk through the ended jobs of one status stands: behind this one."""
 
     finished_at: datetime
@@ -46,9 +47,7 @@ class OldJob:
 # --- ended jobs -------------------------------------------------------------------------------------------------------
 
 
-def old_jobs(
-    connection: Connection, status: str, before: datetime, after: Place | None, limit: int
-) -> Sequence[OldJob]:
+def old_jobs(connection: Connection, status: str, before: datetime, after: Slot | None, limit: int) -> Sequence[OldJob]:
     """The next *limit* jobs in *status* that ended before *before*, those that ended first at the head."""
     beyond = "" if after is None else "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id)"
     place = {} if after is None else {"at": _instant(connection, after.finished_at), "id": after.id}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.pressure import Cap
+from cronjobs.rules.capacity import Cap
 from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
 
 define(
@@ -119,10 +119,6 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
         "SELECT name, max_waiting, on_full FROM {queues} WHERE max_waiting IS NOT NULL ORDER BY name",
     )
     return {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in rows}
-
-
-def any_cap(connection: Connection) -> bool:
-    return run(connection, "SELECT 1 FROM {queues} WHERE max_waiting IS NOT NULL LIMIT 1").first() is not None
 
 
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:

@@ -10,8 +10,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cronjobs.database.column_types import to_microseconds
+from cronjobs.database.tables import occurrences, pauses, schedules
 from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
-from cronjobs.tables import occurrences, pauses, schedules, to_microseconds
 
 Settled = tuple[datetime, list[Any] | None]  # how far: the watermark, and what earlier definitions still owe
 
@@ -20,8 +21,8 @@ Settled = tuple[datetime, list[Any] | None]  # how far: the watermark, and what 
 class StoredSchedule:
     """A row of cronjobs_schedules; ``paused`` when a pause of everything or of this schedule is in force.
 
-    ``owed`` is what earlier definitions owe, see owed.py. ``pauses`` are its own and those of everything, in force or
-    over, as ``pauses_of_schedules`` returns them.
+    ``owed`` is what earlier definitions owe (``schedules.planning``). ``pauses`` are its own and those of all, in
+    force or over, as ``pauses_of_schedules`` returns them.
     """
 
     id: int
@@ -371,14 +372,4 @@ def pauses_in_force(connection: Connection) -> Sequence[Row[Any]]:
         connection,
         "SELECT scope, name, until, by, why, paused_at, skip FROM {pauses} WHERE until IS NULL OR until > {now} "
         "ORDER BY scope, name",
-    ).all()
-
-
-def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row[Any]]:
-    """The newest ledger rows of a schedule."""
-    return connection.execute(
-        select(occurrences)
-        .where(occurrences.c.schedule_id == schedule_id)
-        .order_by(occurrences.c.last_for.desc())
-        .limit(limit)
     ).all()

@@ -8,9 +8,10 @@ from typing import Any, Final
 from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, func, literal_column
 from sqlalchemy.exc import DBAPIError
 
+from cronjobs.database.column_types import Json
+from cronjobs.rules.payload import TOO_LARGE
 from cronjobs.store.sizes import if_not_too_large
 from cronjobs.store.sql import define, is_postgresql
-from cronjobs.tables import TOO_LARGE, Json
 from cronjobs.text import OUTPUT_LIMIT
 
 # In characters; more than any that cronjobs itself writes.

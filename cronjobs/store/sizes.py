@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from cronjobs.rules.payload import MOST_FETCHED, TOO_LARGE
 from cronjobs.store.sql import Fragment
-from cronjobs.tables import MOST_FETCHED, TOO_LARGE
 from cronjobs.text import BrokenText
 
 UNREAD: Final = "cronjobs unread"  # in place of a payload; none is a text

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, Executable, text
 
-from cronjobs import tables
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.store.encoding import ANY_BYTES, server_encoding
-from cronjobs.tables import Instant, Json, to_microseconds
+from cronjobs.database import tables
+from cronjobs.database.column_types import Instant, Json, to_microseconds
+from cronjobs.database.encoding import ANY_BYTES, server_encoding
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -152,6 +152,9 @@ def among(parameter: str) -> Fragment:
         if postgresql
         else f"IN (SELECT value FROM json_each(:{parameter}))"
     )
+
+
+_fragments["among_known"] = among("known")
 
 
 def group(parameter: str, columns: Mapping[str, str]) -> Fragment:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cronjobs.database.column_types import to_microseconds
+from cronjobs.database.tables import audit, ticks
 from cronjobs.store.sql import after_now, define, group, group_value, is_postgresql, json_text, run
-from cronjobs.tables import audit, ticks, to_microseconds
+
+CLOCK_SLACK: Final = timedelta(minutes=5)  # beyond the length of a lease: then a wrong clock wrote its end
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,10 @@ def any_schedule(connection: Connection) -> bool:
     return run(connection, "SELECT 1 FROM {schedules} LIMIT 1").first() is not None
 
 
+def any_cap(connection: Connection) -> bool:
+    return run(connection, "SELECT 1 FROM {queues} WHERE max_waiting IS NOT NULL LIMIT 1").first() is not None
+
+
 def record(
     connection: Connection,
     *,
@@ -158,7 +165,7 @@ def record(
 
 
 @dataclass(frozen=True)
-class Act:
+class AuditAct:
     """A row of the audit trail."""
 
     action: str
@@ -167,7 +174,7 @@ class Act:
     detail: dict[str, Any] | None = None
 
 
-def record_all(connection: Connection, acts: Sequence[Act], *, host: str, at: datetime) -> None:
+def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str, at: datetime) -> None:
     """Append to the audit trail, in this order."""
     rows = [
         {"n": n, "action": act.action, "subject": act.subject, "actor": act.actor}
@@ -247,9 +254,3 @@ def carried_since(connection: Connection, fingerprint: str, since: datetime) -> 
     statement = "SELECT 1 FROM {ticks} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
     instant = since if is_postgresql(connection) else to_microseconds(since)
     return run(connection, statement, since=instant, fingerprint=fingerprint).first() is not None
-
-
-def last_audit(connection: Connection, action: str, subject: str) -> Any:
-    return connection.execute(
-        select(audit).where(audit.c.action == action, audit.c.subject == subject).order_by(audit.c.at.desc()).limit(1)
-    ).first()

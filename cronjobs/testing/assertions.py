@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from cronjobs.enqueueing import Target
+from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
-from cronjobs.jobs import key_text
+from cronjobs.jobs.enqueue import Target
+from cronjobs.jobs.registry import key_text
 from cronjobs.model import Status, duration, duration_text
-from cronjobs.settings import Settings
-from cronjobs.store.looking import Filter, list_jobs
+from cronjobs.store.listing import Filter, list_jobs
 from cronjobs.testing.configured import settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 
@@ -54,7 +54,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedJob:
     """What a test says of a job; None: anything. ``payload`` and ``meta``: these keys with these values, and others."""
 
     job_type: str
@@ -106,7 +106,7 @@ def assert_enqueued(
     later than then. ``status``: "queued", "succeeded" …; None: any, so what has run since counts, too.
     """
     __tracebackhide__ = True
-    wanted = Wanted(
+    wanted = ExpectedJob(
         job_type,
         {**(payload or {}), **payload_keys},
         queue,
@@ -156,7 +156,7 @@ def _holds(there: Any, wanted: Mapping[str, Any]) -> bool:
     )
 
 
-def _told(wanted: Wanted, count: int | None, met: list[Found], jobs: list[Found]) -> str:
+def _told(wanted: ExpectedJob, count: int | None, met: list[Found], jobs: list[Found]) -> str:
     if count is None:
         lines = [f"no job was enqueued as {wanted}"]
     else:
@@ -193,7 +193,7 @@ def assert_fires(
     returned is in that zone. It computes from the file alone: no pause, no catch-up.
     """
     __tracebackhide__ = True
-    from cronjobs.occurrences import timing
+    from cronjobs.crontime.timing import timing
 
     cron, every, zone = _timing_of(schedule, config, timezone)
     start, end = (_moment(moment, zone) for moment in between)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from cronjobs import jobtypes
-from cronjobs.config import load
+from cronjobs.config.load import load
+from cronjobs.config.settings import Settings
 from cronjobs.errors import ConfigError, UsageError
-from cronjobs.jobtypes import JobTypes
-from cronjobs.settings import Settings
+from cronjobs.jobs import job_types
+from cronjobs.jobs.job_types import JobTypes
 
 
 def settings_of(config: str | Path | None, imports: Iterable[str] = (), database_url: str | None = None) -> Settings:
@@ -28,7 +28,7 @@ def settings_of(config: str | Path | None, imports: Iterable[str] = (), database
 
 def handlers_of(settings: Settings) -> JobTypes:
     """Import the handlers; raises UsageError for a module that fails, where a tick would let its jobs wait."""
-    found = jobtypes.load(settings)
+    found = job_types.load(settings)
     if found.faults:
         raise UsageError("\n".join(f"{fault.where}: {fault.what}" for fault in found.faults))
     return found

@@ -8,10 +8,10 @@ from typing import Final, cast
 from sqlalchemy import URL, Connection, text
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database import Address
-from cronjobs.enqueueing import Target
+from cronjobs.database.address import Address
+from cronjobs.database.tables import meta
+from cronjobs.jobs.enqueue import Target
 from cronjobs.store.meta import has_table
-from cronjobs.tables import meta
 from cronjobs.testing.lending import Dressed, lend
 
 # What a migration that runs by itself needs, and a test's transaction must not be left with.
@@ -42,7 +42,7 @@ def _execute(connection: Connection, statements: tuple[str, ...]) -> None:
 
 @lru_cache
 def _statements(kind: str, schema: str | None) -> tuple[str, ...]:
-    from cronjobs import migrations
+    from cronjobs.schema import migrations
 
     script = migrations.sql(Address(URL.create("postgresql+psycopg" if kind == "postgresql" else kind), schema))
     parts = (_without_comments(part) for part in script.split(";\n\n"))

@@ -20,25 +20,26 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cronjobs.clock import SYSTEM, Clock, sleep
-from cronjobs.ends import lease_of
-from cronjobs.enqueueing import Target
+from cronjobs.config.settings import RunSettings
 from cronjobs.errors import Snooze, UsageError
 from cronjobs.events import Event
-from cronjobs.intake import Limits
-from cronjobs.jobtypes import JobType, JobTypes
-from cronjobs.loop import Loop
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext, Workers, run_attempt
+from cronjobs.execution.raised import outcome_of
+from cronjobs.jobs.enqueue import Target
+from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Finished, Succeeded
-from cronjobs.raised import outcome_of
-from cronjobs.settings import RunSettings
+from cronjobs.rules.ending import lease_of
 from cronjobs.store import claims
 from cronjobs.store.leases import is_held
 from cronjobs.store.sql import database_now
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.lending import LentDatabase, Savepoint, ended_since, require_tables
-from cronjobs.testing.ran import JobFailed, Ran, Report, ran_by
-from cronjobs.watchdog import Watchdog
-from cronjobs.worker import Attempt, Ended, Surroundings, Workers, run_attempt
+from cronjobs.testing.ran import EventCollector, JobFailed, Ran, ran_by
+from cronjobs.tick.loop import Loop
+from cronjobs.tick.pacing import LIMIT_REACHED
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.watchdog import Watchdog
 
 MOST_JOBS: Final = 1000  # by then a job must be enqueueing itself
 NO_LIMIT: Final = timedelta(days=31)  # nothing is too long for a test
@@ -46,7 +47,7 @@ WORKER: Final = "drain"
 
 
 @dataclass(frozen=True)
-class Drained(Report):
+class Drained(EventCollector):
     """What ``drain`` did: ``ran``, in order. ``unresolved``: due jobs by type that nobody has registered here."""
 
     ran: tuple[Ran, ...] = ()
@@ -82,7 +83,7 @@ def drain(
     raised: list[BaseException] = []
     job_types = _noted(handlers_of(settings), raised)
     database = LentDatabase(connection, "drain()", schema=schema, clock=clock)
-    workers = OneHere(Surroundings(settings, database), clock, raised)
+    workers = OneHere(WorkerContext(settings, database), clock, raised)
     events: list[Event] = []
     with database.read() as lent:
         require_tables(lent, "drain()")
@@ -100,13 +101,13 @@ def drain(
         now_read_at=now_read_at,
         emit=events.append,
         before_writing=lambda _: None,
-        limits=Limits(queue=queue, only=only, jobs=limit or MOST_JOBS),
+        limits=TickFilter(queue=queue, only=only, jobs=limit or MOST_JOBS),
         catches=False,
     )
     ended = loop.run()
     with database.read() as lent:
         drained = Drained(ran_by(events), dict(claims.unresolved(lent, job_types.types.keys())))
-    if limit is None and ended == "the limit is reached":
+    if limit is None and ended == LIMIT_REACHED:
         raise UsageError(
             f"drain() ran {MOST_JOBS} jobs, the last of type {drained.ran[-1].job_type}, and more may be due: does one "
             "enqueue itself? Say limit=… to stop there"
@@ -165,7 +166,7 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
 class OneHere(Workers):
     """One worker, in the thread that asks for the ends, with a savepoint around each attempt."""
 
-    def __init__(self, around: Surroundings, clock: Clock, raised: list[BaseException]) -> None:
+    def __init__(self, around: WorkerContext, clock: Clock, raised: list[BaseException]) -> None:
         assert isinstance(around.database, LentDatabase)
         self.count = 1
         self.fault: str | None = None

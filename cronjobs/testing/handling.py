@@ -12,18 +12,18 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
-from cronjobs.context import Context, StopSignal
-from cronjobs.effects import Begin, Done, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
-from cronjobs.enqueueing import Target
 from cronjobs.errors import EffectUnknown, UsageError
-from cronjobs.jobs import key_text
+from cronjobs.jobs.context import Context, StopSignal
+from cronjobs.jobs.effects import Begin, DoneEffect, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
+from cronjobs.jobs.enqueue import Target
+from cronjobs.jobs.registry import key_text
+from cronjobs.jobs.transaction import OwnTransaction
 from cronjobs.model import Job, duration
-from cronjobs.payloads import result_json
+from cronjobs.rules.lease import Lease
+from cronjobs.rules.payload import result_json
 from cronjobs.store.effects import Record
-from cronjobs.store.leases import Lease
 from cronjobs.testing.clocks import StillClock
 from cronjobs.testing.lending import LentDatabase
-from cronjobs.transaction import Ending
 
 
 class Unknown(Enum):
@@ -147,7 +147,7 @@ class _MemoryLedger(Ledger):
         match entry:
             case Begin():
                 self._put(key, "begun")
-            case Done(skip=True):
+            case DoneEffect(skip=True):
                 self._put(key, "skipped")
             case Stop():
                 raise EffectUnknown(key)
@@ -166,7 +166,7 @@ class _MemoryLedger(Ledger):
         self.records[key] = Record(key, state, self._lease.job_id, self._lease.attempt, True, result)
 
 
-class _MemoryEnding(Ending):
+class _MemoryEnding(OwnTransaction):
     """The end of a job that is in no table: what is left of it is that it was written."""
 
     def finish(self, target: Target, result: Any) -> None:

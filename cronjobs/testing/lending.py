@@ -15,10 +15,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.database import Address, Database, tell
+from cronjobs.database.address import Address
+from cronjobs.database.connection import Database, tell
+from cronjobs.database.tables import meta
 from cronjobs.errors import BadValue, UsageError
 from cronjobs.store.meta import has_table
-from cronjobs.tables import meta
 
 
 class Savepoint(Protocol):

@@ -42,7 +42,7 @@ class Ran:
     delay: timedelta | None = None
 
 
-class Report:
+class EventCollector:
     """Attempts in the order in which they ended."""
 
     ran: tuple[Ran, ...]

@@ -11,21 +11,22 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.database import Database, parse_url
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
 from cronjobs.events import Event
-from cronjobs.identity import Identity
-from cronjobs.leftovers import let_orphans_go
+from cronjobs.execution.strays import let_orphans_go
+from cronjobs.host.identity import Identity
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.creating import create_tables
 from cronjobs.testing.draining import Unarmed
-from cronjobs.testing.ran import Ran, Report, ran_by
-from cronjobs.tick import Tick
+from cronjobs.testing.ran import EventCollector, Ran, ran_by
+from cronjobs.tick.tick import Tick
 
 
 @dataclass(frozen=True)
-class Ticked(Report):
+class Ticked(EventCollector):
     """What a tick did.
 
     ``ran``: in the order of their ends. ``occurrences``: how many by what became of them (enqueued, skipped, missed,

@@ -27,9 +27,11 @@ from chaos import judge
 from chaos.ledger import VARIABLE, Line, Pen, Reader
 from chaos.plan import Action, Deed, Plan, Size, draw
 from chaos.runners import EXCEPTION, Ground, News, Order, Runners
-from cronjobs import enqueue, migrations
-from cronjobs.database import Database, parse_url
+from cronjobs import enqueue
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
+from cronjobs.schema import migrations
 
 WORKERS = (1, 1, 1, 2)  # of the four slots
 FROZEN_AT_MOST = 2

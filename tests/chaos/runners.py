@@ -178,18 +178,20 @@ def die_with_parent() -> None:
 
 def prepare(ground: Ground) -> None:
     """Import all that a tick needs, the handlers too."""
-    from cronjobs import jobtypes, tick
-    from cronjobs.database import Database, parse_url
+    from cronjobs.database.address import parse_url
+    from cronjobs.database.connection import Database
+    from cronjobs.jobs import job_types
+    from cronjobs.tick import tick
 
     assert tick
     database = Database(parse_url(ground.url))  # the driver
     database.close()
-    loaded = jobtypes.load(settings_of(ground))
+    loaded = job_types.load(settings_of(ground))
     assert not loaded.faults, loaded.faults
 
 
 def settings_of(ground: Ground, workers: int = 1) -> Any:
-    from cronjobs.settings import RunSettings, Settings
+    from cronjobs.config.settings import RunSettings, Settings
 
     folder = Path(ground.folder)
     return Settings(
@@ -231,14 +233,16 @@ def _run_as_child(order: Order, ground: Ground) -> None:
 
 
 def _tick(order: Order, ground: Ground) -> int:
-    from cronjobs import events, recovery
+    from cronjobs import events
     from cronjobs.clock import SYSTEM
-    from cronjobs.database import Database, parse_url
+    from cronjobs.database.address import parse_url
+    from cronjobs.database.connection import Database
     from cronjobs.errors import CronjobsError
-    from cronjobs.identity import Identity
-    from cronjobs.output import divert_logging, divert_streams
-    from cronjobs.tick import Tick
-    from cronjobs.watchdog import Watchdog
+    from cronjobs.execution.output import divert_logging, divert_streams
+    from cronjobs.host.identity import Identity
+    from cronjobs.tick import recovery
+    from cronjobs.tick.tick import Tick
+    from cronjobs.tick.watchdog import Watchdog
 
     class LateWatchdog(Watchdog):
         def stand_at(self, instant: float) -> None:

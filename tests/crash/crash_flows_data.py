@@ -14,7 +14,8 @@ from crash_world import World
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from cronjobs import enqueue, migrations
+from cronjobs import enqueue
+from cronjobs.schema import migrations
 
 # --- enqueue ----------------------------------------------------------------------------------------------------------
 

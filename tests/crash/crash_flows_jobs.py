@@ -56,10 +56,10 @@ def a_bad_value(world: World) -> None:
 
 def poisoned(world: World) -> None:
     """Texts are cleaned before they get here; this one slips through."""
-    from cronjobs import ends
+    from cronjobs.rules import ending
 
-    bad, stored = "refused" if world.is_sqlite else "\x00", ends._stored
-    ends._stored = lambda text: bad if text and "POISON" in text else stored(text)
+    bad, stored = "refused" if world.is_sqlite else "\x00", ending._stored
+    ending._stored = lambda text: bad if text and "POISON" in text else stored(text)
 
 
 @flow("a value that the database refuses", seed=a_bad_value, before=poisoned, floor=20)
@@ -105,10 +105,10 @@ def a_long_job_begun(world: World) -> None:
 @flow("a long job adopts its lease", seed=a_long_job_begun, rest=World.rest_in_real_time, apart=True, floor=12)
 def adopt(world: World) -> None:
     """The process that the tick has started; here it is this one."""
-    from cronjobs import handover, long
     from cronjobs.model import RetryPolicy
+    from cronjobs.tick import long_job_process, long_jobs
 
-    told = handover.Handover(
+    told = long_jobs.Handover(
         config=str(world.folder / "cronjobs.yaml"),
         database=world.url,
         job_id=1,
@@ -131,15 +131,15 @@ def adopt(world: World) -> None:
     leave = os._exit
     os._exit = sys.exit  # type: ignore[assignment]
     with suppress(SystemExit):
-        long.main()
+        long_job_process.main()
     os._exit = leave
     assert os.read(answer, 100) == b"adopted\n"
 
 
 def expired_leases(world: World) -> None:
     """Runners died: with nothing said about their attempt, with a time-out or an interruption said, once too often."""
-    from cronjobs.attempt_policy import AttemptPolicy
     from cronjobs.model import RetryPolicy
+    from cronjobs.rules.attempt_policy import AttemptPolicy
 
     world.configure(workers=1)
     past = world.instant(-timedelta(seconds=1))

@@ -102,7 +102,7 @@ def obeys(ctx: Context) -> None:
                 sleep(0.001)
 
 
-@job("crash.meanwhile", timeout=TIMEOUT)
+@job("crash.meanwhile", timeout=3 * TIMEOUT)  # another process has to come and act
 def meanwhile(ctx: Context) -> dict[str, int]:
     """Something happens while it is at work."""
     with effect(ctx):

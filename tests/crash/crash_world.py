@@ -15,18 +15,21 @@ import crash_handlers
 from ticking import Project
 from typer.main import get_command
 
-from cronjobs import config, events
+from cronjobs import events
 from cronjobs.cli.main import app
 from cronjobs.clock import SYSTEM, process_started, sleep
-from cronjobs.database import Database, parse_url
+from cronjobs.config import load
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.column_types import to_microseconds
+from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError
-from cronjobs.identity import Identity
-from cronjobs.intake import Limits
-from cronjobs.settings import Settings
-from cronjobs.tables import to_microseconds
+from cronjobs.host.identity import Identity
 from cronjobs.testing import FakeClock
-from cronjobs.tick import Result, Tick
-from cronjobs.watchdog import Watchdog
+from cronjobs.tick.result import Result
+from cronjobs.tick.tick import Tick
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.watchdog import Watchdog
 
 HERE = Path(__file__).parent
 HEAD = """
@@ -74,7 +77,7 @@ class World:
         (self.folder / "cronjobs.yaml").write_text(head + yaml)
 
     def settings(self) -> Settings:
-        return config.load(self.folder / "cronjobs.yaml", environ={}, database_url=self.url)
+        return load.load(self.folder / "cronjobs.yaml", environ={}, database_url=self.url)
 
     def instant(self, after: timedelta = timedelta(0)) -> Any:
         """As SQL takes it."""
@@ -115,7 +118,7 @@ class World:
             began=now,
             deadline=now + budget_s,
             emit=self._say,
-            limits=Limits(only=only),
+            limits=TickFilter(only=only),
         ).run()
         if result.stuck:
             return result  # its threads are at work: whoever called ends the process

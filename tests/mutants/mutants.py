@@ -21,7 +21,7 @@ class Mutant:
 
 SQL = "cronjobs/store/sql.py"
 LEASES = "cronjobs/store/leases.py"
-LOOP = "cronjobs/loop.py"
+LOOP = "cronjobs/tick/loop.py"
 FENCE = "tests/test_fence.py"
 CRASHES = "tests/test_crashes.py"
 HANGING = "tests/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "limits judged by several runners at once",
-        "cronjobs/store/limits.py",
+        "cronjobs/store/concurrency.py",
         "    if not is_postgresql(connection):\n",
         "    if True:\n",
         ("tests/test_limits_claim.py",),
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "deferred BEGIN for writers",
-        "cronjobs/database.py",
+        "cronjobs/database/connection.py",
         '"BEGIN IMMEDIATE" if write else "BEGIN"',
         '"BEGIN"',
         ("tests/test_database.py",),
@@ -96,21 +96,21 @@ MUTANTS = (
     ),
     Mutant(
         "a claim's lost COMMIT not settled by reading",
-        "cronjobs/turn.py",
+        "cronjobs/tick/writer.py",
         "if self.claim_unsettled:\n",
         "if False:\n",
         (LOST_ANSWERS,),
     ),
     Mutant(
         "a finish's lost COMMIT tried again blindly",
-        "cronjobs/turn.py",
+        LEASES,
         "written=written.written | ours | ended, lost=written.lost - ours - ended, ",
         "",
         (LOST_ANSWERS,),
     ),
     Mutant(
         "a lease judged by the host's clock",
-        LEASES,
+        "cronjobs/store/expiry.py",
         "(j.locked_until < {now} OR j.locked_by {among_dead})",
         '(j.locked_until < """ + ("to_timestamp(" + str(__import__("time").time()) + ")" if is_postgresql(connection) '
         'else str(int(__import__("time").time() * 1e6))) + """ OR j.locked_by {among_dead})',
@@ -129,14 +129,14 @@ MUTANTS = (
     ),
     Mutant(
         "a stale attempt's transaction committed all the same",
-        "cronjobs/transaction.py",
+        "cronjobs/jobs/transaction.py",
         "if not finish_here(connection, self._success(result)):",
         "if not finish_here(connection, self._success(result)) and result is connection:",
         (f"{TRANSACTIONS}::test_an_attempt_that_lost_its_lease_rolls_its_work_back",),
     ),
     Mutant(
         "writes taken behind the limit of a transaction",
-        "cronjobs/keeper.py",
+        "cronjobs/database/sqlite_time_limit.py",
         '            self._raw.execute("PRAGMA query_only = ON")\n',
         "",
         (f"{TRANSACTIONS}::test_what_comes_after_the_limit_is_refused_and_not_written",),
@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         "a loop that waits behind its own workers",
-        "cronjobs/turns.py",
+        "cronjobs/database/sqlite_turns.py",
         "not self._in_use and (is_loop or not (self._loops or self._spent))",
         "not self._in_use",
         ("tests/test_write_turns.py",),
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "recovery by the type's policy of today",
-        "cronjobs/recovery.py",
+        "cronjobs/tick/recovery.py",
         "        if expired.policy is not None:\n            return expired.policy\n",
         "",
         ("tests/test_recovery_policy.py",),
@@ -185,49 +185,49 @@ MUTANTS = (
     ),
     Mutant(
         "a lease taken from a runner at work",
-        "cronjobs/store/leases.py",
+        "cronjobs/store/expiry.py",
         ' AND NOT (j.locked_by {among_working})"',
         '"',
         ("tests/test_runners.py",),
     ),
     Mutant(
         "a crashing type for one runner's death",
-        "cronjobs/crashing.py",
+        "cronjobs/rules/crashing_types.py",
         "    if known is None or not known.holds(now):\n        return suspected",
         "    if known is None or not known.holds(now):\n        return replace(suspected, suspected=False)",
         ("tests/test_crashing_types.py",),
     ),
     Mutant(
         "a machine switched off takes its types along",
-        "cronjobs/crashing.py",
+        "cronjobs/rules/crashing_types.py",
         "    if _boot(known.runner) != _boot(runner):\n        return suspected\n",
         "",
         ("tests/test_crashing_types.py",),
     ),
     Mutant(
         "a container that applies an old file at once",
-        "cronjobs/sync.py",
+        "cronjobs/schedules/sync.py",
         " and not ticks.carried_since(connection, str(in_force), seen.now - silence)",
         "",
         ("tests/test_sync.py",),
     ),
     Mutant(
         "bytes in SQLite read as text",
-        "cronjobs/database.py",
+        "cronjobs/database/connection.py",
         "    connection.text_factory = decoded  #",
         "    #",
         ("tests/test_encodings.py",),
     ),
     Mutant(
         "whatever encoding the client was given",
-        "cronjobs/database.py",
+        "cronjobs/database/connection.py",
         "    return f\"SET LOCAL client_encoding = '{encoding}'\"",
         "    return f\"SET LOCAL application_name = '{encoding}'\"",
         ("tests/test_encodings.py",),
     ),
     Mutant(
         "whatever DateStyle the server has",
-        "cronjobs/database.py",
+        "cronjobs/database/connection.py",
         "    \"SET LOCAL datestyle = 'ISO, MDY'\",\n",
         "",
         ("tests/test_encodings.py",),
@@ -241,49 +241,49 @@ MUTANTS = (
     ),
     Mutant(
         "no claim row by row after one that failed",
-        "cronjobs/turn.py",
+        "cronjobs/tick/writer.py",
         "        self.warily = True",
         "        self.warily = False",
         ("tests/test_encodings.py", "tests/test_sizes.py"),
     ),
     Mutant(
         "a SQLite file that vanished is made anew",
-        "cronjobs/remembered.py",
+        "cronjobs/host/known_databases.py",
         "    if State().read(_note(settings, address)):\n        raise",
         "    if False:\n        raise",
         ("tests/test_vanished.py",),
     ),
     Mutant(
         "state kept where others may write",
-        "cronjobs/state.py",
+        "cronjobs/host/state_folder.py",
         "            if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:",
         "            if False:",
         ("tests/test_alarm.py",),
     ),
     Mutant(
         "a Cancelled that nobody asked for taken for a stop",
-        "cronjobs/raised.py",
+        "cronjobs/execution/raised.py",
         "    return reason if reason is not None and _holds(error, (Cancelled, asyncio.CancelledError)) else None",
         '    return (reason or "lost") if _holds(error, (Cancelled, asyncio.CancelledError)) else None',
         ("tests/test_raised.py",),
     ),
     Mutant(
         "occurrences without a share of the tick",
-        "cronjobs/tick.py",
+        "cronjobs/tick/tick.py",
         "        return self._go_on() and self.clock.monotonic() < self.patient_until",
         "        return self._go_on()",
         ("tests/test_share_of_occurrences.py",),
     ),
     Mutant(
         "a file applied with its first chunk",
-        "cronjobs/sync.py",
+        "cronjobs/schedules/sync.py",
         "            if not left:\n                acts.append",
         "            if True:\n                acts.append",
         ("tests/test_sync.py", "tests/test_chunks_generated.py"),
     ),
     Mutant(
         "a copy that unlocks the original's lock",
-        "cronjobs/turns.py",
+        "cronjobs/database/sqlite_turns.py",
         "        if not self.is_copy:  #",
         "        if True:  #",
         ("tests/test_write_turns.py",),
@@ -311,7 +311,7 @@ MUTANTS = (
     ),
     Mutant(
         "files that everybody may write",
-        "cronjobs/trust.py",
+        "cronjobs/config/trust.py",
         "    if facts.mode & stat.S_IWOTH and not sticky:",
         "    if False:",
         ("tests/test_trust.py",),
@@ -339,7 +339,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is not on its way to a worker charged with a loss",
-        "cronjobs/loop.py",
+        "cronjobs/tick/loop.py",
         "            self._release([attempt for attempt in self.hands.busy() if not attempt.on_its_way])",
         "            self._release([])",
         ("tests/test_not_begun.py", "tests/test_safety_net.py"),

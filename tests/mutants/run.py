@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutants import MUTANTS, Mutant
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from mutants.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("cronjobs", "alembic", "tests", "docs", "examples", "benchmarks")

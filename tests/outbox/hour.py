@@ -19,12 +19,13 @@ from typing import Any
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM
-from cronjobs.config import load
-from cronjobs.database import Database, parse_url
-from cronjobs.identity import Identity
+from cronjobs.config.load import load
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.host.identity import Identity
 from cronjobs.testing import FakeClock
-from cronjobs.tick import Tick
-from cronjobs.watchdog import Watchdog
+from cronjobs.tick.tick import Tick
+from cronjobs.tick.watchdog import Watchdog
 from outbox.stage import Stage, python_path
 
 MINUTE = timedelta(minutes=1)

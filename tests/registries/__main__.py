@@ -16,9 +16,10 @@ sys.path.insert(0, str(TESTS))
 import nofsync  # noqa: E402
 from postgres import PostgresServer  # noqa: E402
 
-from cronjobs import migrations  # noqa: E402
 from cronjobs.clock import SYSTEM  # noqa: E402
-from cronjobs.database import Database, parse_url  # noqa: E402
+from cronjobs.database.address import parse_url  # noqa: E402
+from cronjobs.database.connection import Database  # noqa: E402
+from cronjobs.schema import migrations  # noqa: E402
 from registries.world import world  # noqa: E402
 
 

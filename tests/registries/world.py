@@ -20,20 +20,25 @@ from unittest.mock import patch
 from hosts import Unarmed
 from sqlalchemy import Connection, delete, insert, select, update
 
-from cronjobs import events, identity, jobtypes, tick
+from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock, sleep
-from cronjobs.database import Database, parse_url
-from cronjobs.ends import running_row
-from cronjobs.identity import Identity
-from cronjobs.jobs import Registration
-from cronjobs.jobtypes import Fault, JobType, JobTypes
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs, metadata
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext, Workers, run_attempt
+from cronjobs.host import identity
+from cronjobs.host.identity import Identity
+from cronjobs.jobs import job_types
+from cronjobs.jobs.job_types import Fault, JobType, JobTypes
+from cronjobs.jobs.registry import Registration
 from cronjobs.model import Finished, RetryPolicy, TimedOut
-from cronjobs.settings import RunSettings, Settings
+from cronjobs.rules.ending import running_row
 from cronjobs.store import claims, leases
-from cronjobs.tables import jobs, metadata
 from cronjobs.testing import FakeClock
-from cronjobs.tick import Result, Tick
-from cronjobs.worker import Attempt, Ended, Surroundings, Workers, run_attempt
+from cronjobs.tick import tick
+from cronjobs.tick.result import Result
+from cronjobs.tick.tick import Tick
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 NOBODY = 2**22 + 7  # no process has this number
@@ -120,7 +125,7 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
 class Inline(Workers):
     """Workers that work in the loop's own thread, so that a tick that dies leaves nothing that runs."""
 
-    def __init__(self, count: int, around: Surroundings, clock: Clock) -> None:
+    def __init__(self, count: int, around: WorkerContext, clock: Clock) -> None:
         super().__init__(count, around, clock)
         self._ends = _Ends(self._attempt)
         self.ended = self._ends
@@ -360,7 +365,7 @@ def world(url: str, folder: Path) -> Iterator[World]:
     database = DyingDatabase(url, clock)
     here = World(database, clock, folder)
     with (
-        patch.object(jobtypes, "load", lambda _settings: here.registry),
+        patch.object(job_types, "load", lambda _settings: here.registry),
         patch.object(tick, "Workers", Inline),
         patch.object(identity, "_launchers_of", lambda _pid: []),  # nothing is started here, and /proc is large
     ):

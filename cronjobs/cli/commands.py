@@ -1,0 +1,97 @@
+"""How commands are declared: in tables, by which each is loaded when it is called; and how their help looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, ClassVar, Final, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+MARKUP: Final = "markdown"
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows no type behind a flag."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """The same for a group."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return parameters
+
+
+class Commands(typer.Typer):
+    """A group below ``cronjobs``; its commands are declared by ``@app.command``, or are the table of *cls*."""
+
+    def __init__(self, help: str, cls: type[PlainGroup] = PlainGroup) -> None:  # noqa: A002 typer's word
+        super().__init__(cls=cls, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=MARKUP)
+        self.callback()(_no_options)  # without one, a group of one command would be that command
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        return super().command(name, cls=PlainCommand, **options)
+
+
+def _no_options() -> None:
+    pass
+
+
+class CommandRow(NamedTuple):
+    """One row of a table. ``where``: "module:function" in this folder, or "module:app" for a group.
+
+    ``help``: the first line of the function's docstring, or of the group's help; a test holds them together.
+    """
+
+    where: str
+    help: str
+    panel: str | None = None
+    epilog: str | None = None
+
+
+class Listed(TyperCommand):
+    """What stands for a command in lists, suggestions and completions, until it is called."""
+
+    def __init__(self, name: str, row: CommandRow) -> None:
+        super().__init__(name, help=row.help, rich_help_panel=row.panel)
+        self.row = row
+        self._loaded: Any = None
+
+    def load(self) -> Any:
+        """The command itself. Its module is imported here."""
+        if self._loaded is None:
+            module, _, attribute = self.row.where.partition(":")
+            found = getattr(import_module(f"cronjobs.cli.{module}"), attribute)
+            if not isinstance(found, typer.Typer):
+                one = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+                one.command(self.name, cls=PlainCommand, epilog=self.row.epilog)(found)
+                found = one
+            self._loaded = get_command(found)
+            self._loaded.name = self.name
+        return self._loaded
+
+
+class LazyGroup(PlainGroup):
+    """A group made of a table."""
+
+    table: ClassVar[Mapping[str, CommandRow]] = {}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: Listed(name, row) for name, row in self.table.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found.load() if isinstance(found, Listed) else found, rest

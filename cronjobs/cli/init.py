@@ -1,0 +1,133 @@
+"""``cronjobs init``: a first cronjobs.yaml and jobs.py that run as they are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs.cli.output import echo
+from cronjobs.config.load import load
+from cronjobs.config.starter import starter_handlers, starter_yaml
+from cronjobs.crontime.timing import timing
+from cronjobs.errors import ConfigError, CronError, CronjobsError
+from cronjobs.host.files import make_folder
+from cronjobs.text import visible
+
+MODE = 0o644  # and less by the umask; never writable by others, who could then run commands as us
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; it is made if need be.")] = Path(),
+) -> None:
+    """Write a commented cronjobs.yaml and a jobs.py to begin with; they run as they are.
+
+    Nothing is ever overwritten. The project is called like the folder, the time zone is this host's.
+    """
+
+    files = {
+        folder / "cronjobs.yaml": starter_yaml(timezone=host_timezone(), project=_project(folder)),
+        folder / "jobs.py": starter_handlers(),
+    }
+    _refuse_what_is_there(folder, list(files))
+    try:
+        make_folder(folder)
+        _write(files)
+    except OSError as error:
+        where = visible(str(error.filename or folder))
+        raise CronjobsError(f"{where}: {error.strerror}: nothing was written") from None
+    for file in files:
+        echo(f"wrote {visible(str(file))}")
+    echo("next:")
+    if folder.absolute() != Path.cwd():
+        echo(f"  cd {visible(shlex.quote(str(folder)))}")
+    for command in ("check", "run-due", "crontab install"):
+        echo(f"  cronjobs {command}")
+
+
+def _refuse_what_is_there(folder: Path, files: list[Path]) -> None:
+    for file in files:
+        if os.path.lexists(file):
+            raise CronjobsError(
+                f"{visible(str(file))} is there already, and nothing is ever overwritten: nothing was written"
+            )
+    package = folder / "jobs"
+    if (package / "__init__.py").exists():
+        raise CronjobsError(
+            f"{visible(str(package))} is a package, and would be imported instead of jobs.py: nothing was written. "
+            'Choose another folder, or begin with the file that "cronjobs init" writes there'
+        )
+
+
+def _write(files: dict[Path, str]) -> None:
+    """Write all of *files*, none of which may exist, and see that they can be used; or none."""
+
+    made: list[Path] = []
+    try:
+        for file, text in files.items():
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+            made.append(file)
+            with open(descriptor, "w", encoding="utf-8") as opened:
+                opened.write(text)
+        load(next(iter(files)), environ={})
+    except BaseException as error:
+        for file in made:
+            with suppress(OSError):
+                file.unlink()
+        if isinstance(error, ConfigError):  # a cronjobs.py beside it, say
+            raise CronjobsError(f"{error}: nothing was written") from None
+        raise
+
+
+def _project(folder: Path) -> str:
+    """The folder's name, as far as it can name a project."""
+    name = "".join(character for character in folder.resolve().name if character.isprintable())
+    return name.encode(errors="ignore").decode()[:100].strip() or "jobs"
+
+
+# --- the host's zone --------------------------------------------------------------------------------------------------
+
+
+def host_timezone(root: Path = Path("/")) -> str:
+    """The name of this host's time zone, "UTC" if it has none that is the same on every host."""
+    for name in (_from_tz(), _from_file(root / "etc/timezone"), _from_link(root / "etc/localtime")):
+        if name and _is_zone(name):
+            return "UTC" if name in ("Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu") else name
+    return "UTC"
+
+
+def _from_tz() -> str:
+    name = os.environ.get("TZ", "").removeprefix(":")  # tzset(3)
+    return _below_zoneinfo(name) if name.startswith("/") else name
+
+
+def _from_file(file: Path) -> str:
+    try:
+        with file.open(encoding="ascii") as opened:
+            return opened.read(200).split("#")[0].strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _from_link(link: Path) -> str:
+    try:
+        return _below_zoneinfo(str(link.readlink()))
+    except (OSError, ValueError):
+        return ""
+
+
+def _below_zoneinfo(path: str) -> str:
+    return path.rpartition("zoneinfo/")[2].removeprefix("posix/").removeprefix("right/")
+
+
+def _is_zone(name: str) -> bool:
+
+    try:
+        timing("0 0 * * *", None, name)
+    except CronError:
+        return False
+    return True

@@ -1,0 +1,433 @@
+"""``cronjobs jobs retry``, ``cancel``, ``release``, ``dismiss``: what an operator does to jobs, named or filtered."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs.cli.filters import ALL, Filters, with_filters
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.output import Times, complain, counted, echo, echo_json, host_of, rough, safe, table, width
+from cronjobs.cli.progress import Interruptible, Progress, is_interactive
+from cronjobs.cli.project_database import operator, our_database
+from cronjobs.clock import sleep
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import LENGTHS
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.host.identity import Identity, is_gone
+from cronjobs.model import Status
+from cronjobs.store import listing, operating
+from cronjobs.store.operating import BATCH, HeldJob, OperatorAction
+from cronjobs.store.sql import database_now
+from cronjobs.text import clean, one_line
+from cronjobs.tick.runners import lease_is_wrong
+
+IdsArgument = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="[ID…]", min=1, max=2**63 - 1, help="The jobs, by id; or choose them by the options below."),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every job that it can be done to.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask. Without a terminal nobody can be asked.")]
+WhyOption = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Kept in the audit trail.")]
+
+SHOWN: Final = 20  # jobs that are named in text, of those that could not be changed
+LOCKED_PATIENCE_S: Final = 2.0  # for rows that somebody's transaction holds
+LOCKED_PAUSE_S: Final = 0.1
+KINDS_SHOWN: Final = 12
+
+
+@with_filters
+def retry(
+    ctx: typer.Context,
+    ids: IdsArgument = None,
+    filters: Filters = ALL,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    why: WhyOption = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put dead, cancelled or waiting failed jobs back: due now, with all their tries again.
+
+    Name them, or choose them as "jobs list" does; then it says how many and asks. Their history stays. Exit code 1: one
+    of them is running, has succeeded, or is not there.
+    """
+    _operate(ctx, RETRY, ids, filters, everything, yes, why, config, database_url, as_json)
+
+
+@with_filters
+def cancel(
+    ctx: typer.Context,
+    ids: IdsArgument = None,
+    filters: Filters = ALL,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    why: WhyOption = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Call jobs off: waiting ones at once, running ones at their runner's next heartbeat.
+
+    Name them, or choose them as "jobs list" does; then it says how many and asks. A command is stopped with everything
+    it started; a handler is told by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or is
+    not there; that changes nothing.
+    """
+    _operate(ctx, CANCEL, ids, filters, everything, yes, why, config, database_url, as_json)
+
+
+@with_filters
+def release(
+    ctx: typer.Context,
+    ids: IdsArgument = None,
+    filters: Filters = ALL,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    why: WhyOption = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Queue running jobs whose runner is certainly gone, without waiting for their lease to end.
+
+    Certain is only what can be seen here: the runner's process, on this host, since its boot, and whatever it had
+    started. Nothing is charged to the job; the loss is counted. Exit code 1: the runner lives, or cannot be seen from
+    here; the job is not running, or not there.
+    """
+    _operate(ctx, RELEASE, ids, filters, everything, yes, why, config, database_url, as_json)
+
+
+@with_filters
+def dismiss(
+    ctx: typer.Context,
+    ids: IdsArgument = None,
+    filters: Filters = ALL,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    why: WhyOption = None,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take note of dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
+
+    Name them, or choose them as "jobs list" does; then it says how many and asks. It can still be put back by "jobs
+    retry"; should it die again, it counts again. Exit code 1: one of them is not dead, was dismissed before, or is not
+    there.
+    """
+    _operate(ctx, DISMISS, ids, filters, everything, yes, why, config, database_url, as_json)
+
+
+# --- the four verbs --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ChangeResult:
+    """What has become of the jobs so far; ``told`` and ``refused`` have a sentence for each that was changed or not."""
+
+    changed: int = 0
+    asked: int = 0  # of those: running, and told to stop
+    told: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    again: list[int] = field(default_factory=list)  # somebody holds their rows locked
+    stopped_early: bool = False
+
+
+@dataclass(frozen=True)
+class Verb:
+    """``change`` does a batch in transactions of its own; what is in its Result neither way is tried again."""
+
+    name: str
+    done: str  # "retried"
+    takes: tuple[Status, ...]
+    change: Callable[[Operation, Sequence[int]], None]
+
+
+@dataclass
+class Operation:
+    """One run of a command: what the verbs need."""
+
+    database: Database
+    settings: Settings
+    here: Identity
+    act: OperatorAction
+    named: bool  # by id: each is told
+    result: ChangeResult = field(default_factory=ChangeResult)
+    gone: dict[str, bool | None] = field(default_factory=dict)
+
+    def is_gone(self, locked_by: str) -> bool | None:
+        """As ``identity.is_gone``, asked once for each runner: one may have held hundreds of jobs."""
+
+        if locked_by not in self.gone:
+            self.gone[locked_by] = is_gone(locked_by, self.here)
+        return self.gone[locked_by]
+
+    def tell(self, ids: Iterable[int], sentence: str) -> None:
+        for job_id in ids if self.named else ():
+            self.result.told[job_id] = sentence
+
+
+def _retry(operation: Operation, ids: Sequence[int]) -> None:
+
+    with operation.database.write() as connection:
+        done = operating.retry(connection, ids, operation.act).done
+    operation.result.changed += len(done)
+    operation.tell(done, "is queued again, due now")
+    _refuse(operation, RETRY, [job_id for job_id in ids if job_id not in done])
+
+
+def _cancel(operation: Operation, ids: Sequence[int]) -> None:
+
+    with operation.database.write() as connection:
+        changed = operating.cancel(connection, ids, operation.act)
+    operation.result.changed += len(changed.done | changed.asked)
+    operation.result.asked += len(changed.asked)
+    operation.tell(changed.done, "is cancelled")
+    operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
+    _refuse(operation, CANCEL, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
+
+
+def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
+
+    with operation.database.write() as connection:
+        done = operating.dismiss(connection, ids, operation.act).done
+    operation.result.changed += len(done)
+    operation.tell(done, "is dismissed: it stays dead")
+    _refuse(operation, DISMISS, [job_id for job_id in ids if job_id not in done])
+
+
+def _release(operation: Operation, ids: Sequence[int]) -> None:
+
+    result = operation.result
+    with operation.database.read() as connection:
+        times = Times(database_now(connection), operation.settings.timezone)
+        held = operating.held(connection, ids)
+    gone = [holding for holding in held.values() if _may_release(holding, operation, times)]
+    result.refused |= {
+        job_id: _why_kept(holding, operation, times)
+        for job_id, holding in held.items()
+        if not _may_release(holding, operation, times)
+    }
+    called_off: set[int] = set()
+    if gone:
+        with operation.database.write() as connection:
+            written = operating.release(connection, gone, operation.act)
+        result.changed += len(written.written)
+        result.refused |= dict.fromkeys(written.lost, "was taken over or has ended meanwhile: nothing to release")
+        called_off = set(written.called_off)
+        done = written.written - called_off
+        operation.tell(done, "is queued again, due now: its runner is gone")
+        operation.tell(called_off, "is cancelled, as was asked while it ran: its runner is gone")
+        settled = written.written | written.lost
+        result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
+    _refuse(operation, RELEASE, [job_id for job_id in ids if job_id not in held])
+
+
+def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
+    """Say why each of *ids* was left as it is; one that the verb takes is locked by somebody, and comes again."""
+
+    if not ids:
+        return
+    with operation.database.read() as connection:
+        found = operating.statuses(connection, ids)
+        stripped = operating.stripped(connection, ids) if verb is RETRY else set()
+        too_long = operating.too_long(connection, ids) if verb is RETRY else {}
+        dismissed = operating.dismissed(connection, ids) if verb is DISMISS else set()
+    for job_id in ids:
+        status = found.get(job_id)
+        if job_id in stripped:
+            operation.result.refused[job_id] = f"is {status} and pruned but for its key: what it was to do is gone"
+        elif job_id in too_long:
+            limit = f"{too_long[job_id]} is longer than {LENGTHS[too_long[job_id]]:,} bytes"
+            operation.result.refused[job_id] = f"is {status}, and its {limit}: enqueue it again with a shorter one"
+        elif job_id in dismissed:
+            operation.result.refused[job_id] = "is dismissed already, nothing to do"
+        elif status in verb.takes:
+            operation.result.again.append(job_id)
+        elif status is None:
+            operation.result.refused[job_id] = "is not there"
+        elif verb is RETRY and status is Status.QUEUED:
+            operation.result.refused[job_id] = "waits already, nothing to do"
+        else:
+            operation.result.refused[job_id] = f"is {status}: nothing to {verb.name}"
+
+
+def _may_release(holding: HeldJob, operation: Operation, times: Times) -> bool:
+    """Whether the runner is gone; or nobody can say, and the lease is none that a living runner would have left so."""
+
+    gone = operation.is_gone(holding.locked_by)
+    return gone is True or (gone is None and lease_is_wrong(holding.locked_until, times.now, holding.lease_s))
+
+
+def _why_kept(holding: HeldJob, operation: Operation, times: Times) -> str:
+
+    holder = Identity.parse(holding.locked_by)
+    who = f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
+    if holding.locked_until < times.now:
+        until = f"its lease ended {times.both(holding.locked_until)}, so the next tick settles it"
+    else:
+        left = rough(holding.locked_until - times.now)
+        until = f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, and longer if renewed"
+    if operation.is_gone(holding.locked_by) is False:
+        alive = "which is alive, or something that it started is"
+        return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks it to stop; {until}'
+    if holder is not None and holder.host == operation.here.host:
+        seen = "which cannot be seen from here: another container, or before the last boot"
+    else:
+        seen = f"which cannot be seen from {host_of(operation.here.host)}: release it there"
+    return f"is held by {who}, {seen}; {until}"
+
+
+RETRY: Final = Verb("retry", "retried", (Status.DEAD, Status.CANCELLED, Status.FAILED), _retry)
+CANCEL: Final = Verb("cancel", "cancelled", (Status.QUEUED, Status.FAILED, Status.RUNNING), _cancel)
+RELEASE: Final = Verb("release", "released", (Status.RUNNING,), _release)
+DISMISS: Final = Verb("dismiss", "dismissed", (Status.DEAD,), _dismiss)
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def _operate(
+    ctx: typer.Context,
+    verb: Verb,
+    ids: list[int] | None,
+    filters: Filters,
+    everything: bool,
+    yes: bool,
+    why: str | None,
+    config: Path | None,
+    database_url: str | None,
+    as_json: bool,
+) -> None:
+
+    _require_choice(verb, bool(ids), filters, everything)
+    reason = one_line(clean(why), 500) if why and why.strip() else None
+    here = Identity.here()
+    with our_database(ctx, config, database_url) as (settings, database):
+        how = None if ids else filters.given or {"all": "true"}
+        act = OperatorAction(verb.name, operator(), here.host, reason, how)
+        operation = Operation(database, settings, here, act, named=bool(ids))
+        chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, verb, filters, yes)
+        try:
+            _in_batches(operation, verb, chosen)
+        except CronjobsError:
+            if operation.result.changed:
+                complain(f"{_done_so_far(verb, operation, len(chosen))}; this stays. Then:")
+            raise
+    _print(verb, operation, chosen, as_json)
+    if operation.result.stopped_early:
+        raise typer.Exit(130)
+    if operation.result.refused:
+        raise typer.Exit(1)
+
+
+def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool) -> None:
+    if (named, bool(filters.given), everything).count(True) != 1:
+        raise UsageError(
+            f"say which jobs, in one way: by id (cronjobs jobs {verb.name} 17 18), by filters as jobs list has them "
+            f"(cronjobs jobs {verb.name} --type mail.send --since 24h), or --all"
+        )
+    if filters.status is not None and filters.status not in verb.takes:
+        takes = " and ".join((", ".join(verb.takes[:-1]), verb.takes[-1]) if len(verb.takes) > 1 else verb.takes)
+        raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {filters.status} ones")
+
+
+def _choose(operation: Operation, verb: Verb, filters: Filters, yes: bool) -> array[int]:
+    """The ids that the filters mean, after a person agreed. What is written is exactly what was counted."""
+
+    chosen: array[int] = array("q")
+    kinds: Counter[tuple[str, str]] = Counter()
+    left = 0
+    with operation.database.read() as connection:
+        wanted = filters.wanted(Times(database_now(connection), operation.settings.timezone))
+        for row in listing.choose(connection, wanted, verb.takes):
+            if verb is RELEASE and not operation.is_gone(row.locked_by or ""):
+                left += 1
+                continue
+            if verb is DISMISS and row.dismissed_at is not None and row.dismissed_at >= row.finished_at:
+                continue
+            chosen.append(row.id)
+            kinds[row.job_type, row.status] += 1
+    if left:
+        complain(f"{counted(left, 'running job')} left alone: the runner lives, or cannot be seen from here")
+    if chosen and not yes:
+        _ask(verb, kinds, len(chosen))
+    return array("q", sorted(chosen))
+
+
+def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
+    what = f"{verb.name} {counted(count, 'job')}"
+    if not is_interactive():
+        raise UsageError(
+            f"this would {what}, and without a terminal nobody can be asked: add --yes. Nothing was changed"
+        )
+    complain(f"This would {what}:")
+    rows = [[f"{number:,}", safe(job_type), status] for (job_type, status), number in kinds.most_common(KINDS_SHOWN)]
+    more = sum(kinds.values()) - sum(number for _, number in kinds.most_common(KINDS_SHOWN))
+    if more:
+        rows.append([f"{more:,}", "of other types", ""])
+    for line in table(rows, [">jobs", "type", "status"], room=width(), at_most={1: 60}):
+        complain(f"  {line}")
+    if not typer.confirm("Go on?", err=True):
+        complain("nothing was changed")
+        raise typer.Exit(1)
+
+
+def _in_batches(operation: Operation, verb: Verb, chosen: Sequence[int]) -> None:
+
+    result, clock = operation.result, operation.database.clock
+    with Interruptible() as interrupted, Progress(len(chosen)) as progress:
+        for start in range(0, len(chosen), BATCH):
+            if interrupted():
+                result.stopped_early = True
+                return
+            verb.change(operation, chosen[start : start + BATCH])
+            progress.at(min(start + BATCH, len(chosen)))
+        give_up_at = clock.monotonic() + LOCKED_PATIENCE_S
+        while result.again and not interrupted() and clock.monotonic() < give_up_at:
+            again, result.again = result.again, []
+            sleep(LOCKED_PAUSE_S)
+            for start in range(0, len(again), BATCH):
+                verb.change(operation, again[start : start + BATCH])
+    for job_id in result.again:
+        result.refused[job_id] = "is locked by somebody's transaction: try again"
+
+
+def _print(verb: Verb, operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
+    result = operation.result
+    if as_json:
+        told = {"action": verb.name, "chosen": len(chosen), "changed": result.changed, "asked_to_stop": result.asked}
+        left = [{"id": job_id, "why": why} for job_id, why in sorted(result.refused.items())]
+        echo_json(told | {"unchanged": left, "stopped_early": result.stopped_early})
+    elif operation.named:
+        for job_id in chosen:
+            if job_id in result.told:
+                echo(f"job {job_id} {result.told[job_id]}")
+            elif job_id in result.refused:
+                complain(f"job {job_id} {result.refused[job_id]}")
+    elif chosen:
+        echo(_done_so_far(verb, operation, len(chosen)))
+        for job_id, why in sorted(result.refused.items())[:SHOWN]:
+            complain(f"job {job_id} {why}")
+        if len(result.refused) > SHOWN:
+            complain(f"… and {len(result.refused) - SHOWN:,} more: --json names them all")
+    else:
+        complain(f"no such job to {verb.name}")
+    if result.stopped_early:
+        complain(f"stopped: {_done_so_far(verb, operation, len(chosen))}, and this stays done")
+
+
+def _done_so_far(verb: Verb, operation: Operation, chosen: int) -> str:
+    result = operation.result
+    of = f" of {chosen:,}" if result.changed != chosen else ""
+    jobs = counted(result.changed, "job") if not of else f"{result.changed:,}{of} jobs"
+    asked = f", {result.asked:,} of them running and asked to stop" if result.asked else ""
+    return f"{verb.done} {jobs}{asked}"

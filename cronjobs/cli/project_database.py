@@ -1,0 +1,81 @@
+"""Open the jobs database; refuse one that belongs to another project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from cronjobs.cli.options import load_settings
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.retrying import first_look
+from cronjobs.errors import SchemaMissing, SchemaTooOld
+from cronjobs.host.caller import os_user
+from cronjobs.host.known_databases import remember, require_still_there
+from cronjobs.store import meta
+from cronjobs.store.meta import require_schema
+from cronjobs.store.ownership import is_ours
+from cronjobs.text import clean, one_line
+
+
+def open_database(settings: Settings) -> Database:
+    """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
+    address = parse_url(settings.database, settings.schema)
+    require_still_there(settings, address)
+    return Database(address, connections=settings.run.workers + 1)
+
+
+@contextmanager
+def jobs_database(ctx: typer.Context, config: Path | None, url: str | None) -> Iterator[tuple[Settings, Database]]:
+    """The settings and an open database whose tables this code knows."""
+    settings = load_settings(ctx, config, url)
+    database = open_database(settings)
+    try:
+        require_tables(database)
+        remember(settings, database.address)
+        yield settings, database
+    finally:
+        database.close()
+
+
+def require_tables(database: Database) -> None:
+    """Raise unless this code runs on the tables; SQLite's are made or migrated on first use, PostgreSQL's never."""
+
+    def look() -> None:
+        with database.read() as connection:
+            require_schema(connection)
+
+    try:
+        first_look(look, database.clock)
+    except (SchemaMissing, SchemaTooOld):
+        if not database.is_sqlite:
+            raise
+        from cronjobs.schema import migrations  # and alembic, which an idle tick does without
+
+        migrations.upgrade(database)
+
+
+@contextmanager
+def our_database(
+    ctx: typer.Context, config: Path | None, url: str | None, *, adopt: bool = False
+) -> Iterator[tuple[Settings, Database]]:
+    """The settings and their database, its tables made where that is allowed. Raises ForeignDatabase.
+
+    *adopt*: one that is nobody's yet becomes ours, as at a first tick.
+    """
+    with jobs_database(ctx, config, url) as (settings, database):
+        with database.read() as connection:
+            found = meta.read_meta(connection)
+        if not is_ours(settings, found.project, found.environment) and adopt:
+            with database.write() as connection:
+                meta.adopt(connection, settings.project, settings.environment, operator())
+        yield settings, database
+
+
+def operator() -> str:
+    """Who is at the keyboard, as it may be stored: the name comes from variables that hold anything."""
+    return one_line(clean(os_user()), 200)

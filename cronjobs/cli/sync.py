@@ -1,0 +1,188 @@
+"""``cronjobs sync``, ``pause`` and ``resume``: which definitions are in force, and the brake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.output import coloured, complain, echo, echo_json
+from cronjobs.cli.project_database import open_database, operator, our_database
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.errors import SchemaMissing
+from cronjobs.host.identity import Identity
+from cronjobs.model import duration_text
+from cronjobs.rules.capacity import Cap
+from cronjobs.schedules import sync as core
+from cronjobs.schedules.definition import definition
+from cronjobs.schedules.sync import SyncPlan
+from cronjobs.store import queues
+from cronjobs.store.meta import require_schema
+from cronjobs.store.ownership import is_ours
+from cronjobs.store.schedules import StoredSchedule, all_schedules
+from cronjobs.tick.log import Log
+
+if TYPE_CHECKING:
+    pass
+
+
+# --- sync -------------------------------------------------------------------------------------------------------------
+
+
+def sync(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would change; change nothing.")] = False,
+    allow_removals: Annotated[
+        bool, typer.Option("--allow-removals", help="Also if most schedules would be retired.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the file's schedules in force now, without waiting for a tick.
+
+    A tick does the same by itself when a host's file is new. What is due under a definition that ends is settled
+    first; jobs that are made already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
+    ">" for one with a new name, "-" for one that no longer fires, and "~" for a queue whose cap changes.
+
+    Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
+    """
+
+    if plan:
+        settings, stored, caps = _look(ctx, config, database_url)
+        todo = core.plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
+        todo = core.with_caps(todo, caps, settings)
+        applied = False
+        left: tuple[str, ...] = ()
+    else:
+        with our_database(ctx, config, database_url, adopt=True) as (settings, database):
+            stored = _stored(database)
+            done = core.sync(
+                database,
+                settings,
+                Log(settings.log).write,
+                host=Identity.here().host,
+                actor=operator(),
+                allow_removals=allow_removals,
+            )
+            todo, applied, left = done.plan, done.applied, done.left
+    refused = None if allow_removals else todo.refused
+    was = {new: old for old, new in todo.rename}
+    changes = {name: _changes(settings, stored[was.get(name, name)].definition, name) for name in todo.change}
+    if as_json:
+        facts = {"add": todo.add, "change": changes, "remove": todo.remove, "rename": renamed(todo), "refused": refused}
+        facts |= {"cap": [vars(cap) for cap in todo.cap], "uncap": todo.uncap}
+        echo_json({"applied": applied} | facts | {"problems": [str(problem) for problem in settings.problems]})
+    else:
+        _print_plan(settings, todo, changes)
+    for problem in settings.problems:
+        complain(str(problem))
+    if refused:
+        complain(refused)
+    elif not plan and not applied:
+        some = f"{', '.join(left[:10])}{', …' if len(left) > 10 else ''}" or "all"
+        complain(
+            "the file is not in force as a whole: a tick is settling what was due there, or an open transaction holds "
+            f"a capped queue ({some}); the next tick with this file goes on, or try again"
+        )
+    if refused or not (plan or applied):
+        raise typer.Exit(1)
+    if todo.empty and not as_json:
+        complain("nothing to change")
+    if settings.problems:
+        raise typer.Exit(3)
+
+
+def _look(
+    ctx: typer.Context, config: Path | None, url: str | None
+) -> tuple[Settings, dict[str, StoredSchedule], dict[str, Cap]]:
+    """The settings and what is in force, without making so much as a file."""
+
+    settings = load_settings(ctx, config, url)
+    if settings.database.startswith("sqlite") and not _sqlite_file(settings).exists():
+        return settings, {}, {}
+    database = open_database(settings)
+    try:
+        with database.read() as connection:
+            try:
+                found = require_schema(connection)
+            except SchemaMissing:
+                if not database.is_sqlite:
+                    raise
+                return settings, {}, {}
+            caps = queues.caps_in_force(connection)
+        is_ours(settings, found.project, found.environment)
+        return settings, _stored(database), caps
+    finally:
+        database.close()
+
+
+def _sqlite_file(settings: Settings) -> Path:
+
+    return Path(str(parse_url(settings.database).url.database))
+
+
+def _stored(database: Database) -> dict[str, StoredSchedule]:
+
+    with database.read() as connection:
+        return {schedule.name: schedule for schedule in all_schedules(connection)}
+
+
+def _changes(settings: Settings, stored: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
+
+    written = definition(settings.schedules[name])
+    return {
+        key: "changed" if key == "payload" else {"from": stored.get(key), "to": written[key]}
+        for key in written
+        if stored.get(key) != written[key]
+    }
+
+
+def _print_plan(settings: Settings, todo: SyncPlan, changes: Mapping[str, dict[str, Any]]) -> None:
+    for name in todo.add:
+        echo(coloured(f"+ {name}: {_when(settings, name)} → {settings.schedules[name].job}", "green"))
+    for old, new in todo.rename:
+        echo(coloured(f"> {old} → {new}", "yellow"))
+    for name in todo.change:
+        said = [_change(key, value) for key, value in changes.get(name, {}).items()]
+        echo(coloured(f"~ {name}: {'; '.join(said)}", "yellow"))
+    for name in todo.remove:
+        echo(coloured(f"- {name}", "red"))
+    for cap in todo.cap:
+        echo(coloured(f"~ queue {cap}", "yellow"))
+    for name in todo.uncap:
+        echo(coloured(f"~ queue {name}: no cap", "yellow"))
+
+
+def _change(key: str, value: Any) -> str:
+    from datetime import timedelta
+
+    name = key.removesuffix("_s")
+    if value == "changed":
+        return f"{name} changed"
+    sides = [
+        duration_text(timedelta(seconds=side)) if name != key and side is not None else side
+        for side in (value["from"], value["to"])
+    ]
+    return f"{name} {' → '.join('none' if side is None else str(side) for side in sides)}"
+
+
+def renamed(todo: SyncPlan) -> list[dict[str, str]]:
+    return [{"from": old, "to": new} for old, new in todo.rename]
+
+
+def _when(settings: Settings, name: str) -> str:
+
+    schedule = settings.schedules[name]
+    if schedule.every is not None:
+        return f"every {duration_text(schedule.every)}"
+    return f'"{schedule.cron}" {schedule.timezone}'
+
+
+# --- pause, resume ----------------------------------------------------------------------------------------------------

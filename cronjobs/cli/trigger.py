@@ -1,0 +1,90 @@
+"""``cronjobs trigger`` and ``backfill``: runs that nobody's clock asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cronjobs.cli import typed
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.cli.project_database import operator, our_database
+from cronjobs.host.identity import Identity
+from cronjobs.schedules import backfill as fill
+
+FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
+ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last instant of the range.")]
+
+
+def trigger(
+    ctx: typer.Context,
+    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
+    force: Annotated[bool, typer.Option("--force", help="Also beside an unfinished job of the schedule.")] = False,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one job of a schedule now; the next tick runs it.
+
+    Its cadence does not move: the next occurrence comes when it would have come anyway. While a job of the schedule
+    is unfinished it gives way, unless overlap is allowed or --force is given.
+
+    Exit codes: 0 enqueued, 1 it gave way, or there is no such schedule.
+    """
+
+    with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
+        host = Identity.here().host
+        job_id = fill.trigger(connection, schedule, force=force, actor=operator(), host=host)
+    if as_json:
+        echo_json({"id": job_id, "schedule": schedule})
+    else:
+        echo(f"job {job_id} enqueued, due now")
+
+
+def backfill(
+    ctx: typer.Context,
+    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
+    first: FromOption,
+    last: ToOption,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run; change nothing.")] = False,
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run what a schedule missed or skipped in a range of its past, each occurrence once.
+
+    An occurrence that ran, or that another run stood for, is not run again. The jobs are due now, oldest first, one
+    at a time unless the schedule allows overlap; ctx.scheduled_for tells each which day it is for. Instants without
+    an offset are meant in the configuration's timezone.
+    """
+
+    with our_database(ctx, config, database_url) as (settings, database):
+        begin = typed.instant(first, settings.timezone, "--from")
+        end = typed.instant(last, settings.timezone, "--to")
+        with database.write() as connection:
+            filling = fill.backfill(
+                connection,
+                schedule,
+                begin,
+                end,
+                retention=settings.retention.occurrences,
+                actor=operator(),
+                host=Identity.here().host,
+                dry_run=dry_run,
+            )
+    if as_json:
+        runs = [instant.isoformat() for instant in filling.run]
+        echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
+        return
+    jobs = "1 job" if len(filling.run) == 1 else f"{len(filling.run)} jobs"
+    echo(
+        f"{jobs} {'would be' if dry_run else ''} enqueued; {filling.done} of the range had run already".replace(
+            "  ", " "
+        )
+    )
+    if dry_run:
+        for instant in filling.run[:50]:
+            echo(f"  {instant.isoformat()}")
+        if len(filling.run) > 50:
+            complain(f"  … and {len(filling.run) - 50} more (--json lists all)")

@@ -1,0 +1,377 @@
+"""cronjobs.yaml → frozen Settings, with every problem at once: file:line:column: path: what is wrong, what to write.
+
+What a file may say is in the tables below: key → reader. A bad entry disables only itself and is listed in
+``Settings.problems``. ConfigError, and nothing runs, for a file that does not parse or has no database, and where going
+on could do harm: which database, project or environment it is, and which schedules and job types there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cronjobs.config import fields
+from cronjobs.config.fields import NAME, NAME_RULE
+from cronjobs.config.reader import FieldError, Reader, Reading, ReportedError, shown
+from cronjobs.config.settings import JobTypeSettings, Retention, RetryChanges, RunSettings, ScheduleSettings, Settings
+from cronjobs.config.sources import database_of, is_shadowed, path_of_env_file, read_env, read_file
+from cronjobs.config.variables import Variables
+from cronjobs.config.yaml_nodes import Mapping as YamlMapping
+from cronjobs.config.yaml_nodes import Node, Scalar
+from cronjobs.errors import ConfigError
+from cronjobs.masking import long_enough, named_secrets
+from cronjobs.model import LEAST_MEMORY, RetryPolicy
+from cronjobs.rules.capacity import Cap
+
+
+def _later(reading: Reading, node: Node, path: str) -> Node:
+    """Read once the sections that it depends on are known."""
+    return node
+
+
+def _timezone(reading: Reading, node: Node, path: str) -> str:
+    try:
+        zone: str = fields.zone(reading, node, path)
+    except FieldError as error:
+        raise FieldError(f"{error} (Until then a cron: without a timezone of its own is disabled.)") from None
+    return zone
+
+
+def _retry(reading: Reading, node: Node, path: str) -> RetryChanges:
+    given, bad = reading.fields(node, path, RETRY)
+    if bad:
+        raise ReportedError
+    if "delays" in given and (clash := sorted(given.keys() & {"base", "factor", "cap"})):
+        raise FieldError(f"delays take the place of {', '.join(clash)}: write one or the other")
+    try:
+        RetryPolicy(**given)
+    except ValueError as error:
+        raise FieldError(f"{error}; what is not written counts as base 1m, cap 30m: write both") from None
+    return RetryChanges(tuple(given.items()))
+
+
+def _defaults(reading: Reading, node: Node, path: str) -> RetryChanges:
+    changes: RetryChanges = reading.fields(node, path, {"retry": _retry}).values.get("retry", RetryChanges())
+    return changes
+
+
+def _run(reading: Reading, node: Node, path: str) -> RunSettings:
+    values = reading.fields(node, path, RUN).values
+    run = replace(RunSettings(), **values)
+    if "lease" in values:
+        return run
+    return replace(run, lease=max(run.lease, run.budget + timedelta(seconds=5)))
+
+
+def _retention(reading: Reading, node: Node, path: str) -> Retention:
+    return Retention(**reading.fields(node, path, RETENTION).values)
+
+
+_ATTEMPTS: Final = fields.integer(1, 10_000)
+_TIMEOUT: Final = fields.span("100ms", "30d")
+_KEPT: Final = fields.span("1s", "3650d")
+_EXIT_CODE: Final = fields.integer(0, 255)
+
+RETRY: Final[dict[str, Reader]] = {
+    "max_attempts": _ATTEMPTS,
+    "base": fields.span("10ms", "30d"),
+    "factor": fields.number(1, 100),
+    "cap": fields.span("10ms", "30d"),
+    "jitter": fields.number(0, 0.99),
+    "delays": fields.list_of(fields.span("0s", "30d")),
+    "retry_on": fields.some_of(fields.kind, "nothing would be retried; to retry all, delete the key"),
+    "give_up_on": fields.list_of(fields.kind),
+}
+RUN: Final[dict[str, Reader]] = {
+    "workers": fields.integer(1, 64),
+    "budget": fields.span("5s", "1h"),
+    "lease": fields.span("2s", "1d"),
+    "shutdown_grace": fields.span("0s", "10m"),
+    "every": fields.span("1m", "1d"),
+    "trust_files": fields.flag,
+    "long_jobs": fields.integer(0, 64),
+    "max_losses": fields.integer(1, 1000),
+}
+RETENTION: Final[dict[str, Reader]] = dict.fromkeys(("succeeded", "dead", "keys", "occurrences", "effects"), _KEPT)
+JOB_TYPE: Final[dict[str, Reader]] = {
+    "command": fields.command,
+    "timeout": _TIMEOUT,
+    "retry": _retry,
+    "env": fields.variables,
+    "inherit_env": fields.list_of(fields.variable),
+    "isolation": fields.choice("thread", "process"),
+    "max_memory": fields.memory(LEAST_MEMORY, "16TiB"),
+    "on_shutdown": fields.choice("release", "drop"),
+    "on_lost": fields.choice("retry", "dead"),
+    "success_exit_codes": fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
+    "retry_exit_codes": fields.list_of(_EXIT_CODE),
+}
+QUEUE: Final[dict[str, Reader]] = {
+    "max_waiting": fields.integer(1, 100_000_000),
+    "on_full": fields.choice("error", "drop", "wait"),
+}
+SCHEDULE: Final[dict[str, Reader]] = {
+    "cron": fields.cron,
+    "every": fields.span("1m", "366d", whole_seconds=True),
+    "timezone": fields.zone,
+    "job": fields.name,
+    "command": fields.command,
+    "payload": fields.payload,
+    "queue": fields.name,
+    "priority": fields.integer(0, 9),
+    "timeout": _TIMEOUT,
+    "max_attempts": _ATTEMPTS,
+    "catch_up": fields.choice("none", "latest", "all"),
+    "catch_up_within": fields.span("0s", "366d"),
+    "catch_up_limit": fields.integer(1, 10_000),
+    "overlap": fields.choice("skip", "wait", "allow"),
+    "spread": fields.span("1s", "1d"),
+    "retry_until": fields.choice("next_occurrence"),
+    "grace": fields.span("1s", "366d"),
+    "environments": fields.list_of(fields.title),
+    "renamed_from": fields.name,
+}
+FILE: Final[dict[str, Reader]] = {
+    "project": fields.title,
+    "environment": fields.title,
+    "env_file": _later,
+    "database": _later,
+    "schema": fields.database_schema,
+    "imports": fields.list_of(fields.module, keep_good=True),
+    "python_path": fields.list_of(fields.folder, keep_good=True),
+    "setup": fields.function,
+    "env": fields.variables,
+    "timezone": _timezone,
+    "log": fields.log_file,
+    "run": _run,
+    "defaults": _defaults,
+    "retention": _retention,
+    "limits": fields.limits,
+    "queues": _later,
+    "job_types": _later,
+    "schedules": _later,
+}
+# A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
+FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
+
+
+def load(
+    file: Path | None,
+    *,
+    environ: Mapping[str, str],
+    database_url: str | None = None,
+    need_database: bool = True,
+) -> Settings:
+    """Read the configuration *file*; None: $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+
+    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says; a relative SQLite path in any
+    of them is meant from the file's folder. Without *need_database* an unset ``${…}`` leaves it "". Raises ConfigError.
+    """
+    given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+    folder = given.absolute().parent
+    reading = Reading(str(given), folder, Variables(environ, folder))
+    tree, flaws = read_file(given)
+    reading.problems += flaws
+    if tree is None:
+        raise ConfigError(reading.masked_problems())
+
+    from_env_file = read_env(reading, tree)
+    reading.variables = Variables({**(from_env_file or {}), **environ}, folder)
+    values, bad = reading.fields(tree, "", FILE)
+    override = ("CRONJOBS_DATABASE_URL", environ.get("CRONJOBS_DATABASE_URL"))
+    if database_url is not None:
+        override = ("--database-url", database_url)
+    database = database_of(reading, values.get("database"), override, need=need_database and "database" not in bad)
+    if "limits" in bad:
+        values["limits"] = fields.UNREADABLE_LIMITS
+    named = _named_entries(reading, values, bad)
+    shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
+    if flaws or bad & FATAL or from_env_file is None or database is None or named is None or shadowed:
+        raise ConfigError(reading.masked_problems())
+
+    env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
+    read_later = {"env_file", "database", "queues", "job_types", "schedules", "defaults", "env"}
+    return Settings(
+        file=given.absolute(),
+        folder=folder,
+        env_file=path_of_env_file(reading, tree),
+        database=database,
+        env=tuple(env.items()),
+        retry=values.get("defaults", RetryChanges()),
+        problems=tuple(reading.masked_problems()),
+        positions=reading.positions,
+        secrets=_secrets(reading, from_env_file, {**environ, **env, "": database}, values),
+        **{key: value for key, value in values.items() if key not in read_later},
+        **named,
+    )
+
+
+def _secrets(
+    reading: Reading, env_file: Mapping[str, str], variables: Mapping[str, str], values: Mapping[str, Any]
+) -> frozenset[str]:
+    """What is masked: all that came from an env_file or by ``${…}``, and what is named like a secret."""
+    found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
+    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # names that tables show
+    return frozenset(found - public)
+
+
+# --- the file and what it refers to -----------------------------------------------------------------------------------
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
+
+
+# --- job types and schedules ------------------------------------------------------------------------------------------
+
+
+class _Context(NamedTuple):
+    """What entries depend on; ``timezone`` None: it is bad, so a schedule needs one of its own."""
+
+    timezone: str | None
+    taken: frozenset[str] = frozenset()  # names under job_types
+
+
+def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any] | None:
+    """What Settings says of named entries; None: a section that names job types or schedules is no mapping."""
+    timezone = None if "timezone" in bad else values.get("timezone", "UTC")
+    context = _Context(timezone)
+    job_types = _entries(reading, values.get("job_types"), "job_types", context, _job_type)
+    queues = _entries(reading, values.get("queues"), "queues", context, _queue)
+    context = context._replace(taken=frozenset(job_types.found) | job_types.disabled)
+    schedules = _entries(reading, values.get("schedules"), "schedules", context, _schedule)
+    if not (job_types.good and schedules.good):
+        return None
+    commands = {name: command for name, (_, command) in schedules.found.items() if command is not None}
+    bad_commands = {name for name in schedules.disabled if f"schedules.{name}.command" in reading.positions}
+    found = {name: schedule for name, (schedule, _) in schedules.found.items()}
+    here = values.get("environment", "")
+    elsewhere = {
+        name for name, schedule in found.items() if schedule.environments and here not in schedule.environments
+    }
+    return {
+        "queues": queues.found if queues.good and "queues" not in bad else None,
+        "disabled_queues": queues.disabled,
+        "job_types": job_types.found | commands,
+        "schedules": {name: schedule for name, schedule in found.items() if name not in elsewhere},
+        "elsewhere": frozenset(elsewhere),
+        "disabled_job_types": job_types.disabled | (bad_commands - context.taken),
+        "disabled_schedules": schedules.disabled,
+    }
+
+
+class _Entries(NamedTuple):
+    found: dict[str, Any]
+    disabled: frozenset[str] = frozenset()
+    good: bool = True
+
+
+def _entries(
+    reading: Reading,
+    node: Node | None,
+    section: str,
+    context: _Context,
+    read: Callable[[Reading, _Context, Scalar, Node, str], Any],
+) -> _Entries:
+    """Read a section of named entries; one that is bad is reported, left out and named as disabled."""
+    if node is None or (isinstance(node, Scalar) and node.is_null):
+        return _Entries({})
+    if not isinstance(node, YamlMapping):
+        reading.report(node, section, "write it as a mapping: a name, and below it its settings")
+        return _Entries({}, good=False)
+    found: dict[str, Any] = {}
+    for name, (key, value) in node.entries.items():
+        path = f"{section}.{name}"
+        reading.positions[path] = (key.line, key.column)
+        if not NAME.fullmatch(name):
+            reading.report(key, path, f"{shown(key)} is not {NAME_RULE}")
+            continue
+        try:
+            found[name] = read(reading, context, key, value, path)
+        except ReportedError:
+            continue
+    for again, first in node.duplicates:
+        reading.twice(again, f"{section}.{again.text}", first)
+        found.pop(again.text, None)
+    return _Entries(found, frozenset(node.entries.keys() - found.keys()))
+
+
+def _queue(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> Cap:
+    values, bad = reading.fields(node, path, QUEUE)
+    if "max_waiting" not in values and "max_waiting" not in bad:
+        reading.report(key, path, "how many may wait? max_waiting: 10000")
+        raise ReportedError
+    if bad:
+        raise ReportedError
+    return Cap(key.text, values["max_waiting"], values.get("on_full", "error"))
+
+
+def _job_type(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> JobTypeSettings:
+    values, bad = reading.fields(node, path, JOB_TYPE)
+    entry = JobTypeSettings(key.text, **values)
+    clashes = _clashes(entry) if "command" not in bad else {}
+    for name, message in clashes.items():
+        if name not in bad and isinstance(node, YamlMapping):
+            reading.report(node.entries[name][1], f"{path}.{name}", message)
+    if bad or clashes:
+        raise ReportedError
+    return entry
+
+
+def _clashes(entry: JobTypeSettings) -> dict[str, str]:
+    """What does not go with the rest of an entry: key → why, and what to write."""
+    found: dict[str, str] = {}
+    if entry.command is not None and entry.isolation is not None:
+        found["isolation"] = "a command always has a process of its own: delete isolation"
+    if entry.command is None:
+        if entry.inherit_env is not None:
+            found["inherit_env"] = "this is for an entry with a command: a handler has the environment of the tick"
+        for name in ("success_exit_codes", "retry_exit_codes"):
+            if getattr(entry, name):
+                found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
+        if entry.max_memory is not None and entry.isolation == "thread":
+            found["max_memory"] = "a thread has no memory limit of its own: write isolation: process"
+    elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):
+        found.setdefault("retry_exit_codes", f"{both[0]} means success: write it in one of the two lists only")
+    return found
+
+
+def _schedule(
+    reading: Reading, context: _Context, key: Scalar, node: Node, path: str
+) -> tuple[ScheduleSettings, JobTypeSettings | None]:
+    """A schedule, and the job type of its inline command, which bears its name."""
+    values, bad = reading.fields(node, path, SCHEDULE)
+    written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
+    good = not bad
+    good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
+    good &= _one_of(
+        reading,
+        key,
+        path,
+        written,
+        "job",
+        "command",
+        "what does it run? job: billing.send_invoice or command: [backup, --all]",
+    )
+    if "command" in written and key.text in context.taken:
+        reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
+        good = False
+    timezone = values.pop("timezone", context.timezone)
+    if timezone is None and "cron" in written:  # said once, at the file's own timezone
+        good = False
+    if not good:
+        raise ReportedError
+    arguments = values.pop("command", None)
+    command = JobTypeSettings(key.text, command=arguments, timeout=values.get("timeout")) if arguments else None
+    values = {"job": key.text, "timezone": timezone or "UTC"} | values
+    return ScheduleSettings(key.text, **values), command
+
+
+def _one_of(reading: Reading, key: Scalar, path: str, written: set[str], one: str, other: str, question: str) -> bool:
+    if len(written & {one, other}) == 1:
+        return True
+    both = one in written
+    reading.report(key, path, f"{one} and {other} do not go together: delete one" if both else question)
+    return False

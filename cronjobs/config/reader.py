@@ -1,0 +1,177 @@
+"""One configuration file being read: what was wrong so far, where each value stands, and what came in from outside.
+
+Messages quote what is written in the file, ``${NAME}`` included, and never what a variable held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cronjobs.config.variables import UnsetVariableError, Variables
+from cronjobs.config.yaml_nodes import UNREADABLE, Node, Scalar, Sequence
+from cronjobs.config.yaml_nodes import Mapping as YamlMapping
+from cronjobs.errors import Problem
+from cronjobs.masking import long_enough, mask
+from cronjobs.text import one_line
+
+_ENOUGH_PROBLEMS: Final = 50  # from here on nobody reads the guess at what was meant, and guessing takes time
+_MAX_PROBLEMS: Final = 200
+
+
+class FieldError(Exception):
+    """A value cannot be taken. ``column``: where in the line, if not at its beginning."""
+
+    def __init__(self, message: str, column: int | None = None) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+class UnsetError(FieldError):
+    """A variable is not set."""
+
+
+class ReportedError(FieldError):
+    """A value cannot be taken, and why is already among the problems."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+
+class Fields(NamedTuple):
+    """What a mapping held: values that were read, and the keys that were wrong, or that a wrong key probably meant."""
+
+    values: dict[str, Any]
+    bad: set[str]
+
+
+@dataclass
+class Reading:
+    """One file being read: collects problems, positions and what came in from outside."""
+
+    file: str  # as the user gave it
+    folder: Path
+    variables: Variables
+    problems: list[Problem] = field(default_factory=list)
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)
+    _came_in: set[str] = field(default_factory=set)
+
+    def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:
+        # A name with a newline in it must not write lines of its own.
+        place = Problem(self.file, node.line, column or node.column, one_line(path, 250), one_line(message, 1000))
+        self.problems.append(place)
+
+    def read(self, reader: Reader, node: Node, path: str) -> Any:
+        """What *reader* makes of *node*; raises ReportedError when it is bad, after adding the problem."""
+        self.positions[path] = (node.line, node.column)
+        if is_unreadable(node):
+            raise ReportedError
+        try:
+            return reader(self, node, path)
+        except ReportedError:
+            raise
+        except FieldError as bad:
+            self.report(node, path, str(bad), bad.column)
+            raise ReportedError from None
+
+    def fields(self, node: Node, path: str, readers: Mapping[str, Reader]) -> Fields:
+        """Read a mapping by the table *readers*; what is wrong in it is reported. Nothing written is nothing read."""
+        if isinstance(node, Scalar) and node.is_null:
+            return Fields({}, set())
+        if is_unreadable(node):
+            return Fields({}, set(readers))
+        if not isinstance(node, YamlMapping):
+            self.report(node, path, f"write it as a mapping: {next(iter(readers))}: …")
+            return Fields({}, set(readers))
+        values: dict[str, Any] = {}
+        bad: set[str] = set()
+        for name, (key, value) in node.entries.items():
+            here = f"{path}.{name}" if path else name
+            if name in readers:
+                try:
+                    values[name] = self.read(readers[name], value, here)
+                except ReportedError:
+                    bad.add(name)
+            else:
+                bad |= {name, *self._unknown(key, here, list(readers))}
+        for again, first in node.duplicates:
+            self.twice(again, f"{path}.{again.text}" if path else again.text, first)
+            bad.add(again.text)
+            values.pop(again.text, None)
+        return Fields(values, bad)
+
+    def twice(self, key: Scalar, path: str, first_line: int) -> None:
+        self.report(key, path, f"this key is already in line {first_line}: delete one of the two")
+
+    def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
+        """Report an unknown key; return the key that was probably meant, or all that it could be."""
+        guessed = self.may_guess
+        meant = nearest(key.text, known) if guessed else None
+        guess = f', did you mean "{meant}"?' if meant else "."
+        self.report(key, path, f"unknown key{guess} Allowed here: {', '.join(sorted(known))}")
+        if not guessed:
+            return known
+        return [meant] if meant else []
+
+    @property
+    def may_guess(self) -> bool:
+        return len(self.problems) < _ENOUGH_PROBLEMS
+
+    def text(self, node: Node, *, secret: bool = False) -> str:
+        """The text of a scalar, its variables filled in; *secret*: what came in is masked wherever text is shown."""
+        if isinstance(node, Sequence):
+            raise FieldError("write one value, not a list")
+        if isinstance(node, YamlMapping):
+            raise FieldError("write one value, not a mapping")
+        if node.is_null:
+            raise FieldError("there is no value here: write one, or delete the key")
+        try:
+            text, came_in = self.variables.fill(node.text)
+        except UnsetVariableError as missing:
+            raise UnsetError(str(missing)) from None
+        except ValueError as error:
+            raise FieldError(str(error)) from None
+        self._came_in.update(came_in)
+        if secret:
+            self.secrets |= long_enough(came_in)
+        return text
+
+    def masked_problems(self) -> list[Problem]:
+        """The problems in the order of their lines. No message quotes what came in; should one ever, it is masked."""
+        hidden = self.secrets | long_enough(self._came_in)
+        found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
+        found.sort(key=lambda problem: (problem.file == self.file, problem.line, problem.column))
+        if len(found) > _MAX_PROBLEMS:
+            more = Problem(self.file, 0, 0, "", f"and {len(found) - _MAX_PROBLEMS} more problems")
+            return [*found[:_MAX_PROBLEMS], more]
+        return found
+
+
+Reader = Callable[[Reading, Node, str], Any]
+
+
+def is_unreadable(node: Node) -> bool:
+    """Whether the YAML of it was wrong, which has been said."""
+    return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The word of *known* that was probably meant."""
+    import difflib  # only for a mistake: a tick is none
+
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def as_written(node: Node, text: str) -> bool:
+    """Whether *text* stands in the file like that: only then may a message say more about it."""
+    return isinstance(node, Scalar) and node.text == text
+
+
+def shown(node: Node) -> str:
+    """What the file says, in quotes, short and on one line."""
+    return f'"{one_line(node.text, 60)}"' if isinstance(node, Scalar) else "this"

@@ -1,0 +1,158 @@
+"""What a configuration file says, frozen: the shapes that ``config`` fills and everything else reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from cronjobs.errors import Problem
+from cronjobs.model import Isolation, OnLost, OnShutdown, RetryPolicy
+from cronjobs.rules.capacity import Cap
+from cronjobs.rules.concurrency import Limit
+
+CatchUp = Literal["none", "latest", "all"]
+Overlap = Literal["skip", "wait", "allow"]
+START_UP: Final = timedelta(seconds=5)  # of a tick's budget, for imports and the parts before the work
+
+RetryUntil = Literal["next_occurrence"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a tick works; ``every`` is the distance of cron's wake-ups."""
+
+    workers: int = 4
+    budget: timedelta = timedelta(seconds=55)
+    lease: timedelta = timedelta(seconds=60)
+    shutdown_grace: timedelta = timedelta(seconds=10)
+    every: timedelta = timedelta(minutes=1)
+    long_jobs: int = 4
+    max_losses: int = 10
+    trust_files: bool = False  # root's tick runs what others may write, too
+
+    @property
+    def default_timeout(self) -> timedelta:
+        """Of a job type that declares none: two undeclared jobs in a row still fit into one tick."""
+        return min(timedelta(seconds=30), self.budget / 3)
+
+    @property
+    def longest_in_tick(self) -> timedelta:
+        """A declared timeout above this makes a long job: a tick that has started up may not have more to give.
+
+        Without long jobs (``long_jobs: 0``) all of the budget is tried.
+        """
+        return self.budget - min(START_UP, self.budget / 3) if self.long_jobs else self.budget
+
+
+@dataclass(frozen=True)
+class Retention:
+    succeeded: timedelta = timedelta(days=14)
+    dead: timedelta = timedelta(days=90)  # and cancelled
+    keys: timedelta = timedelta(days=365)
+    occurrences: timedelta = timedelta(days=90)  # and ticks
+    effects: timedelta = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class RetryChanges:
+    """The fields of a ``retry:`` mapping that were written; the others come from the next source in precedence."""
+
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    def apply(self, policy: RetryPolicy) -> RetryPolicy:
+        from dataclasses import replace
+
+        given = dict(self.changes)
+        if given.keys() & {"base", "factor", "cap"} and "delays" not in given:
+            given["delays"] = None
+        return replace(policy, **given)
+
+
+@dataclass(frozen=True)
+class JobTypeSettings:
+    """An entry of ``job_types:``, or an inline command of a schedule (then it bears the schedule's name).
+
+    None: not written, so what ``@job`` says counts, or the default.
+    """
+
+    name: str
+    command: tuple[str, ...] | None = None
+    timeout: timedelta | None = None
+    retry: RetryChanges = RetryChanges()
+    env: tuple[tuple[str, str], ...] = ()  # for commands, on top of cron's and the file's env
+    inherit_env: tuple[str, ...] | None = None  # of those a command gets these only; None: all
+    isolation: Isolation | None = None  # of handlers; a command always has a process
+    max_memory: int | None = None  # bytes
+    on_shutdown: OnShutdown | None = None
+    on_lost: OnLost | None = None
+    success_exit_codes: tuple[int, ...] = ()  # of commands; (): 0
+    retry_exit_codes: tuple[int, ...] = ()  # of commands: not permanent although 65 and 78 are
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """A valid entry of ``schedules:``. Exactly one of ``cron`` and ``every`` is set."""
+
+    name: str
+    job: str
+    cron: str | None = None
+    every: timedelta | None = None
+    timezone: str = "UTC"
+    payload: dict[str, Any] = field(default_factory=dict)
+    queue: str = "default"
+    priority: int = 5
+    timeout: timedelta | None = None
+    max_attempts: int | None = None
+    catch_up: CatchUp = "latest"
+    catch_up_within: timedelta = timedelta(hours=24)
+    catch_up_limit: int = 100
+    overlap: Overlap = "skip"
+    spread: timedelta | None = None  # run_at is delayed by a stable part of it, by the schedule's name
+    retry_until: RetryUntil | None = None  # "next_occurrence": give up rather than retry beyond it
+    grace: timedelta | None = None  # how late its last occurrence may be before it is an alarm
+    environments: tuple[str, ...] | None = None  # of the file; None: it runs in each of them
+    renamed_from: str | None = None  # keeps the ledger and watermark of that name
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One configuration file. ``folder`` is where it lies: on the import path, and commands run in it.
+
+    ``database`` is the URL as written after ${…}, "" when a command that needs none allowed that. ``disabled`` names
+    the schedules and job types whose entries are bad: they are neither run nor retired.
+    """
+
+    file: Path
+    folder: Path
+    database: str = ""
+    project: str = ""
+    environment: str = ""
+    schema: str | None = None
+    timezone: str = "UTC"
+    imports: tuple[str, ...] = ()
+    python_path: tuple[Path, ...] = ()
+    setup: str | None = None  # "django.setup": module.function, called before the imports
+    env: tuple[tuple[str, str], ...] = ()
+    env_file: Path | None = None
+    log: Path | None = None
+    run: RunSettings = RunSettings()
+    retry: RetryChanges = RetryChanges()  # defaults.retry
+    retention: Retention = Retention()
+    limits: tuple[Limit, ...] = ()
+    queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad, and what is in force stays
+    job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
+    schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()  # schedules of other environments, left out of ``schedules``
+    disabled_schedules: frozenset[str] = frozenset()
+    disabled_job_types: frozenset[str] = frozenset()
+    disabled_queues: frozenset[str] = frozenset()  # they keep the cap that is in force, or none
+    problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
+    secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
+
+    @property
+    def defines_something(self) -> bool:
+        """Whether a sync may have something to write: schedules, caps of queues, or entries of these that are bad."""
+        return bool(self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues)

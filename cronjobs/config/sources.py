@@ -1,0 +1,147 @@
+"""The files that a configuration is read from, and the database that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from cronjobs.config import fields
+from cronjobs.config.reader import FieldError, Reading, ReportedError, UnsetError, shown
+from cronjobs.config.variables import read_env_file
+from cronjobs.config.yaml_nodes import MAX_BYTES, Node, Scalar, decode, parse
+from cronjobs.config.yaml_nodes import Mapping as YamlMapping
+from cronjobs.errors import Problem
+from cronjobs.host.files import open_regular
+
+
+def read_file(file: Path) -> tuple[YamlMapping | None, list[Problem]]:
+    """The tree of *file* and what keeps it from being one; both if more can be said than the first mistake."""
+
+    def problem(message: str, line: int = 0, column: int = 0) -> Problem:
+        return Problem(str(file), line, column, "", message)
+
+    try:
+        with file.open("rb") as opened:
+            text = decode(opened.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        return None, [problem('there is no such file: run "cronjobs init" to write one, or name yours with --config')]
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'its name is no name'}")]
+    if not isinstance(text, str):
+        return None, [problem(text.message, text.line, text.column)]
+    tree, flaws = parse(text)
+    problems = [problem(flaw.message, flaw.line, flaw.column) for flaw in flaws]
+    if isinstance(tree, YamlMapping):
+        return tree, problems
+    if not problems and (tree is None or (isinstance(tree, Scalar) and tree.is_null)):
+        problems.append(problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it'))
+    elif tree is not None and not problems:
+        problems.append(
+            problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)
+        )
+    return None, problems
+
+
+def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
+    """The variables of the file's ``env_file``, read before what may refer to them; None: bad, and it is said."""
+    if "env_file" not in tree.entries:
+        return {}
+    before = len(reading.problems)
+    try:
+        variables: Mapping[str, str] = reading.read(_variables_of_file, tree.entries["env_file"][1], "env_file")
+    except ReportedError:
+        return None
+    return variables if len(reading.problems) == before else None
+
+
+def path_of_env_file(reading: Reading, tree: YamlMapping) -> Path | None:
+    if "env_file" not in tree.entries:
+        return None
+    return fields.path_beside_file(reading, tree.entries["env_file"][1], "env_file")
+
+
+def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, str]:
+    file = fields.path_beside_file(reading, node, path)
+    try:
+        with open(open_regular(file, os.O_RDONLY), encoding="utf-8-sig") as opened:
+            variables, wrong = read_env_file(opened.read(MAX_BYTES))
+    except OSError as error:
+        raise FieldError(f"{shown(node)} cannot be read: {error.strerror} ({file})") from None
+    except ValueError:
+        raise FieldError(f"{shown(node)} is not UTF-8 text") from None
+    reading.problems += [Problem(str(file), line, 1, "", message) for line, message in wrong]
+    return variables
+
+
+def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ...]) -> bool:
+    """Report what would be imported instead of this package, if there is such a file or folder."""
+    found = False
+    for folder in (reading.folder, *python_path):
+        if (name := _shadow(folder)) is None:
+            continue
+        found = True
+        message = "rename {}: it would be imported instead of the cronjobs package"
+        if folder == reading.folder:
+            reading.problems.append(Problem(reading.file, 0, 0, "", message.format(name)))
+        else:
+            reading.report(tree.entries["python_path"][1], "python_path", message.format(folder / name))
+    return found
+
+
+def _shadow(folder: Path) -> str | None:
+    """What in *folder* bears our name. A folder without __init__.py is no package, and one with our files is ours."""
+    package = folder / "cronjobs"
+    if (package / "__init__.py").is_file() and not (package / "autogenerate.py").is_file():
+        return "cronjobs/"
+    return "cronjobs.py" if (folder / "cronjobs.py").is_file() else None
+
+
+def database_of(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
+    """The URL of the database, "" if there is none and none is needed, None after reporting why it cannot be used.
+
+    *override*: where a URL that goes before the file's comes from, and that URL; None: not given.
+    """
+    origin, url = override
+    try:
+        if url is not None:
+            return _database_url(url, reading.folder)
+        if node is None:
+            if need:
+                raise FieldError(
+                    "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+                )
+            return ""
+        return _database_url(reading.text(node), reading.folder)
+    except UnsetError as unset:
+        if not need:
+            return ""
+        message = str(unset)
+    except FieldError as bad:
+        message = f"{origin}: {bad}" if url is not None else str(bad)
+    if url is None and node is not None:
+        reading.report(node, "database", message)
+    else:
+        reading.problems.append(Problem(reading.file, 0, 0, "", message))
+    return None
+
+
+def _database_url(url: str, folder: Path) -> str:
+    """*url* with an absolute path if it is SQLite's. FieldError never tells it: it may hold a password."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://", url)
+    if not url.strip():
+        raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")
+    if scheme is None:
+        raise FieldError("this is no database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name")
+    if scheme[1] not in {"sqlite", "postgres", "postgresql"}:
+        raise FieldError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {scheme[1]}://")
+    if scheme[1] != "sqlite":
+        return url
+    path, question, options = url[scheme.end() :].partition("?")
+    if path and not path.startswith("/"):
+        raise FieldError("a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db")
+    name = path[1:]
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise FieldError("a database in memory ends with the tick: name a file, sqlite:///cronjobs.db")
+    return f"{scheme[0]}/{folder / name}{question}{options}"

@@ -1,0 +1,240 @@
+"""The user's crontab: one marked block in it, and not a byte of the rest touched. The only caller of crontab(1).
+
+First the text (pure), then the program, then what can be known about the host. A crontab is handled as UTF-8 with
+surrogateescape, split at "\\n" only, so that whatever stands in it comes out as it went in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Literal
+
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.text import visible
+
+# Bytes of a command. Debian's cron takes 998 and says "command too long" to 999 (MAX_COMMAND is 1000; measured with
+# "crontab -n", cron 3.0pl1-162); cronie takes 131,072.
+LONGEST_COMMAND: Final = 998
+
+_MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
+
+
+# A line of the form "name = value": crontab(5). Name and value may be quoted, the quotes are not part of them.
+_SETTING: Final = re.compile(r"""[ \t]*("[^"=]*"|'[^'=]*'|[^\s='"#][^\s=]*)[ \t]*=[ \t]*(.*)""")
+
+
+class CrontabError(CronjobsError):
+    """The crontab, or the program that keeps it, cannot be used as asked."""
+
+
+class BlockBroken(CrontabError):
+    def __init__(self, *, line: int, what: str) -> None:
+        super().__init__(
+            f"line {line} of the crontab: {what}, so it is not clear which lines belong to cronjobs. "
+            'Nothing was changed: put it right with "crontab -e"'
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- the text
+
+
+def command(config: Path, interpreter: Path) -> str:
+    """The command that cron is to run, as it stands in a crontab: quoted for the shell, "%" escaped for cron.
+
+    ``-P``: "-m" alone puts the working directory on the import path, and under cron that is HOME, where a stray
+    ``cronjobs.py`` or ``yaml.py`` would be imported instead. Not ``-I``, which also hides packages installed with
+    "pip install --user" and a PYTHONPATH that the user set in the crontab. Not the ``cronjobs`` script: it need not
+    exist, and its "#!" line has a length limit.
+
+    No "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML), no lock
+    (ticks may overlap). Raises UsageError for a path that cron cannot carry, or a command too long for it.
+    """
+    words = [str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)]
+    for word in words:
+        _check_portable(word)
+    text = " ".join(_quote(word) for word in words)
+    size = len(os.fsencode(text))
+    if size > LONGEST_COMMAND:
+        raise UsageError(
+            f"the cron line would be {size} bytes long and cron takes {LONGEST_COMMAND}: "
+            "use shorter paths, or a symlink to the folder"
+        )
+    return text
+
+
+def _check_portable(word: str) -> None:
+    r"""Refuse what no spelling carries through every cron.
+
+    A newline ends the entry. Debian's cron turns "\\" into "\" and cronie does not (measured; do_command.c), and
+    Debian's ``crontab -l`` writes a carriage return as "\r", so what has these could not be found again.
+    """
+    if "\\" in word or not word.isprintable():
+        raise UsageError(
+            f"cron cannot carry the path {word!r}: it has a backslash or a character that is not printable"
+        )
+
+
+def _quote(word: str) -> str:
+    # Outside of quotes "\%" is "%" to a cron that knows the escape, crontab(5), and to the shell of one that does not
+    # (busybox). Within quotes the latter would keep the backslash.
+    return r"\%".join(shlex.quote(part) if part else "" for part in word.split("%")) or "''"
+
+
+def unescaped(text: str) -> str:
+    r"""What cron hands to the shell of a command that :func:`command` wrote: "\%" is "%". crontab(5)"""
+    return text.replace(r"\%", "%")
+
+
+def when(every: timedelta) -> str:
+    """The five fields for a wake-up each *every*. Raises UsageError where that does not divide an hour or a day."""
+    minutes, rest = divmod(every, timedelta(minutes=1))
+    if not rest and minutes == 1:
+        return "* * * * *"
+    if not rest and 1 < minutes < 60 and 60 % minutes == 0:
+        return f"*/{minutes} * * * *"
+    hours, rest = divmod(every, timedelta(hours=1))
+    if not rest and hours == 1:
+        return "0 * * * *"
+    if not rest and 1 < hours <= 12 and 24 % hours == 0:
+        return f"0 */{hours} * * *"
+    raise UsageError(
+        f"run.every: {every}: cron cannot wake up at even distances of that; "
+        "use 1m, 2m, 3m, 4m, 5m, 6m, 10m, 12m, 15m, 20m, 30m, 1h, 2h, 3h, 4h, 6h, 8h or 12h"
+    )
+
+
+def block(config: Path, interpreter: Path, *, every: timedelta = timedelta(minutes=1)) -> str:
+    """The lines for *config*, marked by its path. Both paths are absolute, and used as they are: symlinks are kept.
+
+    No ``MAILTO=``, ``PATH=`` or ``SHELL=`` line: a setting holds for every entry below it (crontab(5)), so it would
+    change the user's own.
+    """
+    return f"# cronjobs begin {config}\n{when(every)} {command(config, interpreter)}\n# cronjobs end {config}\n"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line that begins or ends the block of a configuration."""
+
+    kind: Literal["begin", "end"]
+    config: str
+
+
+def parse_mark(line: str) -> Mark | None:
+    """The mark that *line* is (an editor may have put a carriage return behind it), or None."""
+    found = _MARK.fullmatch(line.removesuffix("\r"))
+    if found is None:
+        return None
+    return Mark("begin" if found[1] == "begin" else "end", found[2])
+
+
+@dataclass(frozen=True)
+class FoundBlock:
+    """Where a block stands: ``crontab[start:stop]``."""
+
+    text: str
+    start: int
+    stop: int
+
+
+def find(crontab: str, config: Path) -> FoundBlock | None:
+    """The block of *config*, None if there is none. Raises BlockBroken unless it is one begin, one end, nothing between
+    them that another configuration marked."""
+    marks: list[tuple[int, int, int, Mark]] = []  # line number, start, stop, mark
+    start = 0
+    for number, line in enumerate(crontab.split("\n"), 1):
+        stop = start + len(line) + 1
+        if mark := parse_mark(line):
+            marks.append((number, start, min(stop, len(crontab)), mark))
+        start = stop
+    own = [index for index, entry in enumerate(marks) if entry[3].config == str(config)]
+    if not own:
+        return None
+    first, last = marks[own[0]], marks[own[-1]]
+    if first[3].kind == "end":
+        raise BlockBroken(line=first[0], what=f'"# cronjobs end {config}" has no begin before it')
+    if len(own) == 1:
+        raise BlockBroken(line=first[0], what=f'"# cronjobs begin {config}" has no end after it')
+    if len(own) > 2 or last[3].kind == "begin":
+        raise BlockBroken(line=marks[own[1]][0], what=f"the block of {config} is there more than once")
+    if own[1] != own[0] + 1:
+        raise BlockBroken(line=marks[own[0] + 1][0], what=f"a mark stands inside the block of {config}")
+    text = crontab[first[1] : last[2]]
+    return FoundBlock(text, first[1], last[2])
+
+
+def install(old: str, block: str, config: Path) -> str:
+    """*old* with *block*: where one is already, else at the end, so that the user's settings hold for it too.
+
+    All other lines stay byte for byte. Raises BlockBroken rather than guess.
+    """
+    found = find(old, config)
+    if found is not None:
+        new = old[: found.start] + block + old[found.stop :]
+        return new if new == old else _ended(new)
+    return _ended(old) + block
+
+
+def remove(old: str, config: Path) -> str:
+    """*old* without the block of *config*: what it was before :func:`install`, byte for byte, but for a missing newline
+    at its end. Raises BlockBroken."""
+    found = find(old, config)
+    return old if found is None else _ended(old[: found.start] + old[found.stop :])
+
+
+def _ended(text: str) -> str:
+    """With the newline behind its last line that crontab(1) insists on: "missing newline before EOF"."""
+    return text + "\n" if text and not text.endswith("\n") else text
+
+
+def diff(old: str, new: str) -> list[str]:
+    """A unified diff of two crontabs, line by line and safe to show; empty if they are the same."""
+    lines = []
+    before, after = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
+    for line in difflib.unified_diff(before, after, "crontab", "crontab, changed", lineterm="\n"):
+        lines.append(visible(line.removesuffix("\n")))
+        if not line.endswith("\n"):
+            lines.append("\\ No newline at end of file")
+    return lines
+
+
+def same_file(crontab: str, config: Path) -> list[str]:
+    """Other paths of the same file that have a block too: its ticks would run twice (harmless, and not meant)."""
+    marks = (parse_mark(line) for line in crontab.split("\n"))
+    begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
+    return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))
+
+
+def settings_above(crontab: str, config: Path) -> dict[str, str]:
+    """The environment settings that hold for the block of *config*: those above it, later ones win. crontab(5)"""
+    found = find(crontab, config)
+    settings = {}
+    for line in crontab[: found.start if found else None].split("\n"):
+        if setting := _SETTING.fullmatch(line.rstrip()):
+            name, value = (unquoted(part) for part in setting.groups())
+            settings[name] = value
+    return settings
+
+
+def unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+# ------------------------------------------------------------------------------------------------------- crontab(1)
+
+
+def text_of(output: bytes) -> str:
+    return output.decode("utf-8", "surrogateescape")
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+# --------------------------------------------------------------------------------------------------------- the host

@@ -1,0 +1,140 @@
+"""crontab(1), run: what it says, and what it is given. The only caller of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from cronjobs.crontab.block import CrontabError, text_of
+from cronjobs.host.files import make_folder
+from cronjobs.text import visible
+
+# How the crontab(1)s say "there is none", all with exit code 1: Vixie, Debian, cronie, BSD; busybox.
+_NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
+
+
+class CrontabMissing(CrontabError):
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no crontab command on this host: install cron (Debian: apt-get install cron), or have another "
+            'scheduler run the command that "cronjobs crontab show" prints, once a minute'
+        )
+
+
+class CrontabFailed(CrontabError):
+    def __init__(self, *, command: str, code: int, said: str) -> None:
+        super().__init__(f'"{command}" failed with exit code {code}: {visible(said.strip()) or "it said nothing"}')
+
+
+class CrontabChanged(CrontabError):
+    def __init__(self) -> None:
+        super().__init__(
+            "someone else changed this crontab in the meantime: nothing was written, run the command again"
+        )
+
+
+def absolute(path: Path) -> Path:
+    """*path* from the root, with its symlinks: a deploy moves ``/srv/shop/current``, and cron is to follow it.
+
+    So a relative path counts from the shell's $PWD where that is the current folder (getcwd(2) knows only the
+    resolved one), and ".." is taken out only where that names the same file.
+    """
+    shown = Path(os.environ.get("PWD", ""))
+    here = shown if shown.is_absolute() and _same(shown, Path.cwd()) else Path.cwd()
+    kept = here / path
+    tidy = os.path.normpath(kept)
+    return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(kept) else kept
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def interpreter() -> Path:
+    """The Python that runs this, absolute, not resolved: a virtual environment's is a symlink, and it is the link that
+    finds the environment's packages (``pyvenv.cfg`` beside it)."""
+    if not sys.executable:
+        raise CrontabError("this Python does not know its own path: run the command as /path/to/python -m cronjobs")
+    return absolute(Path(sys.executable))
+
+
+def read() -> str:
+    """The invoking user's crontab, "" if there is none. Raises CrontabMissing, CrontabFailed if it cannot be known."""
+    done = _crontab("-l")
+    said = text_of(done.stderr)
+    if done.returncode == 0:
+        return text_of(done.stdout)
+    if done.returncode == 1 and not done.stdout and _NO_CRONTAB.search(said):
+        return ""
+    raise CrontabFailed(command="crontab -l", code=done.returncode, said=said)
+
+
+def replace(old: str, new: str) -> None:
+    """Write *new* if the crontab still is *old*, and read it back. Raises CrontabError; then *old* is still in force,
+    unless the message says otherwise."""
+    for number, line in enumerate(old.split("\n"), 1):
+        # Debian's crontab -l shows a carriage return as these two characters, so that what it lists cannot be written
+        # back as it was (measured, cron 3.0pl1-162).
+        if line.endswith(r"\r"):
+            raise CrontabError(
+                f"line {number} of the crontab ends in a carriage return that crontab -l does not give back as it is. "
+                r"Nothing was changed: give it Unix line ends first: crontab -l | sed 's/\\r$//' | crontab -"
+            )
+    if read() != old:
+        raise CrontabChanged
+    done = _crontab("-", new)
+    if done.returncode != 0:
+        raise CrontabFailed(command="crontab -", code=done.returncode, said=text_of(done.stderr))
+    if read() != new:
+        raise CrontabError(
+            "crontab took the new text but lists another one: someone else may have written at the same moment. "
+            'Look at it with "crontab -l", then run the command again'
+        )
+
+
+def keep_copy(crontab: str) -> Path | None:
+    """Keep *crontab* where only its owner reads it (there may be passwords); None if it is empty. Raises OSError.
+
+    Named after its content: the same crontab is kept once, however often it is replaced.
+    """
+    if not crontab:
+        return None
+    content = crontab.encode("utf-8", "surrogateescape")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    folder = (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "cronjobs"
+    make_folder(folder, 0o700)
+    file = folder / f"crontab-{hashlib.sha256(content).hexdigest()[:12]}"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as copy:
+        copy.write(content)
+    return file
+
+
+def _crontab(argument: str, text: str = "") -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("crontab")
+    if program is None:
+        raise CrontabMissing
+    # CRONTAB_NOHEADER=N would make Debian's -l list a header that is not part of the crontab: crontab(1)
+    environment = {**os.environ, "LC_ALL": "C", "CRONTAB_NOHEADER": "Y"}
+    try:
+        return subprocess.run(
+            [program, argument],
+            input=text.encode("utf-8", "surrogateescape"),
+            capture_output=True,
+            env=environment,
+            timeout=30,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CrontabError(f'"crontab {argument}" did not answer within 30 s') from None
+    except OSError as error:
+        raise CrontabError(f"{program} cannot be run: {error.strerror}") from None

@@ -1,0 +1,85 @@
+"""Where a database is: URL forms in, an Address out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from cronjobs.errors import (
+    UsageError,
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A database URL as cronjobs uses it: the driver is ours, the schema is split off. ``str()`` hides the password."""
+
+    url: URL
+    schema: str | None = None
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    def __str__(self) -> str:
+        # Passwords may also stand in the query (libpq takes ?password=…).
+        hidden = {key: "***" if "password" in key.lower() else value for key, value in self.url.query.items()}
+        if self.schema:
+            hidden["schema"] = self.schema
+        return self.url.set(drivername=self.url.get_backend_name(), query=hidden).render_as_string(hide_password=True)
+
+
+# Parameters of other tools' URLs (Prisma's, asyncpg's) that libpq would refuse.
+_NOT_LIBPQ: Final = (
+    "schema",
+    "pgbouncer",
+    "connection_limit",
+    "pool_timeout",
+    "statement_cache_size",
+    "prepared_statement_cache_size",
+    "socket_timeout",
+)
+
+
+def parse_url(text: str, schema: str | None = None) -> Address:
+    """Read a database URL in any form that apps use.
+
+    ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all end in psycopg 3;
+    ``sqlite+aiosqlite://`` in sqlite3. An explicit *schema* wins over the URL's. Raises UsageError; the message holds
+    no password.
+    """
+    try:
+        url = make_url(_escaped_userinfo(text))
+    except (ArgumentError, ValueError):
+        raise UsageError(
+            "the database URL cannot be read: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
+        ) from None
+    match url.drivername.partition("+")[0]:
+        case "postgres" | "postgresql":
+            in_url = url.query.get("schema")
+            ssl = url.query.get("ssl")  # asyncpg's word for sslmode, with the same values
+            url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
+            if isinstance(ssl, str) and "sslmode" not in url.query:
+                url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})
+            return Address(url, schema or (in_url if isinstance(in_url, str) else None))
+        case "sqlite":
+            if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
+                raise UsageError(
+                    "an in-memory SQLite database ends with the process: name a file, sqlite:///cronjobs.db"
+                )
+            file = Path(str(url.database)).absolute()
+            return Address(URL.create("sqlite+pysqlite", database=str(file)), None)
+        case other:
+            raise UsageError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {other}://")
+
+
+def _escaped_userinfo(text: str) -> str:
+    """*text* with every @ before the host's escaped: people do not, and the rest of the password would be the host."""
+    scheme, separator, rest = text.partition("://")
+    end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
+    userinfo, at, host = rest[:end].rpartition("@")
+    return f"{scheme}{separator}{userinfo.replace('@', '%40')}{at}{host}{rest[end:]}"

@@ -1,0 +1,426 @@
+"""Engine, URL forms, pragmas, timeouts, and whose turn it is to write.
+
+Both drivers run in autocommit and the ``begin`` event opens the transaction, so that one round trip carries BEGIN and
+the timeouts (``SET LOCAL``: nothing outlives the transaction, as PgBouncer's transaction mode asks).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool
+
+from cronjobs.clock import SYSTEM, Clock, sleep
+from cronjobs.database.address import Address
+from cronjobs.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
+from cronjobs.database.own_transaction import MARK, Unbroken
+from cronjobs.database.sqlite_connection import StayingConnection
+from cronjobs.database.sqlite_time_limit import WriteTimeLimit
+from cronjobs.database.sqlite_turns import POLL_S, Turns
+from cronjobs.errors import (
+    CommitUnknown,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseUnreachable,
+    DriverMissing,
+    ForkedCopy,
+    ServerTooOld,
+)
+from cronjobs.host.forks import OutOfReach, replace_by_nothing
+from cronjobs.rules.payload import read_json
+from cronjobs.text import decoded, is_utf8
+
+OLDEST_SERVER: Final = 14
+CONNECT_TIMEOUT_S: Final = 5
+BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
+LEAST_PATIENCE_S: Final = 0.05  # also when time is up: for the last word
+READ_PATIENCE_S: Final = 5.0
+SETTLE_S: Final = 8.0  # for a server that restarts to come back and say what became of a COMMIT
+SETTLE_PAUSE_S: Final = 0.1
+HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may hold SQLite's only write lock
+LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
+HANDLER_PATIENCE_S: Final = 30.0  # how long it waits for it: others may hold it as long
+
+# What a frozen peer, a foreign lock or a dead runner may cost. In milliseconds, set for each transaction.
+POSTGRESQL_TIMEOUTS: Final = {
+    "statement_timeout": 15_000,
+    "lock_timeout": 2_000,
+    "idle_in_transaction_session_timeout": 30_000,
+    # Without it the SQL of a runner that died goes on, and even commits.
+    "client_connection_check_interval": 2_000,
+}
+
+
+class Database(OutOfReach):
+    """The jobs database: ``read()`` and ``write()`` hand out a connection inside a transaction.
+
+    ``clock`` matters on SQLite, whose clock is the host's, and in tests. Errors of the server or the file come out as
+    DatabaseError, in one line, without a password.
+    """
+
+    def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
+        super().__init__()
+        self.address = address
+        self.clock = clock
+        self.give_up_at = math.inf  # on the monotonic clock: nobody waits for a turn past this
+        self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
+        self.engine = _engine(address, clock, connections)
+        self._sessions: WeakSet[Any] = WeakSet()  # with a server
+        if not address.is_sqlite:
+            event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
+
+    def forked(self) -> None:
+        """In a forked copy: let go of the sockets, so that the server sees our end, and hears nothing of the copy's."""
+        for session in list(self._sessions):
+            with suppress(Exception):  # broken already
+                replace_by_nothing(session.fileno())
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.address.is_sqlite
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A snapshot to look at; what is written in it is rolled back."""
+        with self._told(), self.engine.connect() as connection:
+            if self.is_sqlite:
+                self._take_snapshot(connection)
+            yield connection
+
+    def _take_snapshot(self, connection: Connection) -> None:
+        """Readers wait for nobody but for who opens or closes the file just now: the first recovers the log of a
+        process that was killed, the last removes it, and each has the file to itself for that moment."""
+        give_up_at = self.clock.monotonic() + READ_PATIENCE_S
+        while True:
+            try:
+                connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
+                return
+            except DBAPIError as error:
+                if not is_locked(error) or self.clock.monotonic() >= give_up_at:
+                    raise
+            sleep(POLL_S * 5)
+
+    @contextmanager
+    def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
+        """One short write transaction, committed at the end of the block.
+
+        On SQLite writers take turns: threads at a turnstile, processes by flock on files beside the database, because
+        SQLite's own busy handler is not fair. DatabaseBusy after *patience* seconds without a turn.
+
+        On PostgreSQL the answer to COMMIT can get lost. What became of it is asked for, so that an error means "nothing
+        was written" and the block may be done again; where nobody can be asked it is CommitUnknown. *next_in_line* is
+        the loop's: it goes before other threads, and settles such a COMMIT by its own rows.
+        """
+        with self._told():
+            if not self.is_sqlite:
+                with self._write_postgresql(settle=not next_in_line) as connection:
+                    yield connection
+                return
+            started = self.clock.monotonic()
+            patience = min(patience, max(LEAST_PATIENCE_S, self.give_up_at - started))
+            with self._turns.turn(patience, next_in_line=next_in_line), self.engine.connect() as connection:
+                transaction = self._begin_immediate(connection, started + patience)
+                with transaction:
+                    yield connection
+
+    @contextmanager
+    def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
+        """A write transaction for user code that has *remaining_s* left; yield what to call before its last statements.
+
+        The connection is as the user's own would be: our schema is not put before their tables' names (``with_tables``
+        does), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
+        """
+        with self._told():
+            if not self.is_sqlite:
+                # The user's own statements may take what the job may take; the server ends what a frozen runner began.
+                limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
+                begin = _begin_postgresql(limits_ms, MARK)
+                engine = self.engine.execution_options(cronjobs_begin=begin, schema_translate_map={})
+                with (
+                    self._write_postgresql(settle=True, engine=engine) as connection,
+                    Unbroken(connection) as unbroken,
+                ):
+                    yield connection, unbroken.check
+                return
+            patience = min(HANDLER_PATIENCE_S, max(LEAST_PATIENCE_S, remaining_s))
+            give_up_at = self.clock.monotonic() + patience
+            with (
+                self.engine.connect() as connection,
+                WriteTimeLimit(connection, lambda: self._turns.turn(patience), HANDLER_LIMIT_S) as keeper,
+                self._begin_immediate(connection, give_up_at),
+                Unbroken(connection) as unbroken,
+            ):
+
+                def end() -> None:
+                    keeper.end()
+                    unbroken.check()
+
+                yield connection, end
+
+    def with_tables(self, connection: Connection) -> Connection:
+        """*connection* of ``handler_transaction`` for statements about our tables."""
+        from cronjobs.database.user_connections import in_schema
+
+        return in_schema(connection, self.address.schema)
+
+    @contextmanager
+    def _write_postgresql(self, *, settle: bool, engine: Engine | None = None) -> Iterator[Connection]:
+        number = life = None
+        try:
+            with (engine or self.engine).begin() as connection:
+                yield connection
+                if settle:
+                    number, life = connection.exec_driver_sql(_NUMBER).one()
+        except DBAPIError as error:
+            # Without a number nothing was written, or the COMMIT had not been sent.
+            if isinstance(error.orig, sqlite3.Error):
+                raise  # of the database that is copied from
+            if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
+                raise
+            reason = _reason(self.address, error)
+            match self._was_committed(number, life):
+                case None:
+                    raise CommitUnknown(str(self.address), reason) from error
+                case False:
+                    raise DatabaseUnreachable(str(self.address), f"{reason}: nothing was written") from error
+
+    def _was_committed(self, number: str, life: str | None) -> bool | None:
+        """What became of transaction *number* in that *life* of the server; None: nobody says so in time."""
+        give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
+        while True:
+            try:
+                with self.engine.connect() as connection:
+                    status, now = connection.exec_driver_sql(_WHAT_BECAME, (number,)).one()
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) == _IN_THE_FUTURE:
+                    return False  # the server crashed, and has forgotten that there was such a transaction
+            else:
+                if status == "aborted":
+                    return False
+                if status == "committed":
+                    # After a crash a number that was never committed is given to somebody else.
+                    return True if now == life else None
+            if self.clock.monotonic() >= give_up_at:
+                return None
+            sleep(SETTLE_PAUSE_S)
+
+    def _begin_immediate(self, connection: Connection, give_up_at: float) -> Any:
+        connection = connection.execution_options(cronjobs_write=True)
+        started = self.clock.monotonic()
+        while True:
+            try:
+                return connection.begin()
+            except DBAPIError as error:
+                if not is_locked(error):
+                    raise
+                if self.clock.monotonic() >= give_up_at:
+                    raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
+            sleep(POLL_S)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        if self.is_copy:
+            raise ForkedCopy
+        try:
+            yield
+        except DBAPIError as error:
+            if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
+                raise  # of another database, whose block is around this one or within it
+            raise tell(self.address, error) from error
+
+    def close(self) -> None:
+        if not self.is_copy:
+            self.engine.dispose()
+            self._turns.close()
+
+
+def _engine(address: Address, clock: Clock, connections: int) -> Engine:
+    options: dict[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": connections,
+        "max_overflow": connections,
+        "json_deserializer": read_json,
+        "json_serializer": _json,
+        "execution_options": {"cronjobs_clock": clock},
+    }
+    if address.schema:
+        options["execution_options"]["schema_translate_map"] = {None: address.schema}
+    if address.is_sqlite:
+        _create_private(Path(str(address.url.database)), address)
+        # autocommit: our own BEGIN decides (see _open_sqlite); the pool hands a connection to any thread, one at a time
+        options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
+        engine = create_engine(address.url, **options)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _open_sqlite)
+        return engine
+    defaults = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "application_name": "cronjobs",
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    }
+    options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
+    # prepare_threshold: a prepared statement lives in a session, which PgBouncer hands to somebody else.
+    options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
+    # Each process would look the type up in a transaction of its own, before the first statement.
+    options["use_native_hstore"] = False
+    try:
+        engine = create_engine(address.url, **options)
+    except (ImportError, NoSuchModuleError):  # psycopg is missing, or libpq for it
+        raise DriverMissing(str(address)) from None
+    event.listen(engine, "do_connect", partial(_connect_postgresql, address))
+    event.listen(engine, "begin", _open_postgresql)
+    return engine
+
+
+def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+    """Connect, and remember what our texts travel in (see ``_session``)."""
+    connection = dialect.connect(*arguments, **options)
+    # client_connection_check_interval is new in 14: without it a dead runner's SQL goes on, and even commits.
+    if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
+        connection.close()
+        raise ServerTooOld(str(address), version)
+    encoding = "UTF8"
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        encoding = "SQL_ASCII"
+        _load_any_bytes(connection)
+    record.info[_ENCODING] = encoding
+    return connection
+
+
+def _load_any_bytes(connection: Any) -> None:
+    """Make texts of what psycopg would leave as bytes: a database in SQL_ASCII holds any."""
+    from psycopg.adapt import Buffer, Loader
+
+    class AnyText(Loader):
+        def load(self, data: Buffer) -> str:
+            return decoded(data)
+
+    for kind in ("text", "varchar", "bpchar", "name", '"char"', 705):  # 705: of a literal, "unknown"
+        connection.adapters.register_loader(kind, AnyText)
+
+
+def _json(value: Any) -> str:
+    """JSON with characters as they are: a server in SQL_ASCII cannot turn an escape into one."""
+    written = json.dumps(value, ensure_ascii=False)
+    return written if written.isascii() or is_utf8(written) else json.dumps(value)
+
+
+def _create_private(file: Path, address: Address) -> None:
+    """Make the file with mode 0600 before SQLite would make it with cron's umask; its -wal and -shm follow it."""
+    if not file.parent.is_dir():
+        raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")
+    try:
+        with suppress(FileExistsError):
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise file_refusal(str(address), f"{file} cannot be made", error) from None
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    try:
+        _set_pragmas(connection)
+    except sqlite3.Error:
+        connection.close()  # the pool has not taken it over yet
+        raise
+
+
+def _set_pragmas(connection: sqlite3.Connection) -> None:
+    connection.text_factory = decoded  # another program may have written bytes that are no UTF-8
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    # WAL: readers and the one writer do not wait for each other. FULL: a committed job survives a power cut.
+    for tries_left in range(250, -1, -1):
+        try:
+            if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                cursor.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # Turning WAL on needs the file alone, and SQLite's busy handler is not asked for that lock.
+            if "locked" not in str(error) or not tries_left:
+                raise
+            sleep(POLL_S * 10)
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _open_sqlite(connection: Connection) -> None:
+    # IMMEDIATE: a deferred transaction that reads and then writes fails at once when someone wrote in between.
+    write = connection.get_execution_options().get("cronjobs_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+_ENCODING: Final = "cronjobs_encoding"  # in a connection's ``info``
+
+
+def _begin_postgresql(timeouts: dict[str, int], *more: str) -> str:
+    local = [f"SET LOCAL {name} = {ms}" for name, ms in (POSTGRESQL_TIMEOUTS | timeouts).items()]
+    # Each statement sees what was committed when it began, whatever the role's default: counts under a lock rest on it,
+    # and a handler's last statement, which meets a row that was renewed meanwhile.
+    return "; ".join(["BEGIN", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *more, *local])
+
+
+def _session(encoding: str) -> str:
+    """What a transaction's texts travel in, whatever the server, the database, the role or the URL is set to.
+
+    The server turns its own encoding into UTF-8 and back. One in SQL_ASCII knows none, and would refuse a whole answer
+    for one byte in it: its bytes come as they are.
+    """
+    return f"SET LOCAL client_encoding = '{encoding}'"
+
+
+# UTC: days are 24 hours in our statements whatever zone the server keeps, and instants arrive without a conversion.
+# The others: psycopg reads instants only in that style, and a float must come back as the one that was written.
+_OURS: Final = (
+    "SET LOCAL timezone = 'UTC'",
+    "SET LOCAL datestyle = 'ISO, MDY'",
+    "SET LOCAL intervalstyle = 'postgres'",
+    "SET LOCAL standard_conforming_strings = on",
+    "SET LOCAL extra_float_digits = 1",
+    # Compiling a claim would take longer than a thousand of them: the planner takes its recursive parts for huge.
+    "SET LOCAL jit = off",
+)
+_POSTGRESQL_BEGIN: Final = _begin_postgresql({}, *_OURS)
+_OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
+# A crash takes the statistics with it, also when only a backend was killed and the server started anew by itself.
+_LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
+_NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
+_WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"
+_IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
+
+
+def _open_postgresql(connection: Connection) -> None:
+    begin = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
+    connection.exec_driver_sql(f"{begin}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
+
+
+def tell(address: Address, error: DBAPIError) -> DatabaseError:
+    """Turn a driver's error into one line that names the cause and holds no secret."""
+    reason = _reason(address, error)
+    if address.is_sqlite:
+        file = Path(str(address.url.database))
+        return sqlite_refusal(str(address), error, reason, file=file, waited_s=BUSY_TIMEOUT_MS / 1000)
+    lock_timeout_s = POSTGRESQL_TIMEOUTS["lock_timeout"] / 1000
+    return postgresql_refusal(str(address), error, reason, lock_timeout_s=lock_timeout_s)
+
+
+def _reason(address: Address, error: DBAPIError) -> str:
+    reason = " ".join(str(error.orig).split())
+    password = address.url.password
+    return reason.replace(password, "***") if isinstance(password, str) and password else reason

@@ -1,0 +1,123 @@
+"""A handler's transaction stays one: its COMMIT is ours, together with the job's success.
+
+What can be intercepted is refused and changes nothing: SQLAlchemy's ``commit()``, the statement in any spelling, and on
+SQLite whatever the driver is given. What cannot (psycopg's own ``commit()``, "…; COMMIT" in one string) is found at the
+end: then a part may be committed without the success, and the job must not be run again by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, NoReturn
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
+
+from cronjobs.database.sqlite_time_limit import KEEPER
+from cronjobs.errors import TransactionBroken, UsageError
+
+MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # gone with the transaction, whoever ends it
+_IS_MARKED: Final = "SELECT current_setting('cronjobs.handler', true)"
+_IDLE, _IN_TRANSACTION = 0, 2  # libpq's PQTRANS_IDLE and PQTRANS_INTRANS
+_ENDS: Final = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/|;)*"
+    r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+REFUSED: Final = (
+    "{what} inside ctx.transaction(): leaving the block commits its work together with the job's success. Nothing was "
+    "committed. Work that is to be kept in any case belongs before the block"
+)
+
+
+class Unbroken:
+    """A block on *connection*, whose transaction has begun. ``check`` before our last statements; both raise
+    TransactionBroken if the transaction was ended in it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._raw: Any = connection.connection.dbapi_connection
+        self._is_sqlite = connection.dialect.name == "sqlite"
+        self._refused: str | None = None  # by SQLite
+        self._turned_away = False  # SQLAlchemy's own commit() or rollback()
+
+    def __enter__(self) -> Unbroken:
+        event.listen(self._connection, "commit", self._refuse_commit)
+        event.listen(self._connection, "rollback", self._refuse_rollback)
+        event.listen(self._connection, "before_cursor_execute", self._refuse_statement)
+        if self._is_sqlite:
+            self._raw.set_authorizer(self._authorize)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._let_go()
+        if self._turned_away:
+            # SQLAlchemy takes its transaction for ended, and would hand the connection on with the open one in it.
+            self._connection.invalidate()
+        if error is None or isinstance(error, TransactionBroken):
+            return
+        if self._was_ended(error):
+            raise TransactionBroken from error
+        if self._refused is not None and isinstance(error, DBAPIError | sqlite3.Error):  # SQLite says "not authorized"
+            raise UsageError(REFUSED.format(what=self._refused)) from error
+
+    def check(self) -> None:
+        if self._was_ended(None):
+            raise TransactionBroken
+
+    def _let_go(self) -> None:
+        event.remove(self._connection, "commit", self._refuse_commit)
+        event.remove(self._connection, "rollback", self._refuse_rollback)
+        event.remove(self._connection, "before_cursor_execute", self._refuse_statement)
+        if self._is_sqlite:
+            with suppress(sqlite3.Error):  # closed
+                self._raw.set_authorizer(None)
+
+    def _was_ended(self, error: BaseException | None) -> bool:
+        if self._is_sqlite:
+            # A full disk, too, makes SQLite roll back: then its error is what came out of the block.
+            with suppress(sqlite3.Error):
+                return not self._raw.in_transaction and not _is_the_databases(error)
+            return False
+        with suppress(Exception):  # a connection that is gone has committed nothing
+            match int(self._raw.info.transaction_status):
+                case status if status == _IDLE:
+                    return True
+                case status if status == _IN_TRANSACTION:  # the handler's own, perhaps, begun behind its COMMIT
+                    with self._raw.cursor() as cursor:
+                        return bool(cursor.execute(_IS_MARKED).fetchone()[0] != "on")
+        return False
+
+    # --- refusals -----------------------------------------------------------------------------------------------------
+
+    def _refuse_commit(self, *_: object) -> NoReturn:
+        self._turned_away = True
+        raise UsageError(REFUSED.format(what="commit()"))
+
+    def _refuse_rollback(self, *_: object) -> NoReturn:
+        self._turned_away = True
+        raise UsageError(REFUSED.format(what="rollback()"))
+
+    def _refuse_statement(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if _ENDS.match(statement):
+            raise UsageError(REFUSED.format(what=" ".join(statement.split())[:40]))
+
+    def _authorize(self, action: int, what: str | None, *_: object) -> int:
+        if action != sqlite3.SQLITE_TRANSACTION or threading.current_thread().name == KEEPER:
+            return sqlite3.SQLITE_OK
+        self._refused = what or "COMMIT"
+        return sqlite3.SQLITE_DENY
+
+
+def _is_the_databases(error: BaseException | None) -> bool:
+    for _ in range(20):
+        if error is None or isinstance(error, DBAPIError | sqlite3.Error):
+            return error is not None
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,96 @@
+"""A SQLite write transaction in the hands of user code: it holds the only write lock, so it has a limit.
+
+The limit is kept by a thread of its own, since user code may sleep or wait for a socket while everyone else waits for
+the lock: at the limit that thread rolls back and lets the next writer go.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from types import TracebackType
+from typing import Any, Final
+
+from sqlalchemy import Connection, event
+
+from cronjobs.errors import TransactionTooLong
+
+KEEPER: Final = "cronjobs-keeper"  # the thread's name
+
+
+class WriteTimeLimit:
+    """Holds the turn to write for *connection*, for *limit_s* at most. Used as a block around its transaction.
+
+    Leaving the block raises TransactionTooLong if the limit was reached, whatever else was raised in it.
+    """
+
+    def __init__(self, connection: Connection, turn: Callable[[], AbstractContextManager[None]], limit_s: float):
+        self._connection, self._turn, self._limit_s = connection, turn, limit_s
+        raw: Any = connection.connection.dbapi_connection
+        self._raw: sqlite3.Connection = raw
+        self._lock = threading.Lock()
+        self._has_turn = threading.Event()
+        self._over = threading.Event()
+        self._ending = self._expired = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._keep, name=KEEPER, daemon=True)
+
+    def __enter__(self) -> WriteTimeLimit:
+        self._thread.start()
+        self._has_turn.wait()
+        if self._error is not None:
+            raise self._error
+        event.listen(self._connection, "before_cursor_execute", self._refuse_late)
+        return self
+
+    def end(self) -> None:
+        """Call it before the transaction's last statements: from here on it is not cut off, they take milliseconds.
+
+        Raises TransactionTooLong if it was.
+        """
+        with self._lock:
+            if self._expired:
+                raise TransactionTooLong(self._limit_s)
+            self._ending = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._ending = True
+        self._over.set()
+        self._thread.join()
+        event.remove(self._connection, "before_cursor_execute", self._refuse_late)
+        if self._expired:
+            self._connection.invalidate()  # it takes no writes any more
+            if not isinstance(error, TransactionTooLong):
+                raise TransactionTooLong(self._limit_s) from error
+
+    def _keep(self) -> None:
+        try:
+            with self._turn():
+                self._has_turn.set()
+                if not self._over.wait(self._limit_s):
+                    self._expire()
+        except BaseException as error:  # no turn came
+            self._error = error
+        finally:
+            self._has_turn.set()
+
+    def _expire(self) -> None:
+        with self._lock:
+            self._expired = not self._ending
+        if not self._expired:
+            self._over.wait()
+            return
+        with suppress(sqlite3.Error):
+            self._raw.interrupt()
+            # First this: a statement that slips in behind the rollback would be committed by itself.
+            self._raw.execute("PRAGMA query_only = ON")
+            self._raw.execute("ROLLBACK")
+
+    def _refuse_late(self, *_: object) -> None:
+        if self._expired:
+            raise TransactionTooLong(self._limit_s)

@@ -1,0 +1,450 @@
+"""The tables as SQLAlchemy Core sees them; ``alembic/versions`` makes them, a test holds both together.
+
+Every column that a caller may leave out has a server-side default, so that any language enqueues with plain SQL.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from cronjobs.database.column_types import (
+    POSTGRESQL_RANGE,
+    SQLITE_FIRST_INSTANT,
+    SQLITE_LAST_INSTANT,
+    Instant,
+    Json,
+    server_caller,
+    server_now,
+)
+
+WAITING_SQL: Final = "status IN ('queued', 'failed')"
+# A death that nobody has dealt with; one that was dismissed, retried, and died again is one.
+UNSETTLED_DEAD_SQL: Final = (
+    "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
+)
+
+# In bytes. What is longer than about 2,700 does not fit into a PostgreSQL index: an INSERT into a partial index that
+# does not cover the row yet would succeed, and every claim would fail.
+LONGEST_NAME: Final = 1000
+LONGEST_KEY: Final = 2000
+LENGTHS: Final = {  # of an unfinished job's texts, in bytes
+    "job_type": LONGEST_NAME,
+    "queue": LONGEST_NAME,
+    "schedule": LONGEST_NAME,
+    "enqueued_by": LONGEST_NAME,
+    "idempotency_key": LONGEST_KEY,
+    "concurrency_key": LONGEST_KEY,
+}
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pk",
+        "ck": "%(table_name)s_%(constraint_name)s_ck",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fk",
+    }
+)
+
+# SQLite counts ids itself only in a column that is exactly INTEGER PRIMARY KEY.
+RowId = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _instants(*columns: str) -> list[CheckConstraint]:
+    """CHECKs that hold SQLite's instants to microseconds; PostgreSQL has a type for them."""
+    return [
+        CheckConstraint(
+            f"{column} IS NULL OR (typeof({column}) = 'integer' AND {column} BETWEEN {SQLITE_FIRST_INSTANT} "
+            f"AND {SQLITE_LAST_INSTANT})",
+            name=f"{column}_microseconds",
+        ).ddl_if(dialect="sqlite")
+        for column in columns
+    ]
+
+
+def _lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
+    """A CHECK on lengths in bytes, which both databases count alike; *condition* stands in front of it."""
+    return [
+        CheckConstraint(
+            condition.replace("...", " AND ".join(_within(count, column, most) for column, most in longest.items())),
+            name=name,
+        ).ddl_if(dialect=dialect)
+        for dialect, count in (("postgresql", "octet_length({})"), ("sqlite", "length(CAST({} AS BLOB))"))
+    ]
+
+
+def _within(count: str, column: str, most: int) -> str:
+    within = f"{count.format(column)} <= {most}"
+    return within if column == "name" else f"({column} IS NULL OR {within})"
+
+
+jobs = Table(
+    "cronjobs_jobs",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("job_type", Text, nullable=False),
+    Column("payload", Json, nullable=False, server_default=text("'{}'")),
+    Column("meta", Json, nullable=False, server_default=text("'{}'")),
+    Column("queue", Text, nullable=False, server_default=text("'default'")),
+    Column("priority", SmallInteger, nullable=False, server_default=text("5")),
+    Column("status", Text, nullable=False, server_default=text("'queued'")),
+    Column("run_at", Instant, nullable=False, server_default=server_now()),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("losses", Integer, nullable=False, server_default=text("0")),
+    Column("interruptions", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer),
+    Column("timeout_s", Float),
+    Column("locked_by", Text),
+    Column("locked_until", Instant),
+    Column("idempotency_key", Text),
+    Column("concurrency_key", Text),
+    Column("schedule", Text),
+    Column("scheduled_for", Instant),
+    Column("last_error", Text),
+    Column("error_type", Text),
+    Column("last_failed_at", Instant),
+    Column("result", Json),
+    Column("enqueued_by", Text, server_default=server_caller()),
+    Column("cancel_requested_at", Instant),
+    Column("created_at", Instant, nullable=False, server_default=server_now()),
+    Column("started_at", Instant),
+    Column("finished_at", Instant),
+    Column("policy", Json),  # what the end of the running attempt is decided by; each claim writes it
+    Column("dismissed_at", Instant),  # a person dismissed this dead job
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("idempotency_key"),
+    CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
+    CheckConstraint(
+        "(status = 'running') = (locked_by IS NOT NULL) AND (status = 'running') = (locked_until IS NOT NULL)",
+        name="leased_when_running",
+    ),
+    CheckConstraint(
+        "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
+    ),
+    CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+    CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
+    CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
+    CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
+    *_instants(
+        "run_at",
+        "locked_until",
+        "scheduled_for",
+        "last_failed_at",
+        "cancel_requested_at",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "dismissed_at",
+    ),
+    # Final rows are exempt: one of them that is too long must not make every UPDATE of a batch fail.
+    *_lengths(
+        "lengths",
+        "finished_at IS NOT NULL OR (...)",
+        **LENGTHS,
+    ),
+    CheckConstraint(
+        " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
+        name="instants",
+    ).ddl_if(dialect="postgresql"),
+    # SQLite takes any type in any column; a text where a number is meant would stop the program that reads the row.
+    CheckConstraint(
+        "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
+        "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
+        "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
+        "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
+        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
+        "AND typeof(concurrency_key) IN ('text', 'null')",
+        name="types",
+    ).ddl_if(dialect="sqlite"),
+    sqlite_autoincrement=True,  # or the id of a pruned job comes back for another
+)
+
+# What is due: one limited branch per (queue, priority), so neither a flood at another priority nor a future is read.
+Index(
+    "cronjobs_jobs_waiting_idx",
+    jobs.c.queue,
+    jobs.c.priority,
+    jobs.c.run_at,
+    jobs.c.id,
+    postgresql_where=text(WAITING_SQL),
+    sqlite_where=text(WAITING_SQL),
+)
+# The same by job type, which a claim asks for: jobs of types that it cannot run delay nothing, however many there
+# are. Those with a timeout of their own stand apart: their type does not say whether they fit.
+WAITING_PLAIN_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NULL"
+WAITING_TIMED_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NOT NULL"
+for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
+    Index(
+        f"cronjobs_jobs_{_name}_idx",
+        jobs.c.job_type,
+        jobs.c.queue,
+        jobs.c.priority,
+        jobs.c.run_at,
+        jobs.c.id,
+        postgresql_where=text(_where),
+        sqlite_where=text(_where),
+    )
+Index(
+    "cronjobs_jobs_timeout_idx",
+    jobs.c.job_type,
+    jobs.c.timeout_s,
+    postgresql_where=text(WAITING_TIMED_SQL),
+    sqlite_where=text(WAITING_TIMED_SQL),
+)
+# Expired leases. Not "WHERE status = 'running'": that predicate draws the finish statement off the primary key.
+Index(
+    "cronjobs_jobs_leased_idx",
+    jobs.c.locked_until,
+    postgresql_where=text("locked_until IS NOT NULL"),
+    sqlite_where=text("locked_until IS NOT NULL"),
+)
+# Is an unfinished job of this schedule there (overlap)?
+Index(
+    "cronjobs_jobs_schedule_idx",
+    jobs.c.schedule,
+    postgresql_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
+    sqlite_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
+)
+Index(
+    "cronjobs_jobs_concurrency_idx",
+    jobs.c.concurrency_key,
+    postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
+    sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
+)
+# What died lately, what may be pruned.
+Index(
+    "cronjobs_jobs_finished_idx",
+    jobs.c.status,
+    jobs.c.finished_at,
+    postgresql_where=text("finished_at IS NOT NULL"),
+    sqlite_where=text("finished_at IS NOT NULL"),
+)
+# Deaths that nobody has dealt with.
+Index(
+    "cronjobs_jobs_dead_idx",
+    jobs.c.finished_at,
+    postgresql_where=text(UNSETTLED_DEAD_SQL),
+    sqlite_where=text(UNSETTLED_DEAD_SQL),
+)
+
+job_runs = Table(
+    "cronjobs_job_runs",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("finished_at", Instant, nullable=False),
+    Column("runner", Text, nullable=False),
+    Column("worker", Text),
+    Column("error_type", Text),
+    Column("error", Text),
+    Column("traceback", Text),
+    Column("output", Text),
+    PrimaryKeyConstraint("job_id", "attempt"),
+    ForeignKeyConstraint(["job_id"], ["cronjobs_jobs.id"], ondelete="CASCADE"),
+    CheckConstraint(
+        "outcome IN ('succeeded', 'failed', 'timed_out', 'lost', 'interrupted', 'cancelled', 'snoozed')", name="outcome"
+    ),
+    *_instants("started_at", "finished_at"),
+)
+Index("cronjobs_job_runs_finished_idx", job_runs.c.finished_at)
+
+schedules = Table(
+    "cronjobs_schedules",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("definition", Json, nullable=False),
+    Column("fingerprint", Text, nullable=False),  # of the file that defined it
+    Column("status", Text, nullable=False, server_default=text("'active'")),
+    Column("seen_until", Instant, nullable=False),  # the watermark: every occurrence up to here is in the ledger
+    Column("next_at", Instant),  # a hint, so that an idle tick parses no cron; NULL: it never comes due again
+    Column("owed", Json),  # what earlier definitions owe since a pause: pieces, oldest first
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("name"),
+    CheckConstraint("status IN ('active', 'retired')", name="status"),
+    *_lengths("name_length", "...", name=LONGEST_NAME),
+    *_instants("seen_until", "next_at"),
+    sqlite_autoincrement=True,
+)
+
+occurrences = Table(
+    "cronjobs_occurrences",
+    metadata,
+    Column("schedule_id", BigInteger, nullable=False),
+    Column("first_for", Instant, nullable=False),
+    Column("last_for", Instant, nullable=False),
+    Column("count", Integer, nullable=False, server_default=text("1")),
+    Column("outcome", Text, nullable=False),
+    Column("reason", Text),
+    Column("job_id", BigInteger),  # made, or given way to, or coalesced into; no foreign key: it outlives jobs
+    Column("decided_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("schedule_id", "last_for"),
+    CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
+    CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
+    *_instants("first_for", "last_for", "decided_at"),
+)
+Index(
+    "cronjobs_occurrences_job_idx",
+    occurrences.c.job_id,
+    postgresql_where=text("job_id IS NOT NULL"),
+    sqlite_where=text("job_id IS NOT NULL"),
+)
+Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
+
+ticks = Table(
+    "cronjobs_ticks",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("tick", Text, nullable=False),  # the token that ends its locked_by
+    Column("host", Text, nullable=False),
+    Column("boot_id", Text),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("fingerprint", Text),
+    Column("started_at", Instant, nullable=False),
+    Column("finished_at", Instant),  # NULL: still at work, or killed
+    Column("did", Json, nullable=False, server_default=text("'{}'")),
+    Column("ended", Text),  # why it ended
+    Column("job_types", Text),  # the hash of the job types it loaded; NULL: it loaded no handlers
+    Column("schedules_on", SmallInteger),  # 1, or 0: CRONJOBS_SCHEDULES=off; NULL: an older version
+    Column("not_started", Json),  # what was due and not started, and why
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("tick"),
+    *_instants("started_at", "finished_at"),
+    sqlite_autoincrement=True,
+)
+Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
+Index("cronjobs_ticks_started_idx", ticks.c.started_at)
+# Which job types ticks knew, lately and on each host; idle ticks, nearly all, are not in them.
+for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
+    Index(
+        f"cronjobs_ticks_{_name}_idx",
+        *_columns,
+        postgresql_where=text("job_types IS NOT NULL"),
+        sqlite_where=text("job_types IS NOT NULL"),
+    )
+
+job_type_lists = Table(
+    "cronjobs_job_type_lists",
+    metadata,
+    Column("hash", Text, nullable=False),
+    Column("names", Json, nullable=False),
+    Column("recorded_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("hash"),
+    *_instants("recorded_at"),
+)
+
+crashing_types = Table(
+    "cronjobs_crashing_types",
+    metadata,
+    Column("job_type", Text, nullable=False),
+    Column("found_at", Instant, nullable=False, server_default=server_now()),
+    Column("clean_ends", Integer, nullable=False, server_default=text("0")),
+    Column("runner", Text),
+    Column("suspected", SmallInteger, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("job_type"),
+    *_instants("found_at"),
+)
+
+effects = Table(
+    "cronjobs_effects",
+    metadata,
+    Column("key", Text, nullable=False),
+    Column("job_id", BigInteger),
+    Column("attempt", Integer),
+    Column("state", Text, nullable=False, server_default=text("'begun'")),
+    Column("begun_at", Instant, nullable=False, server_default=server_now()),
+    Column("recorded_at", Instant),
+    Column("result", Json),
+    PrimaryKeyConstraint("key"),
+    # skipped and stopped: begun, no result known, and its on_unknown decided so; see effects.py.
+    CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
+    CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
+    *_instants("begun_at", "recorded_at"),
+)
+Index("cronjobs_effects_job_idx", effects.c.job_id)
+Index("cronjobs_effects_begun_idx", effects.c.begun_at)
+
+queues = Table(
+    "cronjobs_queues",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("max_waiting", Integer),
+    Column("on_full", Text, nullable=False, server_default=text("'error'")),
+    Column("dropped", BigInteger, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("name"),
+    CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
+    CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
+)
+
+pauses = Table(
+    "cronjobs_pauses",
+    metadata,
+    Column("scope", Text, nullable=False),
+    Column("name", Text, nullable=False, server_default=text("''")),  # '' for scope all
+    Column("until", Instant),  # NULL: until someone resumes
+    Column("by", Text),
+    Column("why", Text),
+    Column("paused_at", Instant, nullable=False, server_default=server_now()),
+    Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: what it holds back is skipped
+    PrimaryKeyConstraint("scope", "name"),
+    CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
+    *_lengths("name_length", "...", name=LONGEST_NAME),
+    *_instants("until", "paused_at"),
+)
+
+audit = Table(
+    "cronjobs_audit",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("at", Instant, nullable=False, server_default=server_now()),
+    Column("actor", Text, server_default=server_caller()),
+    Column("host", Text),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False, server_default=text("''")),
+    Column("why", Text),
+    Column("detail", Json),
+    PrimaryKeyConstraint("id"),
+    *_instants("at"),
+    sqlite_autoincrement=True,
+)
+Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
+
+meta = Table(
+    "cronjobs_meta",
+    metadata,
+    Column("id", Integer, nullable=False, server_default=text("1"), autoincrement=False),
+    Column("project", Text, nullable=False, server_default=text("''")),
+    Column("environment", Text, nullable=False, server_default=text("''")),
+    Column("schema_revision", Text, nullable=False),
+    Column("oldest_code", Text, nullable=False),
+    Column("pruned_at", Instant),
+    Column("prune_from", Json),  # by status, the instant before which no ended job is left but stripped ones
+    PrimaryKeyConstraint("id"),
+    CheckConstraint("id = 1", name="one_row"),
+    *_instants("pruned_at"),
+)
+
+VERSION_TABLE: Final = "cronjobs_alembic_version"
+SCHEMA_REVISION: Final = "0002"  # the newest that this code knows; a test holds it to alembic's head

@@ -1,0 +1,1 @@
+"""One attempt: from a claimed job to an Outcome."""

@@ -1,0 +1,149 @@
+"""How a job goes to a process of its own and how its outcome comes back: JSON both ways, never pickled code.
+
+The request is the child's standard input. The answer is a file without a name that both hold open: in its first bytes
+the runner writes why the child is to stop, behind them the child writes its outcome. A file, not a pipe: nobody waits
+for a reader, and what was written before a kill -9 is still there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.model import (
+    CancelledByRequest,
+    Failed,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+
+REASON_ROOM: Final = 64  # bytes before the outcome; the longest reason is "lease lost"
+_OUTCOMES: Final = {
+    kind.__name__: kind
+    for kind in (Succeeded, Failed, TimedOut, Lost, Interrupted, CancelledByRequest, Snoozed, Released)
+}
+
+
+# What a child is told of the settings, by the same names.
+_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a child needs to run *job*'s handler: where the code is, and when its time is up.
+
+    ``ends_at`` is of the monotonic clock, which all processes of a host share; however soon it begins, it has no more
+    than ``timeout_s``. ``grace_s`` is how long after a shutdown's beginning it may go on. The rest: of Settings.
+    """
+
+    job: Job
+    ends_at: float
+    grace_s: float
+    folder: Path
+    database: str
+    worker: str = ""
+    schema: str | None = None
+    imports: tuple[str, ...] = ()
+    python_path: tuple[Path, ...] = ()
+    setup: str | None = None
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    timeout_s: float = math.inf
+
+    @classmethod
+    def of(
+        cls, settings: Settings, job: Job, *, ends_at: float, timeout: timedelta, grace: timedelta, worker: str = ""
+    ) -> Request:
+        told: dict[str, Any] = {name: getattr(settings, name) for name in _TOLD}
+        seconds: dict[str, Any] = {"timeout_s": timeout.total_seconds(), "grace_s": grace.total_seconds()}
+        return cls(job=job, ends_at=ends_at, worker=worker, **seconds, **told)
+
+    def settings(self) -> Settings:
+        """As much of the file as the child has use for; it does not read it anew, which may be in mid-deploy."""
+        run = RunSettings(shutdown_grace=timedelta(seconds=self.grace_s))
+        told: dict[str, Any] = {name: getattr(self, name) for name in _TOLD}
+        return Settings(file=self.folder / "cronjobs.yaml", run=run, **told)
+
+    def encode(self) -> bytes:
+        facts = {each.name: getattr(self, each.name) for each in fields(self)} | {"job": asdict(self.job)}
+        return json.dumps(facts, default=_plain).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Request:
+        facts = json.loads(data)
+        facts["job"] = Job(**{name: _instant(name, value) for name, value in facts["job"].items()})
+        for name in ("python_path", "imports", "env"):
+            convert = {"python_path": Path, "env": tuple}.get(name, str)
+            facts[name] = tuple(convert(item) for item in facts[name])
+        return cls(**facts | {"folder": Path(facts["folder"])})
+
+
+_INSTANTS: Final = frozenset({"run_at", "scheduled_for", "created_at", "started_at", "next_occurrence"})
+
+
+def _instant(name: str, value: Any) -> Any:
+    return datetime.fromisoformat(value) if name in _INSTANTS and value is not None else value
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return {"seconds": value.total_seconds()}
+        case Path():
+            return str(value)
+    raise TypeError(f"{type(value).__name__} does not go to a process of its own")
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+def write_reason(descriptor: int, reason: str) -> None:
+    """Say why the child is to stop, before it is told by SIGTERM to look."""
+    os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
+
+
+def read_reason(descriptor: int) -> str | None:
+    return os.pread(descriptor, REASON_ROOM, 0).rstrip(b"\0").decode(errors="replace") or None
+
+
+def write_outcome(descriptor: int, outcome: Outcome) -> None:
+    facts = {each.name: getattr(outcome, each.name) for each in fields(outcome)}
+    text = json.dumps({"outcome": type(outcome).__name__, **facts}, default=_plain)
+    os.pwrite(descriptor, text.encode() + b"\n", REASON_ROOM)
+
+
+def read_outcome(descriptor: int) -> Outcome | None:
+    """What the child wrote; None if it came to no end, or was killed while it wrote."""
+    text = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - REASON_ROOM), REASON_ROOM)
+    if not text.endswith(b"\n"):
+        return None
+    try:
+        facts = json.loads(text)
+        kind = _OUTCOMES[facts.pop("outcome")]
+        return kind(**{name: _span(name, value) for name, value in facts.items()})
+    except (ValueError, KeyError, TypeError, AttributeError):  # user's code can write into any descriptor
+        return None
+
+
+def _span(name: str, value: Any) -> Any:
+    match name, value:
+        case (("retry_after" | "at_least" | "after"), {"seconds": float(seconds)}):
+            return timedelta(seconds=seconds)
+        case "until", str():
+            return datetime.fromisoformat(value)
+        case "kinds", list():
+            return tuple(value)
+    return value

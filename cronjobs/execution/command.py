@@ -1,0 +1,50 @@
+"""A command that is run in a process of its own: what it is given, and how it may be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+from cronjobs.model import (
+    ExitCodes,
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run: ``env`` is the whole environment, ``stdin`` the payload as JSON, ``grace`` from TERM to KILL.
+
+    ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each process of
+    it; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: it gets the SIGTERM by itself, and
+    what it started only once it has ended.
+    """
+
+    argv: tuple[str, ...]
+    folder: Path
+    env: Mapping[str, str]
+    stdin: bytes
+    timeout: timedelta
+    grace: timedelta
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)
+    shutdown_grace: timedelta | None = None
+    max_memory: int | None = None
+    keep_open: tuple[int, ...] = ()
+    term_alone: bool = False
+
+    def grace_for(self, reason: str) -> timedelta:
+        match reason:
+            case "lease lost":  # another runner may be starting it
+                return timedelta(0)
+            case "shutdown":
+                return self.shutdown_grace or self.grace
+        return self.grace
+
+
+class StopRequest(Protocol):
+    """Turns from None to "cancelled", "shutdown", "timeout" or "lease lost", once, at any time, from any thread."""
+
+    @property
+    def reason(self) -> str | None: ...

@@ -1,0 +1,324 @@
+"""Start one command and answer for everything that it starts. Run by path in an interpreter of its own, never imported.
+
+    runner ──socket── launcher ── command ── what it starts, and what that starts …
+
+A process of its own, because only this holds when the runner is killed -9: a SIGKILLed process cannot kill others,
+PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads (subprocess's docs).
+It is as plain as it can be: no policy. The runner says *when*, this says *who*.
+
+- **Nobody escapes.** It is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever the command starts, whichever
+  session it moves to, becomes a child of this process when its own parent dies. So "no children" (ECHILD) means
+  that nothing is left.
+- **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. Should a
+  forked copy of the runner hold that end open, ``getppid`` tells. Neither depends on the thread that started this
+  process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
+- **A frozen runner** (SIGSTOP) gives no orders: then a kernel timer kills at timeout + grace, and before the end of
+  the lease: another runner may take the job then. The runner says when it has renewed it.
+- **Disk.** The command's output is our standard output: one unlinked file, whose middle is given back as it grows.
+
+Orders: C sends SIGTERM to the command, T to all; K sends SIGKILL until all are gone; R and eight bytes, the lease now
+lasts so many milliseconds. Reports, lines of tab-separated fields: ``failed WHERE ERRNO``, nothing was started;
+``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says that it was signalled first; ``left
+NAME…`` for what could not be killed. Then the stream ends.
+
+Where the kernel is not Linux there is no subreaper and no PDEATHSIG: there the command's process group is killed.
+Every import here delays every command, so no typing (4 ms), pathlib or socket.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+
+TICK_MS = 100  # between looks at the output's size and at who our parent is
+KILL_TICK_MS = 10
+KILL_ROUNDS = 300  # 3 s; what is left then is not ours to kill (another user's), or hangs in the kernel
+KEEP_AT_EACH_END = 1024 * 1024  # bytes of output that stay on disk; more than is ever read back
+MAX_NAMES = 8  # in a report; all of them together fit into the socket's buffer, so no report waits for a frozen runner
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
+FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
+FALLOC_FL_PUNCH_HOLE = 2
+
+LINUX = sys.platform.startswith("linux")
+libc = ctypes.CDLL(None)
+if LINUX:
+    libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+Process = tuple[int, int, str]  # pid, process group, name
+
+
+class Launcher:
+    def __init__(self, channel: int, parent: int) -> None:
+        self.channel = channel
+        self.parent = parent
+        self.subreaper = LINUX and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        self.wakeups = wake_on_signals()
+        self.command = 0  # its pid, which is also its process group and session
+        self.ended = False  # the command
+        self.stopped = False  # it was signalled
+        self.killing = False
+        self.limit_at = 0.0  # monotonic
+        self.orders_unread = b""
+        self.punched = 0  # up to which offset the output's middle was given back
+
+    def run(
+        self,
+        argv: list[bytes],
+        env: dict[bytes, bytes],
+        folder: bytes,
+        limit_s: float,
+        max_memory: int,
+        leased_s: float | None,
+    ) -> None:
+        if not self.start(argv, env, folder, max_memory):
+            return
+        self.limit_at = time.monotonic() + limit_s
+        self.stand_at_end_of(leased_s)  # after the fork, which would not inherit it either: fork(2)
+        poller = select.poll()
+        poller.register(self.channel, select.POLLIN)
+        poller.register(self.wakeups, select.POLLIN)
+        rounds = 0
+        while self.anyone_left():
+            if self.killing:
+                self.signal_all(signal.SIGKILL, tell=rounds == 0)
+                rounds += 1
+            if rounds > KILL_ROUNDS:
+                self.report("left", *names(descendants(os.getpid())))
+                return
+            self.punch_output()
+            ready = [fd for fd, _ in poller.poll(KILL_TICK_MS if self.killing else TICK_MS)]
+            woken_by = os.read(self.wakeups, 4096) if self.wakeups in ready else b""
+            if self.channel in ready and not self.read_orders():
+                poller.unregister(self.channel)
+                self.killing = True
+            if signal.SIGALRM in woken_by or os.getppid() != self.parent:
+                self.killing = True
+
+    def read_orders(self) -> bool:
+        """Do what the runner says; whether it is still there."""
+        try:
+            data = os.read(self.channel, 64)
+        except OSError:
+            data = b""
+        self.orders_unread += data
+        while self.orders_unread:
+            order = self.orders_unread[:1]
+            if order == b"R" and len(self.orders_unread) < 9:
+                break
+            if order == b"R":
+                self.stand_at_end_of(int.from_bytes(self.orders_unread[1:9], "big") / 1000)
+            elif order == b"C" and self.anyone_left() and not self.ended:
+                self.stopped = True
+                send(os.kill, self.command, signal.SIGTERM)
+                send(os.kill, self.command, signal.SIGCONT)
+            elif order == b"T" and self.anyone_left():
+                self.signal_all(signal.SIGTERM, tell=True)
+            elif order == b"K":
+                self.killing = True
+            self.orders_unread = self.orders_unread[9 if order == b"R" else 1 :]
+        return bool(data)
+
+    def stand_at_end_of(self, leased_s: float | None) -> None:
+        """Move the kernel's timer to whichever comes first, the time limit or the end of the lease (None: no lease)."""
+        left_s = self.limit_at - time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
+
+    def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int) -> bool:
+        """Fork and exec; report whether that worked."""
+        outcome, failure = os.pipe()  # both close on exec, so the end of this pipe says that exec succeeded
+        launcher = os.getpid()
+        self.command = os.fork()  # one thread here, so no lock is held in the copy
+        if self.command == 0:
+            become(argv, env, folder, max_memory, launcher, failure)
+        os.close(failure)
+        failed = os.read(outcome, 64)
+        os.close(outcome)
+        if failed:
+            self.report("failed", *failed.decode().split())
+            return False
+        self.report("started", str(self.command))
+        return True
+
+    def anyone_left(self) -> bool:
+        """Reap whoever died, report the command's end, say whether anything still lives."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return not self.subreaper and group_lives(self.command)
+            if pid == 0:
+                return True
+            if pid == self.command:
+                self.ended = True
+                self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
+
+    def signal_all(self, number: int, tell: bool) -> None:
+        """Signal every descendant once. Whoever is forked meanwhile is met by the next round of killing."""
+        self.stopped = True
+        everyone = descendants(os.getpid()) if self.subreaper else []
+        if tell:
+            self.report("signalled", *names(everyone))
+        # The group at once, so that no member can fork itself out of it half-way. Then whoever is outside *now*: with
+        # the list from before, one that called setsid in between would get nothing, or everyone would get it twice.
+        if not self.ended or not self.subreaper or self.command in [group for _, group, _ in everyone]:
+            send(os.killpg, self.command, number)
+        for pid, group, _ in descendants(os.getpid()) if self.subreaper else ():
+            if group != self.command:
+                send(os.kill, pid, number)
+            send(os.kill, pid, signal.SIGCONT)  # a stopped process would act on SIGTERM only when continued
+
+    def punch_output(self) -> None:
+        """Give the middle of the output file back to the disk. Its size stays, so what was left out can be told."""
+        size = os.fstat(1).st_size
+        if size < self.punched:  # the command truncated it (``> /dev/stdout``)
+            self.punched = 0
+        start = max(self.punched, KEEP_AT_EACH_END)
+        end = size - KEEP_AT_EACH_END
+        if LINUX and end - start >= KEEP_AT_EACH_END:
+            # A file system without holes says EOPNOTSUPP; then the runner's limit ends the command.
+            libc.fallocate(1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
+            self.punched = end
+
+    def report(self, *fields: str) -> None:
+        try:
+            os.write(self.channel, ("\t".join(fields) + "\n").encode())
+        except OSError:  # the runner is gone, and ``read_orders`` is about to say so
+            return
+
+
+def become(
+    argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int, launcher: int, failure: int
+) -> None:
+    """Turn this fork into the command, or write why not. Never returns."""
+    where = "folder"
+    try:
+        os.setsid()
+        if LINUX:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != launcher:  # it died before that call
+            return
+        reset_signals()
+        if max_memory:
+            limit_memory(max_memory)
+        os.chdir(folder)
+        where = "command"
+        os.execvpe(argv[0], argv, env)
+    except (OSError, ValueError) as error:  # ValueError: a NUL inside
+        os.write(failure, f"{where} {getattr(error, 'errno', errno.EINVAL)}".encode())
+    finally:
+        os._exit(127)
+
+
+def limit_memory(most: int) -> None:
+    """Let this process, and each that it starts, allocate no more than *most* bytes; what asks for more is refused it.
+
+    RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would count what is only
+    reserved, too: every thread of a C program reserves 64 MiB that it never touches.
+    """
+    import resource  # few commands have a limit
+
+    which = resource.RLIMIT_DATA if LINUX else resource.RLIMIT_AS
+    _, hard = resource.getrlimit(which)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(which, (most, most))
+
+
+def reset_signals() -> None:
+    """Back to the defaults: exec keeps ignored signals and the mask (signal(7)), and Python ignores SIGPIPE."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def wake_on_signals() -> int:
+    """Return a descriptor that gets the number of each SIGCHLD and SIGALRM; ignore what is for the runner to decide."""
+    wakeups, wake = os.pipe()
+    os.set_blocking(wakeups, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # inherited from the thread that started us
+    return wakeups
+
+
+def send(how: object, target: int, number: int) -> None:
+    """Kill, and do not mind who is gone meanwhile or belongs to another user (sudo): what is left tells."""
+    try:
+        how(target, number)  # type: ignore[operator]
+    except OSError:
+        return
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def descendants(root: int) -> list[Process]:
+    """Everyone below *root* except zombies, parents before children; empty where there is no /proc."""
+    children: dict[int, list[Process]] = {}
+    for entry in os.scandir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112 pathlib is slow to import
+        try:
+            with open(f"/proc/{int(entry.name)}/stat", "rb") as file:
+                stat = file.read()
+        except (ValueError, OSError):  # not a process, or gone meanwhile
+            continue
+        # proc(5): "pid (name) state ppid pgrp …", where the name may hold anything, parentheses and newlines too
+        head, _, rest = stat.rpartition(b")")
+        name = ascii(head.partition(b"(")[2].decode(errors="replace"))[1:-1]
+        state, parent, group = rest.split(None, 3)[:3]
+        if state not in b"ZX":
+            children.setdefault(int(parent), []).append((int(entry.name), int(group), name))
+    found = list(children.get(root, ()))
+    for pid, _, _ in found:  # grows as it goes
+        found += children.get(pid, ())
+    return found
+
+
+def names(processes: list[Process]) -> list[str]:
+    shown = [f"{name} (pid {pid})" for pid, _, name in processes[:MAX_NAMES]]
+    more = len(processes) - len(shown)
+    return [*shown, f"{more} more"] if more else shown
+
+
+def read_exactly(channel: int, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = os.read(channel, count - len(data))
+        if not part:
+            os._exit(1)  # the runner is gone; nothing was started
+        data += part
+    return data
+
+
+def main() -> None:
+    channel, parent = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(channel, False)
+    # marshal: both ends are the same interpreter, and it is built in.
+    size = int.from_bytes(read_exactly(channel, 8), "big")
+    argv, env, folder, limit_s, max_memory, leased_s = marshal.loads(read_exactly(channel, size))
+    Launcher(channel, parent).run(argv, env, folder, limit_s, max_memory, leased_s)
+    os._exit(0)  # there is nothing to finalise
+
+
+if __name__ == "__main__":
+    main()

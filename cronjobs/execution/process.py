@@ -1,0 +1,417 @@
+"""One attempt in a process of its own, a declared command or a handler: started, watched, stopped, told as an outcome.
+
+A command is an argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can
+become an option or a command. A handler runs in ``child``. ``launcher`` stands between: it answers for every process
+that is started there, and for all of them dying with this one. What is decided is decided here; see ``run_command`` and
+``run_handler`` for the rules.
+
+Output goes to a file, never a pipe: whoever inherits a pipe keeps ``communicate()`` waiting, and a busy runner would
+hold up the command. The file has no name, so nothing remains of it whatever dies.
+
+On macOS and other POSIX systems all of this works but for two things that only Linux can do: a process that leaves the
+command's process group is not found, and the command survives a kill -9 of the *launcher*.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import fcntl
+import marshal
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Final
+
+from cronjobs.clock import Clock
+from cronjobs.execution.child_protocol import Request, read_outcome, write_reason
+from cronjobs.execution.command import Command, StopRequest
+from cronjobs.execution.process_outcome import (
+    DISK_LIMIT,
+    _Ending,
+    _last_line,
+    _outcome,
+    _sentence,
+    _stopped,
+    _timed_out,
+)
+from cronjobs.model import (
+    ExitCodes,
+    Failed,
+    Job,
+    Outcome,
+    Released,
+    Succeeded,
+    TimedOut,
+    in_zone,
+)
+from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
+
+POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
+LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> >(tee log)`` outlives its shell
+LEFTOVER_GRACE_S: Final = 2.0
+LAUNCHER_GRACE_S: Final = 5.0  # it gives up by itself after 3
+LAUNCHER: Final = Path(__file__).parent.with_name("launcher.py")
+
+
+class NoRoom(Exception):
+    """The host had no process, descriptor or disk left: nothing of the command has begun, and nothing is its fault."""
+
+
+NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+
+
+def command_environment(
+    base: Mapping[str, str], job: Job, *, deadline: datetime | None = None, timezone: tzinfo = UTC
+) -> dict[str, str]:
+    """Return *base* with the job's facts as ``CRONJOBS_…``; a fact that the job does not have is unset.
+
+    Instants are ISO 8601; ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so that its date is "today".
+    """
+    facts = {
+        "CRONJOBS_JOB_ID": str(job.id),
+        "CRONJOBS_JOB_TYPE": job.job_type,
+        "CRONJOBS_ATTEMPT": str(job.attempt),
+        "CRONJOBS_SCHEDULE": job.schedule,
+        "CRONJOBS_SCHEDULED_FOR": in_zone(job.scheduled_for, timezone).isoformat() if job.scheduled_for else None,
+        "CRONJOBS_STANDS_FOR": str(job.stands_for),
+        "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
+        "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
+    }
+    # Unset, not inherited: the runner may itself have been started by a command of an outer job.
+    env = {name: value for name, value in base.items() if name not in facts}
+    return env | {name: clean(value) for name, value in facts.items() if value is not None}
+
+
+def run_command(
+    command: Command,
+    stop: StopRequest,
+    *,
+    clock: Clock,
+    lease: Callable[[], float] | None = None,
+    on_output: Callable[[str], None] | None = None,
+) -> tuple[Outcome, str | None]:
+    """Run *command* to its end; return its outcome, and its output cleaned and capped (None: there was none).
+
+    At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, then SIGKILL after the grace (at
+    once when the lease is lost: another runner may be starting it). Only an end that came before that SIGTERM counts as
+    a result: an exit 0 after it may as well be a tidy "I was told to stop", and taking it for success would lose work.
+    What a command leaves running when it ends is ended too, and named in the output; that does not make it fail.
+
+    A command that could not be started is a failed attempt, retried: a file may be missing only while a deploy replaces
+    it. Where the host had no room for a process it is given back instead, and nothing is charged.
+
+    *lease* says until when the lease is ours, on the monotonic clock: should this process be frozen then, the
+    command is killed without it (None: nobody minds). *on_output* is handed what is printed, as it comes, for a person
+    who watches; what it raises ends the command.
+    """
+    if stop.reason is not None:
+        return _stopped(command, stop.reason, _Ending()), None
+    try:
+        end = _attend(command, stop, clock, lease, on_output)
+    except NoRoom as error:
+        return Released(_sentence(f"no process could be started for the command: {error}")), None
+    except (OSError, ValueError) as error:  # a character that no argument can hold
+        return Failed(_sentence(f"the command could not be started: {error}"), "StartError"), None
+    if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
+        why = os.strerror(end.ending.failure[1])
+        return Released(_sentence(f"no process could be started for the command: {why}")), None
+    return _outcome(command, end.ending, end.reason, _last_line(end.output.text())), end.output.text()
+
+
+def run_handler(
+    request: Request,
+    stop: StopRequest,
+    *,
+    env: Mapping[str, str],
+    timeout: timedelta,
+    grace: timedelta,
+    max_memory: int | None,
+    clock: Clock,
+    lease: Callable[[], float] | None = None,
+    on_output: Callable[[str], None] | None = None,
+) -> tuple[Outcome, str | None]:
+    """Run a Python handler in an interpreter of its own, to the same rules as a command; return outcome and output.
+
+    What the handler returned or raised comes back as it is, and a result counts also when it came after the SIGTERM:
+    unlike an exit 0 it cannot be mistaken. So that it is one, the SIGTERM is for the handler's process alone: one whose
+    ``subprocess.run`` we ended might know nothing of it, and return as if all were done. A process that ends without a
+    word crashed: a failure, named by its signal. One that could not be started at all is given back, nothing charged.
+    """
+    try:
+        opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
+    except OSError as error:
+        return Released(_sentence(f"no process could be started for it: {error}")), None
+    with opened as answer:
+        command = Command(
+            # -P: not the working folder first, where a file of the user's may be named like a module of the library.
+            # -u: what it printed is in the file before whatever kills it.
+            argv=(sys.executable, "-P", "-u", "-m", "cronjobs.execution.child", str(answer.fileno())),
+            folder=request.folder,
+            env=env,
+            stdin=request.encode(),
+            timeout=timeout,
+            grace=grace,
+            exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
+            shutdown_grace=timedelta(seconds=request.grace_s),
+            max_memory=max_memory,
+            keep_open=(answer.fileno(),),
+            term_alone=True,
+        )
+        if stop.reason is not None:
+            return _stopped(command, stop.reason, _Ending()), None
+        try:
+            end = _attend(command, stop, clock, lease, on_output, lambda reason: write_reason(answer.fileno(), reason))
+        except NoRoom as error:
+            return Released(_sentence(f"no process could be started for it: {error}")), None
+        except OSError as error:
+            return Failed(_sentence(f"its process could not be watched: {error}"), "StartError"), None
+        if end.ending.failure is not None:
+            why = os.strerror(end.ending.failure[1])
+            return Released(_sentence(f"no interpreter could be started for it: {why}")), None
+        said = read_outcome(answer.fileno())
+    output = end.output.text()
+    if isinstance(said, TimedOut):
+        said = replace(said, error=_timed_out(timeout))  # it counted from its own start
+    if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
+        return said, output
+    if end.reason is None and end.ending.status == 0:
+        return Failed(_sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
+    # After a crash the last lines are those of faulthandler, which are for the output.
+    crashed = end.ending.status is not None and end.ending.status < 0
+    outcome = _outcome(command, end.ending, end.reason, "" if crashed else _last_line(output))
+    if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
+        outcome = replace(outcome, traceback=said.traceback)
+    return outcome, output
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a process ended; ``reason``: why it was stopped, None if it was not."""
+
+    ending: _Ending
+    reason: str | None
+    output: CappedText
+
+
+def _attend(
+    command: Command,
+    stop: StopRequest,
+    clock: Clock,
+    lease: Callable[[], float] | None,
+    on_output: Callable[[str], None] | None,
+    tell: Callable[[str], None] = lambda _reason: None,
+) -> _End:
+    """Start *command* and stay until nothing of it is left; *tell* is called with a reason before the SIGTERM."""
+    leased_s = lease() - clock.monotonic() if lease is not None else None
+    try:
+        started = _Child(command, leased_s)
+    except (OSError, MemoryError) as error:  # no process, no descriptor, no temporary file
+        raise NoRoom(str(error) or type(error).__name__) from error
+    with started as child:
+        reason = _watch(child, command, stop, clock, lease, on_output, tell)
+        output = child.output()
+    if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
+        names = ", ".join(child.ending.signalled)
+        output.write(f"\n[cronjobs] ended what it had left running: {names}\n")
+    return _End(child.ending, reason, output)
+
+
+def _watch(
+    child: _Child,
+    command: Command,
+    stop: StopRequest,
+    clock: Clock,
+    lease: Callable[[], float] | None,
+    on_output: Callable[[str], None] | None,
+    tell: Callable[[str], None],
+) -> str | None:
+    """Wait until nothing of the command is left; return why it was stopped, None if it was not."""
+    deadline = clock.monotonic() + command.timeout.total_seconds()
+    kill_by = deadline + command.grace.total_seconds()
+    reason: str | None = None
+    ended = False
+    plan: deque[tuple[float, bytes]] = deque()  # what to do when, once it has to end
+    wait = POLL_S
+    leased_until = lease() if lease is not None else 0.0
+    while not child.gone:
+        child.listen(wait)
+        if lease is not None and (until := lease()) > leased_until:
+            leased_until = until
+            child.order(_RENEWED + int(max(0.0, until - clock.monotonic()) * 1000).to_bytes(8, "big"))
+        if on_output is not None and (news := child.new_output()):
+            on_output(news)
+        now = clock.monotonic()
+        if not ended and child.ending.status is not None:
+            ended = True
+            if not plan or (command.term_alone and now < kill_by):
+                pause = now + LEFTOVER_PAUSE_S
+                plan = _steps(pause, max(pause, min(pause + LEFTOVER_GRACE_S, kill_by)))
+        elif not plan and (reason := _why_stop(child, stop, now >= deadline)):
+            tell(reason)
+            kill_by = now + command.grace_for(reason).total_seconds()
+            plan = _steps(now, kill_by, _TERM_COMMAND if command.term_alone else _TERM)
+        while plan and plan[0][0] <= now:
+            _, order = plan.popleft()
+            child.order(order)
+            if order == _GIVE_UP:
+                return reason
+        wait = min(POLL_S, max(0.0, plan[0][0] - now)) if plan else POLL_S
+    return reason
+
+
+_TERM_COMMAND: Final = b"C"
+_TERM: Final = b"T"
+_KILL: Final = b"K"
+_RENEWED: Final = b"R"  # and for how many milliseconds
+_GIVE_UP: Final = b""  # the launcher itself does not answer
+
+
+def _steps(term_at: float, kill_at: float, term: bytes = _TERM) -> deque[tuple[float, bytes]]:
+    return deque([(term_at, term), (kill_at, _KILL), (kill_at + LAUNCHER_GRACE_S, _GIVE_UP)])
+
+
+def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
+    if stop.reason is not None:
+        return stop.reason
+    if overdue:
+        return "timeout"
+    return "too much output" if child.disk_used() > DISK_LIMIT else None
+
+
+# --- from an ending to an outcome, pure ------------------------------------------------------------------------------
+
+
+# --- the launcher's other end ----------------------------------------------------------------------------------------
+
+
+class _Child:
+    """The launcher, the socket to it, and the command's files. Leaving the ``with`` ends whatever is left."""
+
+    def __init__(self, command: Command, leased_s: float | None) -> None:
+        self.ending = _Ending()
+        self.gone = False
+        self._unread = b""
+        self._shown = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        spec = marshal.dumps(
+            (
+                [os.fsencode(argument) for argument in command.argv],
+                {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()},
+                os.fsencode(command.folder),
+                (command.timeout + command.grace).total_seconds() + 1,
+                command.max_memory or 0,
+                leased_s,
+            )
+        )
+        # A payload has no size that fits every pipe, and writing to one would need a thread.
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(command.stdin)
+            stdin.seek(0)
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 closed by __exit__
+            # ``echo >/dev/stderr`` truncates a file; without O_APPEND the next write would leave NULs before it.
+            fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
+            self._channel, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    # -I -S: none of the user's PYTHON… variables, no site-packages; a third of the usual start.
+                    # A session of its own: a Ctrl-C at our terminal, or a kill of our group, is for us alone.
+                    self._launcher = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
+                        stdin=stdin,
+                        stdout=self._output,
+                        stderr=self._output,
+                        pass_fds=[theirs.fileno(), *command.keep_open],
+                        start_new_session=True,
+                    )
+            except BaseException:
+                self._channel.close()
+                self._output.close()
+                raise
+        self._poller = select.poll()
+        self._poller.register(self._channel, select.POLLIN)
+        self.order(len(spec).to_bytes(8, "big") + spec)
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()  # tells the launcher to kill whatever is left
+        try:
+            self._launcher.wait(None if self.gone else LAUNCHER_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._launcher.kill()
+        if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
+            try:  # the launcher was killed; its command had PDEATHSIG, its group may live
+                os.killpg(self.ending.pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self._output.close()
+
+    def order(self, order: bytes) -> None:
+        try:
+            self._channel.sendall(order)
+        except OSError:  # it is gone; listen() is about to say so
+            pass
+
+    def listen(self, timeout_s: float) -> None:
+        """Take in what the launcher reports within *timeout_s*; return as soon as there is something."""
+        if not self._poller.poll(timeout_s * 1000):
+            # The stream has no end while a forked copy of this process (multiprocessing) holds the other side.
+            self.gone = self._launcher.poll() is not None
+            return
+        try:
+            data = self._channel.recv(65536)
+        except ConnectionResetError:  # it died with an order unread
+            data = b""
+        self.gone = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._report(*line.decode().split("\t"))
+
+    def _report(self, kind: str, *fields: str) -> None:
+        match kind:
+            case "started":
+                self.ending.pid = int(fields[0])
+            case "failed":
+                self.ending.failure = (fields[0], int(fields[1]))
+            case "exited":
+                self.ending.status, self.ending.stopped = int(fields[0]), fields[1] == "1"
+            case "signalled":
+                self.ending.signalled = self.ending.signalled or fields
+            case "left":
+                self.ending.left = fields
+
+    def disk_used(self) -> int:
+        return os.fstat(self._output.fileno()).st_blocks * 512  # POSIX leaves the unit open; it is 512 everywhere
+
+    def output(self) -> CappedText:
+        """Read head and tail of the file; never what lies between."""
+        text = CappedText(OUTPUT_LIMIT)
+        fd = self._output.fileno()
+        size = os.fstat(fd).st_size
+        if size <= OUTPUT_LIMIT:
+            text.write(os.pread(fd, size, 0).decode(errors="replace"))
+            return text
+        half = OUTPUT_LIMIT // 2
+        text.write(os.pread(fd, half, 0).decode(errors="replace"))
+        text.skip(size - 2 * half)
+        text.write(os.pread(fd, half, size - half).decode(errors="replace"))
+        return text
+
+    def new_output(self) -> str:
+        """Return what was printed since the last call; of a flood only its end."""
+        fd = self._output.fileno()
+        size = os.fstat(fd).st_size
+        start = max(self._shown if self._shown <= size else 0, size - OUTPUT_LIMIT)
+        self._shown = size
+        return self._decoder.decode(os.pread(fd, size - start, start))

@@ -1,0 +1,1 @@
+"""This machine as the others cannot see it: its processes, users, files and forks."""

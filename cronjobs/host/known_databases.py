@@ -1,0 +1,51 @@
+"""That there was a database: a SQLite file whose disk is not mounted this morning must not be replaced by an empty one.
+
+Remembered in the user's state folder, for one file as one project's folder names it: another project at the same path,
+after a reinstallation perhaps, begins without any set-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cronjobs.errors import DatabaseVanished
+from cronjobs.host.state_folder import State
+
+if TYPE_CHECKING:
+    from cronjobs.config.settings import Settings
+    from cronjobs.database.address import Address
+
+
+def require_still_there(settings: Settings, address: Address) -> None:
+    """Raise DatabaseVanished if there was a SQLite file with our tables, and now there is none, or an empty one."""
+    if not address.is_sqlite:
+        return
+    with suppress(OSError):
+        if Path(str(address.url.database)).stat().st_size:
+            return
+    if State().read(_note(settings, address)):
+        raise DatabaseVanished(str(address))
+
+
+def remember(settings: Settings, address: Address) -> None:
+    """Note that the file has our tables. Never fails: where nothing can be remembered, nothing is."""
+    if address.is_sqlite and not State().read(_note(settings, address)):
+        State().write(_note(settings, address), f"{address.url.database}\n")
+
+
+def forget(settings: Settings, address: Address) -> None:
+    """The file is to be made anew."""
+    if address.is_sqlite:
+        State().take(_note(settings, address))
+
+
+def _note(settings: Settings, address: Address) -> str:
+    inode = 0
+    with suppress(OSError):
+        inode = settings.folder.stat().st_ino
+    about = os.fsencode(f"{inode} {address.url.database}")
+    return f"database-{hashlib.sha256(about).hexdigest()[:16]}"

@@ -1,0 +1,1 @@
+"""Answers about how things stand: check, health, explain."""

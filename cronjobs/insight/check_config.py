@@ -1,0 +1,330 @@
+"""What ``cronjobs check`` finds wrong before a tick does: names, payloads, commands, limits, files, clock changes.
+
+Nothing here needs a database. A finding has to be mended; a note is worth knowing and may be just what is wanted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from cronjobs.config import trust
+from cronjobs.config.reader import nearest
+from cronjobs.config.settings import JobTypeSettings, ScheduleSettings, Settings
+from cronjobs.crontime.timing import CronTiming, clock_changes, timing
+from cronjobs.database.address import parse_url
+from cronjobs.errors import CronjobsError, Problem
+from cronjobs.execution.attempt import PROCESS_GRACE
+from cronjobs.jobs.job_types import Fault, JobType, JobTypes
+from cronjobs.masking import mask
+from cronjobs.model import duration_text
+from cronjobs.text import one_line
+
+CRON_PATH: Final = "/usr/bin:/bin"  # crontab(5), Debian's
+AHEAD: Final = timedelta(days=366)  # in which clock changes are looked for
+TRACEBACK_LINES: Final = 8
+START_UP: Final = timedelta(seconds=1)  # of a tick's budget, before the first job can begin
+
+
+@dataclass(frozen=True)
+class ConfigFinding:
+    """``detail``: lines to show below it, such as the end of a traceback."""
+
+    problem: Problem
+    detail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found; ``job_types`` and ``schedules`` are how many can be used."""
+
+    findings: tuple[ConfigFinding, ...]
+    notes: tuple[Problem, ...]
+    job_types: int
+    schedules: int
+
+
+def check(
+    settings: Settings, known: JobTypes | None, *, file: str, environ: Mapping[str, str], now: datetime
+) -> Checked:
+    """Check a configuration that could be read; *known* None: the handlers were not imported.
+
+    *file* is its name as people know it; *environ* this shell's, to say what cron's lacks. The problems of its reading
+    come first.
+    """
+    place = _Place(settings, file)
+    findings = [ConfigFinding(problem) for problem in settings.problems]
+    if known is not None:
+        findings += [_fault(place, settings, fault) for fault in known.faults]
+        findings += [ConfigFinding(found) for found in _names(place, settings, known)]
+        findings += [ConfigFinding(found) for found in _timeouts(place, settings, known)]
+    findings += [ConfigFinding(found) for found in _commands(place, settings, environ)]
+    findings += [ConfigFinding(found) for found in _files(place, settings)]
+    others = trust.look(settings, os.geteuid())
+    findings += [ConfigFinding(_written_by_others(place, found)) for found in others if found.refused]
+    return Checked(
+        tuple(findings),
+        (
+            *_limits(place, settings),
+            *_stored_secrets(place, settings),
+            *(_written_by_others(place, found) for found in others if not found.refused),
+            *(_long_jobs(place, settings, known) if known is not None else ()),
+            *_clock_changes(place, settings, now),
+        ),
+        len(known.types) if known is not None else sum(bool(entry.command) for entry in settings.job_types.values()),
+        len(settings.schedules),
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Makes problems that say where: at the first of some dotted paths that the file has."""
+
+    settings: Settings
+    file: str
+
+    def problem(self, message: str, *paths: str) -> Problem:
+        message = one_line(mask(message, self.settings.secrets), 1000)
+        for path in paths:
+            if path in self.settings.positions:
+                return Problem(self.file, *self.settings.positions[path], path, message)
+        return Problem(self.file, 0, 0, paths[0] if paths else "", message)
+
+
+def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
+    return place.problem(f"{found.path} {found.what}, who can so change what runs here: {found.cure}", "")
+
+
+def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
+    """Payloads are stored as they are, and every role that reads jobs sees them."""
+    for name, schedule in settings.schedules.items():
+        text = json.dumps(schedule.payload)
+        if mask(text, settings.secrets) != text:
+            said = "a secret in a payload is stored in the database in clear text: read it in the handler instead"
+            yield place.problem(said, f"schedules.{name}.payload", f"schedules.{name}")
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
+    kind, _, module = fault.where.partition(" ")
+    if kind == "setup":
+        problem = place.problem(f"{module} {fault.what}", "setup")
+    elif kind == "module" and module in settings.imports:
+        problem = place.problem(f"{module} {fault.what}", f"imports[{settings.imports.index(module)}]", "imports")
+    else:
+        name = fault.where
+        problem = place.problem(fault.what, f"job_types.{name}", f"schedules.{name}", "imports")
+        if not any(f"{section}.{name}" in settings.positions for section in ("job_types", "schedules")):
+            problem = place.problem(f"{name}: {fault.what}", "imports")
+    return ConfigFinding(problem, _last_lines(settings, fault.traceback))
+
+
+def _last_lines(settings: Settings, traceback: str | None) -> tuple[str, ...]:
+    """The end of a traceback, without the lines of the import machinery; the error itself is told already."""
+    frames: list[list[str]] = []
+    for line in mask(traceback or "", settings.secrets).splitlines():
+        if line.startswith("  File "):
+            frames.append([line])
+        elif frames and line.startswith("    "):
+            frames[-1].append(line)
+    own = [frame for frame in frames if "importlib" not in frame[0] and not frame[0].startswith(_OUR_FRAMES)]
+    lines = [line for frame in own for line in frame if line.strip(" ^~")]
+    return tuple(one_line(line, 300) for line in lines[-TRACEBACK_LINES:])
+
+
+_OUR_FRAMES: Final = f'  File "{Path(__file__).parent.parent}{os.sep}'
+
+
+def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """Do the job types exist that are named, and do their handlers take the payloads?"""
+    unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
+    broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
+    perhaps = " It may be in what cannot be imported." if broken else ""
+    for name, schedule in settings.schedules.items():
+        path = f"schedules.{name}"
+        found = known.types.get(schedule.job)
+        if found is None:
+            if schedule.job not in unusable:
+                meant = nearest(schedule.job, known.types)
+                guess = f', did you mean "{meant}"?' if meant else "."
+                text = f'no handler or command is registered under "{schedule.job}"{guess}{perhaps}'
+                yield place.problem(text, f"{path}.job", path)
+        elif found.registration and (fault := found.registration.bind(schedule.payload)):
+            yield place.problem(fault, f"{path}.payload", path)
+    for name, entry in settings.job_types.items():
+        if name not in known.types and name not in unusable and entry.command is None:
+            meant = nearest(name, known.types)
+            guess = f', did you mean "{meant}"?' if meant else ": it has no command: either."
+            yield place.problem(f"no handler is registered under this name{guess}{perhaps}", f"job_types.{name}")
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A job type with a time-out, its own or one that a schedule gives it, and where that is written."""
+
+    job_type: JobType
+    timeout: timedelta
+    places: tuple[str, ...]
+
+
+def _timed(settings: Settings, known: JobTypes) -> Iterator[_Timed]:
+    for name, job_type in known.types.items():
+        inline = f"schedules.{name}.timeout"  # of an inline command, which bears its schedule's name
+        yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
+    for name, schedule in settings.schedules.items():
+        given = known.types.get(schedule.job)
+        if given is not None and schedule.timeout is not None and schedule.timeout != given.timeout:
+            yield _Timed(given, schedule.timeout, (f"schedules.{name}.timeout",))
+
+
+def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """A job begins only if its time-out fits before the tick's end, and starting up takes some of the budget."""
+    run = settings.run
+    for timed in _timed(settings, known):
+        name, limit = timed.job_type.name, duration_text(timed.timeout)
+        grace = PROCESS_GRACE if timed.job_type.isolation == "process" else timedelta(0)
+        if timed.timeout > run.longest_in_tick:
+            if run.long_jobs == 0:
+                yield place.problem(
+                    f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs is "
+                    "0: it would never begin. Raise long_jobs, shorten the timeout, or raise the budget",
+                    *timed.places,
+                )
+        elif timed.timeout + grace + START_UP > run.budget:
+            more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
+            own = (
+                f", or more than {duration_text(run.longest_in_tick)} for a process of its own" if run.long_jobs else ""
+            )
+            yield place.problem(
+                f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
+                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}{own}",
+                *timed.places,
+            )
+
+
+def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """One line for all of them: what a time-out above the budget means is worth knowing, and needs no mending."""
+    run = settings.run
+    long = [timed for timed in _timed(settings, known) if timed.timeout > run.longest_in_tick]
+    if long and run.long_jobs:
+        names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
+        yield place.problem(
+            f"above the {duration_text(run.longest_in_tick)} that a tick has for one job (run.budget less its start), "
+            f"so in a process of its own that outlives the tick, at most {run.long_jobs} at once on a host "
+            f"(run.long_jobs): {names}",
+            *long[0].places,
+        )
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _commands(place: _Place, settings: Settings, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Will cron find what your shell finds?"""
+    for name, entry in settings.job_types.items():
+        if entry.command is not None and (fault := _command_fault(settings, entry, environ)):
+            yield place.problem(
+                fault,
+                f"job_types.{name}.command",
+                f"schedules.{name}.command",
+                f"job_types.{name}",
+                f"schedules.{name}",
+            )
+
+
+def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[str, str]) -> str | None:
+    assert entry.command is not None
+    program = entry.command[0]
+    if "/" in program:
+        file = settings.folder / program
+        if not file.exists():
+            return f"command not found: {file}"
+        if file.is_dir() or not os.access(file, os.X_OK):
+            return f"command not executable: {file}" + ("" if file.is_dir() else "; chmod +x it")
+        return None
+    path = (dict(settings.env) | dict(entry.env)).get("PATH", CRON_PATH)
+    if shutil.which(program, path=path):
+        return None
+    if (settings.folder / program).is_file():
+        return f"command not found: {program} is not on PATH={path}; for the file in this folder write ./{program}"
+    mine = shutil.which(program, path=environ.get("PATH", ""))
+    if mine:
+        return f"command not found under cron, whose PATH is {path}: write {mine}, or set PATH under env:"
+    return f"command not found: {program} is not on PATH={path}; write its full path, or set PATH under env:"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
+    if settings.log is not None and (fault := _unwritable(settings.log)):
+        yield place.problem(fault, "log")
+    if not settings.database:
+        if "database" not in settings.positions:
+            text = "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+            yield place.problem(text, "database")
+        return
+    try:
+        address = parse_url(settings.database, settings.schema)
+    except CronjobsError as error:
+        yield place.problem(str(error), "database")
+        return
+    if address.is_sqlite and (fault := _unwritable(Path(str(address.url.database)), beside=True)):
+        yield place.problem(fault, "database")
+    if not address.is_sqlite and find_spec("psycopg") is None:
+        yield place.problem("this needs the PostgreSQL driver: pip install 'cronjobs[postgres]'", "database")
+
+
+def _unwritable(file: Path, *, beside: bool = False) -> str | None:
+    """Say why *file* cannot be made or written, or None. *beside*: files beside it are made too (SQLite's)."""
+    if not file.parent.is_dir():
+        return f"there is no folder {file.parent}"
+    if file.is_symlink() and not beside:
+        return f"{file} is a symbolic link, which is not followed: name the file itself"
+    if file.exists() and not file.is_file():
+        return f"{file} is not a file"
+    if file.exists() and not os.access(file, os.W_OK):
+        return f"{file} cannot be written by this user"
+    if (beside or not file.exists()) and not os.access(file.parent, os.W_OK | os.X_OK):
+        return f"files cannot be made in {file.parent} by this user"
+    return None
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def _limits(place: _Place, settings: Settings) -> Iterator[Problem]:
+    run = settings.run
+    if run.lease < run.budget + timedelta(seconds=5):
+        yield place.problem(
+            f"lease {duration_text(run.lease)} is shorter than budget + 5s ({duration_text(run.budget)} + 5s): a tick "
+            "that cannot reach the database for so long is ended, and its jobs begin again elsewhere",
+            "run.lease",
+            "run",
+        )
+    if not settings.database and "database" in settings.positions:
+        yield place.problem("a variable in it is not set here, so nothing about the database was checked", "database")
+
+
+def _clock_changes(place: _Place, settings: Settings, now: datetime) -> Iterator[Problem]:
+    for name, schedule in settings.schedules.items():
+        if _hourly(schedule):
+            continue
+        when = timing(schedule.cron, schedule.every, schedule.timezone)
+        for _, said in clock_changes(when, now, now + AHEAD):
+            yield place.problem(said, f"schedules.{name}.cron", f"schedules.{name}")
+
+
+def _hourly(schedule: ScheduleSettings) -> bool:
+    """Whether it runs in every hour of real time anyway: then a clock change is nothing to think about."""
+    when = timing(schedule.cron, schedule.every, schedule.timezone)
+    return not isinstance(when, CronTiming) or (len(when.expression.hours) == 24 and not when.expression.fixed_time)

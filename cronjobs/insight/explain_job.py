@@ -1,0 +1,269 @@
+"""The life of one job in sentences: who made it, each attempt, where it is now, and what happens next. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Final
+
+from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, plain
+from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
+from cronjobs.rules.retry import RAN_EARLY
+from cronjobs.text import one_line
+
+JOB_VERDICTS: Final = {
+    "waiting": "it waits for its turn, or for another try",
+    "running": "an attempt holds its lease",
+    "succeeded": "it is done",
+    "dead": "it was given up",
+    "cancelled": "it was cancelled",
+    "pruned": "its row is gone, the ledger still names it",
+    "unknown": "there is no such job (any more)",
+}
+
+_OUTCOMES: Final = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "timed_out": "timed out",
+    "lost": "lost: each time the runner died, or lost its lease",
+    "interrupted": "interrupted by the end of their ticks",
+    "cancelled": "cancelled",
+    "snoozed": "put off by the handler",
+}
+
+
+def explain_job(life: JobLife) -> Explanation:
+    """Tell one job's life, up to where it is now and what will happen next."""
+    job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
+    first = made.ledger.whole_last if made else job.created_at if job else life.around.now
+    clock = LocalTimes(life.timezone, first)
+    sentences = [_origin(life, job, made, clock)]
+    if job is not None:
+        sentences += _begin(job, made, clock)
+    sentences += _others(life, clock)
+    if job is None:
+        sentences.append(f"Its row is gone: how job {life.job_id} ended is not recorded any more.")
+        verdict = "pruned"
+    else:
+        sentences += job_sentences(job, clock, life.around)
+        verdict = "waiting" if job.status in ("queued", "failed") else job.status
+    facts = {key: value for key, value in plain(life).items() if key != "around"}
+    at = job.scheduled_for or job.run_at if job else first
+    return Explanation(f"job {life.job_id}", at, verdict, tuple(sentences), facts=facts)
+
+
+def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: LocalTimes) -> str:
+    kind = f" ({name(job.job_type)})" if job else ""
+    who_ = f"Job {life.job_id}{kind}"
+    key = f", with the idempotency key {name(job.idempotency_key)}" if job and job.idempotency_key else ""
+    if made is not None:
+        row = made.ledger
+        tick = who(life.settlers)
+        by = f" by {tick}" if tick else f" at {clock.time(row.decided_at)}"
+        if (row.reason or "").startswith(RAN_EARLY):
+            of = f"the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}"
+            return f"{who_} was made for {of}{key}: it {one_line(row.reason or '', 200)}."
+        return (
+            f"{who_} was made{by} for the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}, "
+            f"{late(row.decided_at - row.whole_last)}{key}."
+        )
+    if job is None:
+        return f"{who_} is named by the ledger; who made it is not recorded."
+    by = f" by {name(job.enqueued_by)}" if job.enqueued_by else ""
+    of = f" for schedule {name(job.schedule)}" if job.schedule else ""
+    queue = f", in queue {name(job.queue)}" if job.queue != "default" else ""
+    return f"{who_} was enqueued{by}{of} at {clock.full(job.created_at)}{queue}{key}."
+
+
+def _begin(job: JobFacts, made: MadeFor | None, clock: LocalTimes) -> list[str]:
+    """When it was due and when it began; nothing where retries have moved the one ``run_at`` there is."""
+    begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
+    if begun is None or job.failures or job.losses or len(job.attempts) > 1:
+        return []
+    if job.attempts and job.attempts[0].outcome != job.status:  # interrupted, snoozed, or put back by a person
+        return []
+    behind = begun - job.run_at
+    if behind < timedelta(0):
+        return [f"It was begun at {clock.time(begun)}, before it was due at {clock.time(job.run_at)}."]
+    return [
+        f"It was due at {clock.time(job.run_at)} and begun {late(behind)}, at {clock.time(begun)}.",
+        *_passed_over(job, clock),
+    ]
+
+
+def _passed_over(job: JobFacts, clock: LocalTimes) -> list[str]:
+    """By the record of the last tick that saw it due and did not start it."""
+    if job.passed_over is None:
+        return []
+    tick = job.passed_over.tick
+    began = f"The tick that began at {clock.time(tick.started_at)} on {name(tick.host)}"
+    return [f"{began} did not start it: {job.passed_over.why}."]
+
+
+def _others(life: JobLife, clock: LocalTimes) -> list[str]:
+    """Occurrences that it stands for, or that gave way to it."""
+    sentences = []
+    said = {"coalesced": "It stands for {} more {} of {}", "skipped": "{} {} of {} gave way to it"}
+    for outcome, text in said.items():
+        rows = [row for row in life.rows if row.ledger.outcome == outcome]
+        if rows:
+            count = sum(row.ledger.whole_count for row in rows)
+            what = "occurrence" if count == 1 else "occurrences"
+            first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
+            where = f"at {clock.time(last)}" if count == 1 else f"from {clock.time(first)} to {clock.time(last)}"
+            sentences.append(f"{text.format(f'{count:,}', what, name(rows[0].schedule))}, {where}.")
+    return sentences
+
+
+# --- attempts and state -----------------------------------------------------------------------------------------------
+
+
+def job_sentences(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+    """Each attempt (many alike as one), what people did to it, where it is now, and what will happen next."""
+    return [*_attempt_sentences(job.attempts, clock), *_acts(job, clock), *_state(job, clock, around)]
+
+
+def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) -> list[str]:
+    sentences = []
+    for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
+        group = list(alike)
+        if len(group) < 3:
+            sentences += [_attempt(each, clock) for each in group]
+            continue
+        first, last = group[0], group[-1]
+        what = _OUTCOMES.get(outcome, outcome)
+        if outcome in ("lost", "interrupted", "cancelled", "snoozed"):
+            what = f"were {what}"
+        kind = f" with {name(error_type)}" if outcome == "failed" and error_type else ""
+        error = f", the last with: {one_line(last.error, 300)}" if outcome == "failed" and last.error else ""
+        sentences.append(
+            f"Attempts {first.number} to {last.number} {what}{kind}, from {clock.time(first.started_at)} to "
+            f"{clock.time(last.finished_at)}{error}."
+        )
+    return sentences
+
+
+def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
+    took = span(attempt.finished_at - attempt.started_at)
+    on, at = f" on {name(attempt.host)}" if attempt.host else "", clock.time(attempt.finished_at)
+    error = one_line(attempt.error, 300) if attempt.error else ""
+    subject = f"Attempt {attempt.number}"
+    match attempt.outcome:
+        case "succeeded":
+            return f"{subject} succeeded at {at}{on}, after {took}" + (f" ({error})." if error else ".")
+        case "failed":
+            kind = f"{name(attempt.error_type)}: " if attempt.error_type else ""
+            return f"{subject} failed at {at}{on}, after {took}: {kind}{error or 'no error was recorded'}."
+        case "timed_out":
+            return f"{subject} timed out after {took}{on}, at {at}."
+        case "lost":
+            begun = clock.time(attempt.started_at)
+            return f"{subject}, begun at {begun}{on}, was lost: its runner died, or lost its lease; found out at {at}."
+        case "interrupted":
+            return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
+        case "snoozed":
+            return f"{subject} put itself off at {at}{on}, after {took}."
+        case "cancelled":
+            return f"{subject} was cancelled at {at}{on}, after {took}."
+        case other:
+            return f"{subject} ended as {name(other)} at {at}{on}, after {took}."
+
+
+def _acts(job: JobFacts, clock: LocalTimes) -> list[str]:
+    return [
+        f"{name(action).capitalize()} by {name(act.by or 'somebody')} at {clock.time(act.at)}"
+        + (f" (why: {one_line(act.why, 300)})." if act.why else ".")
+        for action, act in job.acts
+    ]
+
+
+def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+    match job.status:
+        case "succeeded":
+            if any(attempt.outcome == "succeeded" for attempt in job.attempts):
+                return []
+            return [f"Job {job.id} succeeded at {clock.time(job.finished_at or job.run_at)}; its attempts are pruned."]
+        case "dead":
+            at = clock.time(job.finished_at or job.run_at)
+            failed = f", having failed {_of(job)}" if job.failures else ""
+            lost = f", having been lost {_times(job.losses)}" if job.losses else ""
+            error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
+            again = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
+            return [f"Job {job.id} is dead since {at}{failed}{lost}{error}; {again}."]
+        case "cancelled":
+            return [f"Job {job.id} was cancelled at {clock.time(job.finished_at or job.run_at)}, and stays so."]
+        case "running":
+            return [_running(job, clock, around.now)]
+    return _waiting(job, clock, around)
+
+
+def _of(job: JobFacts) -> str:
+    return f"{job.failures} of {job.most}" if job.most else _times(job.failures)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _running(job: JobFacts, clock: LocalTimes, now: datetime) -> str:
+    begun = f", begun at {clock.time(job.started_at)}, {span(now - job.started_at)} ago" if job.started_at else ""
+    stop = "; it was asked to stop" if job.cancel_requested_at else ""
+    if job.locked_until is not None and job.locked_until < now:
+        over = span(now - job.locked_until)
+        lease = f"; its lease ended {over} ago, so that the next tick settles what became of it"
+    else:
+        left = span(job.locked_until - now) if job.locked_until else "no time"
+        lease = f"; its lease has {left} left"
+    return f"Job {job.id} is running now: attempt {job.attempt} on {name(job.host or '?')}{begun}{stop}{lease}."
+
+
+def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+    now = around.now
+    turn = "another try" if job.status == "failed" or job.failures else "another turn" if job.attempt else "its turn"
+    failed = f" (failed {_of(job)})" if job.failures else ""
+    reasons = _reasons(job, clock, around)
+    if job.run_at > now:
+        sentence = (
+            f"Job {job.id} waits for {turn}{failed}, due at {clock.time(job.run_at)}, in {span(job.run_at - now)}."
+        )
+        return [sentence] + ([f"When it is due, it will wait still: {'; '.join(reasons)}."] if reasons else [])
+    since = f"due since {clock.time(job.run_at)}, for {span(now - job.run_at)}"
+    if reasons:
+        return [f"Job {job.id} waits for {turn}{failed}, {since}: {'; '.join(reasons)}.", *_passed_over(job, clock)]
+    last = around.last_tick
+    began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
+    waits = f"Job {job.id} waits for {turn}{failed}, {since}: the next tick with room takes it{began}."
+    return [waits, *_passed_over(job, clock)]
+
+
+def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+    """What keeps it waiting, beyond its time."""
+    reasons = []
+    if job.paused is not None:
+        reasons.append(pause(job.paused, clock))
+    if not job.known:
+        reasons.append(f'no handler or command "{name(job.job_type)}" is registered in this configuration')
+    if job.limit is not None:
+        reasons.append(one_line(job.limit, 300))
+    if job.long_places is not None:
+        reasons.append(
+            "its timeout is longer than a tick has time for, so it needs a process of its own, and of these a host "
+            f"runs at most {job.long_places} at once (run.long_jobs)"
+        )
+    last = around.last_tick
+    if last is None:
+        reasons.append("no tick has ever reached this database")
+    elif around.now - last.last_sign_at > around.quiet_after:
+        quiet = f"since {clock.time(last.last_sign_at)}, for {span(around.now - last.last_sign_at)}"
+        reasons.append(f"no tick has reached the database {quiet}")
+    return reasons
+
+
+# --- in a list --------------------------------------------------------------------------------------------------------
+
+
+def brief_job(job: JobFacts) -> str:
+    if job.status == "succeeded":
+        return "succeeded" if job.attempt <= 1 else f"succeeded at attempt {job.attempt}"
+    error = f": {one_line(job.last_error, 120)}" if job.last_error and job.status in ("dead", "failed") else ""
+    return {"queued": "waits", "failed": "waits for another try"}.get(job.status, job.status) + error

@@ -1,0 +1,226 @@
+"""What ``explain`` is told: the facts about one occurrence, and about one job, gathered by ``evidence``. Shapes only.
+
+Everything here was read from rows. What no row says is None, and ``explain`` says nothing about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+Existence = Literal["defined", "retired", "not_yet", "unreadable"]
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """Something that was done, from the audit trail. ``host``: where."""
+
+    at: datetime
+    by: str | None = None
+    host: str | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class DefinitionFacts:
+    """A definition of a schedule; ``applied`` None: the audit trail does not say when it came into force."""
+
+    timing: str  # "15 2 * * *", "every 10m"
+    timezone: str
+    catch_up: str
+    catch_up_within: timedelta
+    overlap: str
+    starts_later_by: timedelta = timedelta(0)  # its own part of spread:
+    applied: AuditEntry | None = None
+
+
+@dataclass(frozen=True)
+class TickFacts:
+    host: str
+    started_at: datetime
+    finished_at: datetime | None
+
+    @property
+    def last_sign_at(self) -> datetime:
+        return self.finished_at or self.started_at
+
+
+@dataclass(frozen=True)
+class LedgerFacts:
+    """One row of the ledger. ``whole_*`` is what the row says, also where only a part of it was asked for."""
+
+    outcome: str
+    reason: str | None
+    job_id: int | None
+    whole_first: datetime
+    whole_last: datetime
+    whole_count: int
+    decided_at: datetime
+
+
+@dataclass(frozen=True)
+class PauseFacts:
+    """A brake that was on. ``ended_at``: resumed, or over by itself; None: in force, until ``until`` or a resume."""
+
+    scope: str  # all, queue, schedule
+    name: str
+    by: str | None
+    why: str | None
+    since: datetime
+    until: datetime | None = None
+    ended_at: datetime | None = None
+    skip: bool = False  # what came due in it was skipped, and not held back
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    number: int
+    outcome: str
+    started_at: datetime
+    finished_at: datetime
+    host: str
+    error_type: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """The last tick that saw the job due and did not start it, by its own record."""
+
+    tick: TickFacts
+    why: str
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A job as its row and its history tell it. ``most``: how often it may fail; None where only code could say."""
+
+    id: int
+    job_type: str
+    status: str
+    queue: str
+    run_at: datetime
+    created_at: datetime
+    failures: int = 0
+    losses: int = 0
+    attempt: int = 0
+    most: int | None = None
+    enqueued_by: str | None = None
+    idempotency_key: str | None = None
+    schedule: str | None = None
+    scheduled_for: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    last_error: str | None = None
+    host: str | None = None  # that holds its lease
+    locked_until: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    acts: tuple[tuple[str, AuditEntry], ...] = ()  # cancel, retry, release …: what people did to it
+    attempts: tuple[AttemptFacts, ...] = ()
+    paused: PauseFacts | None = None  # what keeps it waiting, if it waits
+    known: bool = True  # its job type is registered here
+    timeout_s: float | None = None
+    passed_over: PassedOver | None = None
+    limit: str | None = None  # that is reached, in words
+    long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
+
+
+@dataclass(frozen=True)
+class Now:
+    """What is the same for every question of one command."""
+
+    now: datetime
+    last_tick: TickFacts | None = None
+    quiet_after: timedelta = timedelta(minutes=3)  # without a tick for so long something is wrong
+    succeeded_kept: timedelta = timedelta(days=14)
+    ledger_kept: timedelta = timedelta(days=90)
+
+
+@dataclass(frozen=True)
+class OccurrenceFacts:
+    """What is known of the occurrences from ``first_for`` to ``last_for`` (of one instant, if ``count`` is 1).
+
+    ``due`` False: the schedule had none at that instant. ``ledger`` None: no row tells what became of it.
+    """
+
+    schedule: str
+    first_for: datetime
+    last_for: datetime
+    count: int
+    timezone: str
+    around: Now
+    existence: Existence
+    due: bool = True
+    definition: DefinitionFacts | None = None
+    settled_until: datetime | None = None  # the watermark
+    owed: bool = False  # by a definition that went while a pause held it back: unsettled, though below the watermark
+    beyond_retention: bool = False
+    ledger: LedgerFacts | None = None
+    # the instant itself
+    remark: str | None = None  # what a clock change did to it
+    asked: str | None = None  # a wall-clock time that did not exist that day (gap), or came twice (doubled)
+    clock_change: Literal["gap", "doubled"] | None = None
+    previous: datetime | None = None
+    next: datetime | None = None
+    due_by: DefinitionFacts | None = None  # another definition of the schedule, by which it would have been due
+    # where the schedule was
+    first_defined: AuditEntry | None = None
+    retired: AuditEntry | None = None
+    returned: AuditEntry | None = None
+    renamed_from: str | None = None
+    file_fault: str | None = None  # why its entry in the file at hand is no good
+    # who decided about it
+    settlers: tuple[TickFacts, ...] = ()  # ticks that were at work on schedules at that moment
+    tick_before: TickFacts | None = None
+    tick_after: TickFacts | None = None
+    pause: PauseFacts | None = None  # by which it was skipped or held back, or is
+    job: JobFacts | None = None  # made for it, given way to, or coalesced into
+    job_for: datetime | None = None  # the occurrence that ``job`` was made for
+    stands_for: int = 1
+
+
+@dataclass(frozen=True)
+class MadeFor:
+    """A ledger row, seen from the job it names."""
+
+    schedule: str
+    timezone: str
+    ledger: LedgerFacts
+
+
+@dataclass(frozen=True)
+class JobLife:
+    """A job, or what is left of it in the ledger when its row is gone."""
+
+    job_id: int
+    timezone: str
+    around: Now
+    job: JobFacts | None
+    rows: tuple[MadeFor, ...] = ()
+    settlers: tuple[TickFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer. ``brief`` is a line for a list, where many ``usual`` ones are told as one; ``facts`` for programs."""
+
+    subject: str
+    at: datetime | None
+    verdict: str
+    sentences: tuple[str, ...]
+    brief: str = ""
+    usual: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def plain(value: Any) -> Any:
+    """Facts as what JSON has: what is None, empty or False is left out, spans are seconds."""
+    if is_dataclass(value) and not isinstance(value, type):
+        pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {name: found for name, found in pairs.items() if found not in (None, False, [], {})}
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return value

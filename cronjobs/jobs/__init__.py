@@ -1,0 +1,1 @@
+"""What an app touches: @job, enqueue, Context, effects, transactions."""

@@ -1,0 +1,140 @@
+"""What may be enqueued: each option read and refused before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, from_microseconds
+from cronjobs.errors import UsageError
+from cronjobs.model import duration, duration_text
+from cronjobs.rules.payload import check_meta, check_payload, text_fault
+from cronjobs.store.enqueue import NewJob
+
+if TYPE_CHECKING:
+    pass
+
+NAME_LIMIT: Final = 200
+KEY_LIMIT: Final = 500
+KEY_BYTES: Final = 2000  # PostgreSQL's index takes 2,700
+LONGEST_TIMEOUT: Final = timedelta(days=30)
+LONGEST_DELAY: Final = timedelta(days=10 * 366)
+FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
+LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last that has a date in every time zone
+Key = str | tuple[object, ...]
+Span: TypeAlias = timedelta | str | float
+
+
+def new_job(
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    run_at: datetime | None = None,
+    delay: timedelta | str | float | None = None,
+    queue: str = "default",
+    priority: int = 5,
+    idempotency_key: Key | None = None,
+    concurrency_key: str | None = None,
+    max_attempts: int | None = None,
+    timeout: timedelta | str | float | None = None,
+    meta: Mapping[str, str] | None = None,
+    enqueued_by: str | None = None,
+) -> NewJob:
+    """Check what a caller wants enqueued; raises PayloadError or UsageError."""
+    for what, name in (("job_type", job_type), ("queue", queue)):
+        fault = name_fault(name)
+        if fault:
+            raise UsageError(f"{what} {name!r} {fault}")
+    if run_at is not None and delay is not None:
+        raise UsageError("give run_at or delay, not both")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
+        raise UsageError(f"priority {priority!r} is not a whole number from 0 (first) to 9")
+    if max_attempts is not None and (type(max_attempts) is not int or not 1 <= max_attempts <= 1_000_000):
+        raise UsageError(f"max_attempts {max_attempts!r} is not a whole number of at least 1")
+    try:
+        wait = None if delay is None else duration(delay)
+        limit = None if timeout is None else duration(timeout)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if wait is not None and abs(wait) > LONGEST_DELAY:
+        raise UsageError(f"delay {wait} is above ten years")
+    if limit is not None and limit > LONGEST_TIMEOUT:
+        raise UsageError(f"timeout {duration_text(limit)} is above {duration_text(LONGEST_TIMEOUT)}")
+    if limit is not None and limit <= timedelta(0):
+        raise UsageError("timeout must be above zero")
+    return NewJob(
+        job_type=job_type,
+        payload=check_payload({} if payload is None else payload),
+        meta=check_meta({} if meta is None else dict(meta)),
+        run_at=None if run_at is None else _instant(run_at),
+        delay=wait,
+        queue=queue,
+        priority=priority,
+        max_attempts=max_attempts,
+        timeout_s=None if limit is None else limit.total_seconds(),
+        idempotency_key=None if idempotency_key is None else key_text(idempotency_key),
+        concurrency_key=None if concurrency_key is None else _key_part(concurrency_key, "concurrency_key"),
+        enqueued_by=None if enqueued_by is None else _who(enqueued_by),
+    )
+
+
+def _who(enqueued_by: str) -> str:
+    fault = name_fault(enqueued_by)
+    if fault:
+        raise UsageError(f"enqueued_by {enqueued_by!r} {fault}")
+    return enqueued_by
+
+
+def _instant(run_at: datetime) -> datetime:
+    if run_at.tzinfo is None:
+        raise UsageError(f"run_at {run_at!r} has no time zone: pass an aware datetime, e.g. datetime.now(UTC)")
+    try:
+        instant = run_at.astimezone(UTC)
+    except OverflowError:
+        instant = None
+    # The tables' CHECKs refuse the rest, and that would end the user's transaction.
+    if instant is None or not FIRST_RUN_AT <= instant <= LAST_RUN_AT:
+        raise UsageError(f"run_at {run_at} is not between {FIRST_RUN_AT.date()} and {LAST_RUN_AT.date()}")
+    return instant
+
+
+def key_text(key: Key, what: str = "idempotency key") -> str:
+    """A key as it is stored: ("invoice", 42) becomes "invoice:42". *what* it is, is for the error's sentence.
+
+    Raises UsageError for an empty or None part: an id that is still None would give every row the same key.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    if not parts:
+        raise UsageError(f"the {what} {key!r} is empty: a key has at least one part")
+    for part in parts:
+        if part is None or part == "":
+            raise UsageError(f"the {what} {key!r} has an empty part: flush the session first, so that ids exist")
+    # Parts are told apart also when they contain the separator themselves: ("a:b", "c") is not ("a", "b:c").
+    if len(parts) == 1:
+        return _key_part(parts[0], what)
+    written = ":".join(_key_part(part, what).replace("\\", "\\\\").replace(":", "\\:") for part in parts)
+    if len(written.encode()) > KEY_BYTES:
+        raise UsageError(f"the {what} {written[:40]!r}… is longer than {KEY_BYTES} bytes")
+    return written
+
+
+def _key_part(part: object, what: str) -> str:
+    written = str(part)
+    fault = "is empty" if not written else text_fault(written)
+    if len(written) > KEY_LIMIT:
+        fault = f"is longer than {KEY_LIMIT} characters"
+    if fault:
+        raise UsageError(f"{what} {written[:40]!r} {fault}")
+    return written
+
+
+def name_fault(name: object) -> str | None:
+    """Say why *name* cannot name a job type or queue, or None."""
+    if not isinstance(name, str):
+        return "is not text"
+    if not name or len(name) > NAME_LIMIT:
+        return f"must have 1 to {NAME_LIMIT} characters"
+    if not name.isprintable() or name != name.strip():
+        return "has characters that cannot be printed, or spaces around it"
+    return text_fault(name)

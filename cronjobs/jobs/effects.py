@@ -1,0 +1,329 @@
+"""The effects ledger: the beginning of a side effect is recorded before it, its result after it, each by itself.
+
+So three things are told apart: never begun, done, and begun without a known end, which is *unknown*: the process died
+in between, or the body raised. What happens then is the effect's ``on_unknown``. No transaction is open in the body.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from logging import Logger
+from types import TracebackType
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock, sleep
+from cronjobs.database.connection import Database
+from cronjobs.database.retrying import TRIES, passes, pause_s
+from cronjobs.errors import (
+    BadValue,
+    Cancelled,
+    DatabaseError,
+    EffectBusy,
+    EffectNotRecorded,
+    EffectUnknown,
+    LeaseLost,
+    UsageError,
+)
+from cronjobs.jobs.registry import KEY_LIMIT, key_text
+from cronjobs.jobs.unsent import Watch
+from cronjobs.rules.lease import Lease
+from cronjobs.rules.payload import result_json
+from cronjobs.store import effects as store
+from cronjobs.store.effects import Record
+from cronjobs.store.leases import hold, is_held
+
+OnUnknown = Literal["again", "skip", "stop"]
+T = TypeVar("T")
+
+# How long a database in trouble is tried: what was done and is not recorded does harm, so also past the time-out.
+LEAST_PATIENCE_S: Final = 5.0
+MOST_PATIENCE_S: Final = 60.0
+LEAST_WAIT_S: Final = 0.05  # of one try, for its turn on SQLite: with none at all it would never come
+MOST_WAIT_S: Final = 10.0
+
+_STEP: Final = re.compile(r"job:[0-9]+:step:")
+
+
+# --- what to do about what the ledger says ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The body is to run. ``unknown``: it may have happened before; ``new``: there is no row yet."""
+
+    unknown: bool = False
+    new: bool = False
+
+
+@dataclass(frozen=True)
+class DoneEffect:
+    """Nothing is left to do. ``unknown``: nobody knows whether it happened; it counts as done all the same."""
+
+    result: Any = None
+    unknown: bool = False
+    skip: bool = False  # that is decided now, and to be written
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Someone must find out first."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Another job's attempt is in the middle of it."""
+
+    job_id: int
+
+
+Entry = Begin | DoneEffect | Stop | Wait
+
+
+def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> Entry:
+    """What entering an effect means for the attempt that holds *lease*. Pure."""
+    if found is None:
+        return Begin(new=True)
+    if found.state == "recorded":
+        return DoneEffect(found.result)
+    if found.state == "skipped":  # that decision stands
+        return DoneEffect(unknown=True)
+    if found.running and found.job_id is not None and not found.is_by(lease):
+        return Wait(found.job_id)
+    match on_unknown:
+        case "skip":
+            return DoneEffect(unknown=True, skip=True)
+        case "stop":
+            return Stop()
+    return Begin(unknown=True)
+
+
+# --- one attempt's ledger ---------------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """The effects of one attempt. ``remaining_s`` says how long it may take, ``stopped`` why it is to stop, or None."""
+
+    def __init__(
+        self,
+        database: Database,
+        lease: Lease,
+        *,
+        clock: Clock,
+        log: Logger,
+        remaining_s: Callable[[], float],
+        stopped: Callable[[], str | None],
+    ) -> None:
+        self.log = log
+        self._database = database
+        self._lease = lease
+        self._clock = clock
+        self._remaining_s = remaining_s
+        self._stopped = stopped
+        self._lock = threading.Lock()
+        self._open: set[str] = set()
+
+    def open(self, key: str) -> None:
+        """Take *key* for one block. In two at once neither could tell its own beginning from the other's."""
+        with self._lock:
+            if key in self._open:
+                raise UsageError(f"the effect {key} is open already in this attempt: give each effect a key of its own")
+            self._open.add(key)
+
+    def close(self, key: str) -> None:
+        with self._lock:
+            self._open.discard(key)
+
+    def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
+        """Decide about *key* and record what was decided, all while the lease is held.
+
+        Raises LeaseLost when it is not; Cancelled when the job is to stop while the database is in trouble.
+        """
+        decided: list[Entry] = []
+
+        def write(connection: Connection) -> Entry:
+            if not hold(connection, self._lease):
+                raise LeaseLost(f"{self._whose()} does not hold its lease any more: the effect {key} is not begun")
+            while True:
+                found = store.find(connection, key)
+                if found is not None and found.is_by(self._lease) and decided and isinstance(decided[-1], Begin):
+                    return decided[-1]  # an earlier try of this entry was committed, and the answer was lost
+                decided.append(decide_entry(found, self._lease, on_unknown))
+                if self._write(connection, key, decided[-1]):
+                    return decided[-1]
+
+        entry = self._persist(write, 0.0, worth=self._is_worth_waiting)
+        match entry:
+            case Stop():
+                raise EffectUnknown(key)
+            case Wait(job_id=job_id):
+                raise EffectBusy(key, job_id)
+        return entry
+
+    def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
+        """Record the decision; False when somebody else made the row in the meantime: look again."""
+        match entry:
+            case Begin(new=True):
+                return store.insert_begun(connection, key, self._lease)
+            case Begin():
+                store.begin_again(connection, key, self._lease)
+            case DoneEffect(skip=True):
+                store.mark(connection, key, "skipped")
+            case Stop():
+                store.mark(connection, key, "stopped")
+        return True
+
+    def record(self, key: str, result: Any) -> None:
+        """Record that the effect was done. Raises EffectNotRecorded, or LeaseLost (recorded or not: see below).
+
+        The lease is not asked for here: the effect did happen, and a ledger that says so is right whoever holds the
+        job now. What is asked for is that the beginning is still this attempt's: a newer one that began it anew has
+        the say, and its record stays. The handler is stopped either way once the lease is gone.
+        """
+        written, note = result_json(result)
+        if note:
+            self.log.warning("effect %s is done, but %s", key, note)
+
+        def write(connection: Connection) -> tuple[bool, bool]:
+            ours = store.record(connection, key, self._lease, written)
+            return ours, is_held(connection, self._lease)
+
+        try:
+            try:
+                ours, held = self._persist(write, LEAST_PATIENCE_S)
+            except BadValue as error:
+                self.log.warning("effect %s is done, but its result was not kept: %s", key, error)
+                written = None
+                ours, held = self._persist(write, LEAST_PATIENCE_S)
+        except DatabaseError as error:
+            raise EffectNotRecorded(key, str(error)) from error
+        if not ours:
+            raise LeaseLost(f"{self._whose()} lost its lease, and another attempt began the effect {key} meanwhile")
+        if not held:
+            raise LeaseLost(f"{self._whose()} lost its lease; that the effect {key} was done is recorded")
+
+    def withdraw(self, key: str) -> None:
+        """Take the beginning back. If the database does not take that, the effect stays unknown: never worse."""
+        try:
+            self._persist(lambda connection: store.withdraw(connection, key, self._lease), LEAST_PATIENCE_S)
+        except DatabaseError as error:
+            self.log.warning("effect %s did nothing, but stays unknown: %s", key, error)
+
+    def _is_worth_waiting(self, error: DatabaseError) -> bool:
+        reason = self._stopped()
+        if reason is not None:
+            raise Cancelled(reason) from error
+        return passes(error, 0)
+
+    def _persist(
+        self,
+        write: Callable[[Connection], T],
+        least_s: float,
+        worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
+    ) -> T:
+        """Commit what *write* does; try again, which it must bear, while the job has time, at least *least_s*."""
+        failed, patience_s = 0, min(MOST_PATIENCE_S, max(least_s, self._remaining_s()))
+        give_up_at = self._clock.monotonic() + patience_s
+        while True:
+            try:
+                with self._database.write(patience=min(MOST_WAIT_S, max(LEAST_WAIT_S, patience_s))) as connection:
+                    return write(connection)
+            except DatabaseError as error:
+                failed += 1
+                pause = pause_s(min(failed, TRIES - 1), random.uniform(-1, 1)) or 0.0
+                patience_s = give_up_at - self._clock.monotonic() - pause
+                if not worth(error) or patience_s <= 0:
+                    raise
+            sleep(pause)
+
+    def _whose(self) -> str:
+        return f"attempt {self._lease.attempt} of job {self._lease.job_id}"
+
+
+# --- what a handler holds ---------------------------------------------------------------------------------------------
+
+
+class Effect:
+    """A side effect under a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
+
+    ``done``: it was recorded before, ``result`` is what was recorded then, and leaving the block writes nothing.
+    ``unknown``: it was begun before and no end of it is recorded, so it may have happened. An exception out of the
+    block leaves it begun, so unknown, unless it proves that no connection came to be (refused, unknown host, timed out
+    while connecting) and nothing else was tried; ``did_nothing()`` says of others that it surely did not happen.
+    """
+
+    def __init__(
+        self, ledger: Ledger, key: str, on_unknown: OnUnknown, check: Callable[[], None] = lambda: None
+    ) -> None:
+        if on_unknown not in get_args(OnUnknown):
+            raise UsageError(f"on_unknown {on_unknown!r} is not one of {', '.join(get_args(OnUnknown))}")
+        self.key = key
+        self.done = False
+        self.unknown = False
+        self.result: Any = None  # JSON; None: nothing to keep
+        self._ledger = ledger
+        self._on_unknown: OnUnknown = on_unknown
+        self._check = check
+        self._did_nothing = False
+        self._watch = Watch()
+
+    def __enter__(self) -> Effect:
+        self._check()
+        self._ledger.open(self.key)
+        try:
+            entry = self._ledger.begin(self.key, self._on_unknown)
+        except BaseException:
+            self._ledger.close(self.key)
+            raise
+        self.done, self.result, self._did_nothing = isinstance(entry, DoneEffect), None, False
+        self.unknown = isinstance(entry, Begin | DoneEffect) and entry.unknown
+        if isinstance(entry, DoneEffect):
+            self.result = entry.result
+        self._watch = Watch().begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.end()
+        try:
+            if self.done:
+                return
+            if error is not None and self.result is None and self._watch.proves_nothing_sent(error):
+                self.did_nothing()
+            if self._did_nothing:
+                if not self.unknown:
+                    self._ledger.withdraw(self.key)
+            elif kind is None:
+                self._ledger.record(self.key, self.result)
+        finally:
+            self._watch.forget()
+            self._ledger.close(self.key)
+
+    def did_nothing(self) -> None:
+        """Say that this attempt surely had no effect (a provider refused before doing anything): call it, then raise.
+
+        The next attempt finds the effect never begun. One that was unknown before stays unknown: of the earlier attempt
+        this says nothing.
+        """
+        self._did_nothing = True
+
+
+def effect_key(key: str | tuple[object, ...]) -> str:
+    """An effect's key as it is stored; raises UsageError for one that cannot be meant."""
+    text = key_text(key, "effect key")
+    if len(text) > KEY_LIMIT:
+        raise UsageError(f"effect key {text[:40]!r} is longer than {KEY_LIMIT} characters")
+    if _STEP.match(text):
+        raise UsageError(f"effect key {text[:40]!r} is kept for ctx.step(): choose another")
+    return text
+
+
+def step_key(job_id: int, name: str) -> str:
+    """The key of a job's own step: another job's step of the same name is another effect."""
+    return f"job:{job_id}:step:{key_text(name, 'name of a step')}"

@@ -1,0 +1,367 @@
+"""Enqueue from wherever the user's data changes: their transaction carries the job, whichever library opened it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
+
+from sqlalchemy import Connection, Engine
+
+from cronjobs import events
+from cronjobs.clock import sleep
+from cronjobs.errors import QueueFull, UsageError
+from cronjobs.jobs.checking import Key, Span, key_text, new_job
+from cronjobs.jobs.insertion import Inserted, OnConflict, Patience, Writing
+from cronjobs.model import Status, duration, duration_text
+from cronjobs.rules.payload import check_payload
+from cronjobs.store.enqueue import NewJob, row_of
+from cronjobs.store.sql import json_text
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+    from sqlalchemy.orm import Session, scoped_session
+
+__all__ = ["OnConflict"]
+
+WAIT: Final = timedelta(seconds=30)  # for room in a full queue
+LONGEST_WAIT: Final = timedelta(hours=1)
+
+
+_LOGGER: Final = logging.getLogger("cronjobs")
+
+
+class DBAPIConnection(Protocol):
+    """A connection of psycopg 3 or sqlite3, or Django's."""
+
+    def cursor(self) -> Any: ...
+
+
+Target: TypeAlias = "Connection | Session | scoped_session[Any] | DBAPIConnection"
+AsyncTarget: TypeAlias = "AsyncConnection | AsyncSession"
+TargetOrEngine: TypeAlias = "Target | Engine"
+AsyncTargetOrEngine: TypeAlias = "AsyncTarget | AsyncEngine"
+
+
+class Options(TypedDict, total=False):
+    """What ``enqueue`` takes about one job, beside its type and payload."""
+
+    run_at: datetime | None
+    delay: timedelta | str | float | None
+    queue: str
+    priority: int
+    idempotency_key: Key | None
+    concurrency_key: str | None
+    max_attempts: int | None
+    timeout: timedelta | str | float | None
+    meta: Mapping[str, str] | None
+    enqueued_by: str | None
+
+
+Row: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], Options]"
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """What became of an enqueue: the job's id, whether this call made it, and its status.
+
+    ``dropped``: its queue was full, and drops; then there is no id and no status.
+    """
+
+    id: int | None
+    new: bool
+    status: Status | None
+
+    @property
+    def dropped(self) -> bool:
+        return self.id is None
+
+
+def enqueue(
+    target: TargetOrEngine,
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    run_at: datetime | None = None,
+    delay: timedelta | str | float | None = None,
+    queue: str = "default",
+    priority: int = 5,
+    idempotency_key: Key | None = None,
+    concurrency_key: str | None = None,
+    max_attempts: int | None = None,
+    timeout: timedelta | str | float | None = None,
+    meta: Mapping[str, str] | None = None,
+    enqueued_by: str | None = None,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+) -> Enqueued:
+    """Write a job in *target*'s transaction, which is the caller's to commit.
+
+    Args:
+        target: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``.
+            With an SQLAlchemy Engine the job gets a transaction of its own, committed when this returns.
+        job_type: the name of a handler or of a declared command. Whether one exists is known to ticks, not here.
+        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None: none.
+        run_at: the earliest instant to begin, aware; None: now. Not together with *delay*.
+        delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
+        queue: what ``queues:``, ``pause --queue`` and ``run-due --queue`` go by.
+        priority: 0, first, to 9, last.
+        idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key makes no second
+            job and returns the first one's id, also after that has run.
+        concurrency_key: what ``limits:`` of the file count by.
+        max_attempts: how often it may fail before it is dead; None: as its job type says.
+        timeout: how long one attempt may take: seconds, "90s" or a timedelta; None: as its job type says.
+        meta: a few small texts to find the job by, such as a trace id.
+        enqueued_by: who, for the audit trail; None: the database's user and application; on SQLite user and program.
+        on_conflict: "keep" leaves the job that has the key as it is; "replace" rewrites it as this call says, as long
+            as no runner has had it and it is not cancelled.
+        schema: on PostgreSQL, where the tables are; None: the search_path.
+        wait: with an Engine and a queue that is full, how long to wait for room; None: 30 s.
+
+    Returns:
+        The job's id and whether this call made it; the id is None if a full queue dropped it.
+
+    Raises:
+        PayloadError: the payload or meta cannot be stored.
+        UsageError: another argument makes no sense.
+        QueueFull: the queue holds as many jobs as the file allows, and the file says to refuse more.
+        QueueHeld: another open transaction holds the queue's count.
+        JobHeld: the job to replace is locked by another session.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+
+    The transaction stays usable after each of these.
+    """
+    row = row_of(
+        new_job(
+            job_type,
+            payload,
+            run_at=run_at,
+            delay=delay,
+            queue=queue,
+            priority=priority,
+            idempotency_key=idempotency_key,
+            concurrency_key=concurrency_key,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            meta=meta,
+            enqueued_by=enqueued_by,
+        )
+    )
+    [told] = _enqueue(target, [row], on_conflict, schema, wait)
+    return told
+
+
+def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
+    """Write one job that is checked already; raises as ``enqueue`` does."""
+    writing = Writing([row_of(new)], on_conflict)
+    _write(writing, connection)
+    return writing.puts()[0]
+
+
+async def enqueue_async(
+    target: AsyncTargetOrEngine,
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+    **options: Unpack[Options],
+) -> Enqueued:
+    """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
+    row = row_of(new_job(job_type, payload, **options))
+    [told] = await _enqueue_async(target, [row], on_conflict, schema, wait)
+    return told
+
+
+def enqueue_many(
+    target: TargetOrEngine,
+    job_type: str,
+    rows: Iterable[Row],
+    *,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+    **options: Unpack[Options],
+) -> list[Enqueued]:
+    """Write many jobs of one type in *target*'s transaction, a thousand in a statement; what became of each, in order.
+
+    A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
+    Other *options* are for all rows. Of rows with one key the first counts, or with ``on_conflict="replace"`` the last.
+    Rows with a key are written in the order of their keys, so that two such calls cannot deadlock.
+    A full queue that drops takes the first that fit; one that does not refuses the call, of which nothing is written.
+    """
+    return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
+
+
+async def enqueue_many_async(
+    target: AsyncTargetOrEngine,
+    job_type: str,
+    rows: Iterable[Row],
+    *,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+    **options: Unpack[Options],
+) -> list[Enqueued]:
+    """As ``enqueue_many``, on what ``enqueue_async`` takes."""
+    return await _enqueue_async(target, _rows(job_type, rows, options), on_conflict, schema, wait)
+
+
+def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:
+    if "idempotency_key" in options:
+        raise UsageError("one idempotency_key cannot be for all rows: give each its own, (payload, {…})")
+    template = row_of(new_job(job_type, {}, **options))
+    return [_row(template, row, options) for row in rows]
+
+
+def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
+    payload, own = row if isinstance(row, tuple) else (row, Options())
+    if own.keys() - {"idempotency_key"}:
+        return row_of(new_job(template["job_type"], payload, **cast("Options", {**common, **own})))
+    made = template | {"payload": json_text(check_payload(payload))}
+    key = own.get("idempotency_key")
+    if key is not None:
+        made["idempotency_key"] = key_text(key)
+    return made
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _enqueue(
+    target: TargetOrEngine,
+    rows: Sequence[dict[str, Any]],
+    on_conflict: OnConflict,
+    schema: str | None,
+    wait: Span | None,
+) -> list[Enqueued]:
+    if isinstance(target, Engine):
+        patience = Patience(_limit(wait))
+        while True:
+            writing = Writing(rows, on_conflict)
+            try:
+                with target.begin() as connection:
+                    _write(writing, connection_of(connection, schema))
+                    puts = writing.puts()
+                break
+            except QueueFull as full:
+                sleep(patience.pause_s(full))
+    else:
+        _require_no(wait)
+        writing = Writing(rows, on_conflict)
+        _write(writing, connection_of(target, schema))
+        puts = writing.puts()
+    return _told(rows, puts, writing)
+
+
+async def _enqueue_async(
+    target: AsyncTargetOrEngine,
+    rows: Sequence[dict[str, Any]],
+    on_conflict: OnConflict,
+    schema: str | None,
+    wait: Span | None,
+) -> list[Enqueued]:
+    import asyncio
+
+    if _is_async(target) and hasattr(target, "begin") and not hasattr(target, "run_sync"):  # an AsyncEngine
+        patience = Patience(_limit(wait))
+        while True:
+            writing = Writing(rows, on_conflict)
+            try:
+                async with target.begin() as connection:
+                    await _write_async(writing, connection, schema)
+                    puts = writing.puts()
+                break
+            except QueueFull as full:
+                await asyncio.sleep(patience.pause_s(full))
+    else:
+        _require_no(wait)
+        writing = Writing(rows, on_conflict)
+        await _write_async(writing, cast("AsyncTarget", target), schema)
+        puts = writing.puts()
+    return _told(rows, puts, writing)
+
+
+async def _write_async(writing: Writing, target: AsyncTarget, schema: str | None) -> None:
+    import asyncio
+
+    run_sync: Any = getattr(target, "run_sync", None)
+    if run_sync is None:
+        raise TypeError(
+            "enqueue_async() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, "
+            f"not {type(target).__name__}: use enqueue() for what is not async"
+        )
+    while not await run_sync(lambda sync: writing.write(connection_of(sync, schema))):
+        pause = writing.pause_s()
+        if pause is None:
+            return
+        await asyncio.sleep(pause)
+
+
+def _told(rows: Sequence[dict[str, Any]], puts: Sequence[Inserted], writing: Writing) -> list[Enqueued]:
+    """What the caller is told; what was dropped is logged, too."""
+    for queue, count in sorted(writing.dropped.items()):
+        _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
+    seen: set[int | None] = set()
+    results = []
+    for put in puts:
+        results.append(Enqueued(put.id, put.new and put.id not in seen, put.status))
+        seen.add(put.id)
+    return results
+
+
+def _limit(wait: Span | None) -> timedelta:
+    try:
+        limit = WAIT if wait is None else duration(wait)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not timedelta(0) <= limit <= LONGEST_WAIT:
+        raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
+    return limit
+
+
+def _require_no(wait: Span | None) -> None:
+    if wait is not None:
+        raise UsageError(
+            "wait= is for an Engine: a transaction of yours would stay open, and keep its locks, meanwhile"
+        )
+
+
+def _write(writing: Writing, connection: Connection) -> None:
+    while not writing.write(connection):
+        pause = writing.pause_s()
+        if pause is None:
+            return
+        sleep(pause)
+
+
+def connection_of(target: Any, schema: str | None = None) -> Connection:
+    """What ``run`` executes statements on, for anything that ``enqueue`` takes; raises TypeError for the rest."""
+    from cronjobs.database.user_connections import in_schema, plain_connection
+
+    if _is_async(target):
+        raise TypeError(f"enqueue() takes no {type(target).__name__}: write await enqueue_async(…)")
+    if isinstance(target, Connection):
+        return in_schema(target, schema)
+    if hasattr(target, "get_bind"):  # a Session, or a scoped one
+        connection = target.connection()
+        if isinstance(connection, Connection):
+            return in_schema(connection, schema)
+    plain = plain_connection(target, schema)
+    if plain is None:
+        raise TypeError(
+            "enqueue() takes an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, "
+            f"or Django's on PostgreSQL or SQLite, not {type(target).__module__}.{type(target).__qualname__}"
+        )
+    return plain
+
+
+def _is_async(target: Any) -> bool:
+    return hasattr(target, "run_sync") or type(target).__module__.startswith("sqlalchemy.ext.asyncio")
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------

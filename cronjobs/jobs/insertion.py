@@ -1,0 +1,235 @@
+"""Jobs on their way into the table: past keys that are spent, rows that others hold, and queues that are capped."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import SYSTEM
+from cronjobs.errors import CronjobsError, JobHeld, QueueFull, QueueHeld, SchemaMissing, UsageError
+from cronjobs.model import Status, duration_text
+from cronjobs.rules.capacity import Refusal, admit
+from cronjobs.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
+from cronjobs.store.queues import count_dropped, locked_room
+
+OnConflict = Literal["keep", "replace"]
+
+BATCH: Final = 1000  # rows of one statement
+PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner holds what it claims for milliseconds
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries at the lock of a capped queue
+QUEUE_PATIENCE_S: Final = 10.0  # in all: whoever has it keeps it until their transaction ends
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between looks at a full queue
+
+Place = str | int  # a job's key, or its number where it has none
+
+
+class Inserted(NamedTuple):
+    """What is in the table now for a job. ``id`` None: its queue was full, and it was dropped."""
+
+    id: int | None
+    new: bool
+    status: Status | None
+    replaced: bool = False
+
+
+DROPPED: Final = Inserted(None, False, None)
+
+
+class Writing:
+    """Jobs (of ``row_of``) on their way into the table; what somebody else holds just now is written at the next try.
+
+    ``dropped`` counts, by queue, those that were let go because it was full.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
+        if on_conflict not in get_args(OnConflict):
+            raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(get_args(OnConflict))}")
+        self._replace = on_conflict == "replace"
+        # One row for each key, as a statement cannot meet one row twice.
+        self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
+        self._left: dict[Place, dict[str, Any]] = {}
+        for place, row in zip(self._places, rows, strict=True):
+            if self._replace or place not in self._left:
+                self._left[place] = row
+        self._to_replace: dict[Place, Existing] = {}
+        self._found: dict[Place, Inserted] = {}
+        self._held: CronjobsError | None = None
+        self._tries = 0
+        self._waited_s = 0.0
+        self.dropped: Counter[str] = Counter()
+
+    def write(self, connection: Connection) -> bool:
+        """Write what is not written yet; say whether that is all.
+
+        Raises QueueFull, which has written nothing, if the call meets a full queue that does not drop.
+        """
+        self._held = None
+        with _SchemaTold(connection):
+            self._to_replace = {}
+            if len({row["queue"] for row in self._left.values()}) == 1:
+                self._insert(connection, self._left, into_capped=False)
+            # Left are jobs for a queue with a cap, or for several queues, of which some may have one.
+            self._pass_caps(connection)
+            if self._held is None:
+                self._replace_found(connection)
+        return not self._left
+
+    def pause_s(self) -> float | None:
+        """How long to wait before the next try; None: that was the last one."""
+        if isinstance(self._held, QueueHeld):
+            if self._waited_s >= QUEUE_PATIENCE_S:
+                return None
+            pause = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
+            self._waited_s += pause
+            return pause
+        self._tries += 1
+        return PAUSES_S[self._tries - 1] if self._tries <= len(PAUSES_S) else None
+
+    def puts(self) -> list[Inserted]:
+        """What is in the table for each job, in the order in which they were given."""
+        if self._held is not None:
+            raise self._held
+        return [self._found[place] for place in self._places]
+
+    def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
+        for batch in _batches(sorted(places, key=_in_order_of_keys)):
+            ids = insert_rows(connection, [self._left[place] for place in batch], into_capped=into_capped)
+            for place, job_id in zip(batch, ids, strict=True):
+                if job_id is not None:
+                    self._settle(place, Inserted(job_id, True, Status.QUEUED))
+            self._look(connection, batch)
+
+    def _look(self, connection: Connection, places: Iterable[Place]) -> None:
+        """Find those of *places* whose key is spent already."""
+        keyed = [place for place in places if isinstance(place, str) and place in self._left]
+        if not keyed:
+            return
+        for place, there in look(connection, [self._left[place] for place in keyed]).items():
+            if self._replace and there.not_started:
+                self._to_replace[place] = there
+            else:
+                self._settle(place, Inserted(there.id, False, there.status))
+
+    def _pass_caps(self, connection: Connection) -> None:
+        """Write what needs a place in a queue that may be capped: new jobs, and those whose queue is to change."""
+        if not (names := {self._left[place]["queue"] for place in self._needing_a_place()}):
+            return
+        with locked_room(connection, names) as room:
+            if room.held:
+                self._held = QueueHeld(room.held[0])
+                return
+            for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
+                self._look(connection, batch)  # a key that is spent, perhaps just now, needs no place
+            asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
+            admission = admit(asking, room.caps, room.waiting)
+            if admission.refusal is not None:
+                raise _full(admission.refusal)
+            dropped = Counter(self._left[place]["queue"] for place in admission.dropped)
+            for queue, count in sorted(dropped.items()):
+                count_dropped(connection, queue, count)
+            self.dropped += dropped
+            for place in admission.dropped:
+                self._to_replace.pop(place, None)
+                self._settle(place, DROPPED)
+            new = [place for place in admission.let_in if place not in self._to_replace]
+            self._insert(connection, new, into_capped=True)
+            gone = [place for place in new if place in self._left and place not in self._to_replace]
+            if gone:
+                self._held = JobHeld(str(gone[0]), None)
+
+    def _needing_a_place(self) -> list[Place]:
+        stay = {place for place, there in self._to_replace.items() if self._left[place]["queue"] == there.queue}
+        return [place for place in self._left if place not in stay]
+
+    def _replace_found(self, connection: Connection) -> None:
+        for batch in _batches(sorted(self._to_replace, key=_in_order_of_keys)):
+            replaced = replace_rows(connection, [self._left[place] for place in batch])
+            for place in batch:
+                there = self._to_replace[place]
+                if place in replaced:
+                    self._settle(place, Inserted(there.id, False, there.status, replaced=True))
+                else:
+                    self._held = JobHeld(str(place), there.id)
+
+    def _settle(self, place: Place, put: Inserted) -> None:
+        self._found[place] = put
+        del self._left[place]
+
+
+def _full(refusal: Refusal) -> QueueFull:
+    cap = refusal.cap
+    return QueueFull(cap.queue, cap.max_waiting, cap.on_full, wanted=refusal.wanted, room=refusal.room)
+
+
+class Patience:
+    """How long a call waits for room in a full queue whose on_full is wait: looks with growing, jittered pauses."""
+
+    def __init__(self, limit: timedelta) -> None:
+        self._limit = limit
+        self._give_up_at = SYSTEM.monotonic() + limit.total_seconds()
+        self._pause_s: float = FIRST_WAIT_S
+
+    def pause_s(self, full: QueueFull) -> float:
+        """Seconds until the next look; raises *full*, or says in its place how long was waited."""
+        if full.on_full != "wait" or full.wanted > full.max_waiting:
+            raise full
+        left_s = self._give_up_at - SYSTEM.monotonic()
+        if left_s <= 0:
+            raise full.after(duration_text(self._limit))
+        pause = self._pause_s * random.uniform(0.5, 1)
+        self._pause_s = min(LONGEST_WAIT_S, self._pause_s * 1.5)
+        return min(pause, left_s)
+
+
+def _in_order_of_keys(place: Place) -> tuple[int, str]:
+    return (place, "") if isinstance(place, int) else (-1, place)
+
+
+def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
+    rest = iter(places)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+# PostgreSQL databases, and the schemas in them, where the table was seen: it is asked for once.
+_seen: set[tuple[str, str | None]] = set()
+
+
+class _SchemaTold:
+    """Tells of a missing table by name; PostgreSQL is asked first, since the error would end the user's transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        connection = self._connection
+        if connection.dialect.name != "postgresql":
+            return
+        place = (_where(connection), (connection.get_execution_options().get("schema_translate_map") or {}).get(None))
+        if place not in _seen:
+            if not has_jobs(connection):
+                raise SchemaMissing(place[0])
+            _seen.add(place)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        origin = getattr(error, "orig", None) or error
+        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's has a cause
+        if "no such table: cronjobs_" in str(origin) or state == "42P01":
+            raise SchemaMissing(_where(self._connection)) from error
+
+
+def _where(connection: Connection) -> str:
+    """The database's name, without what may hold a password."""
+    where = getattr(connection, "where", None)
+    if where is not None:
+        return str(where())
+    url = connection.engine.url
+    return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

@@ -1,0 +1,170 @@
+"""What can run here: the handlers that the file's imports register, and its declared commands, with their limits."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from cronjobs.config.settings import JobTypeSettings, Settings
+from cronjobs.host.forks import EndingCopies
+from cronjobs.jobs.registry import Registration, registered
+from cronjobs.masking import mask
+from cronjobs.model import ExitCodes, Isolation, OnLost, OnShutdown, RetryPolicy
+from cronjobs.text import one_line
+
+
+@dataclass(frozen=True)
+class JobType:
+    """A job type as it runs here: exactly one of ``registration`` and ``command`` is set."""
+
+    name: str
+    timeout: timedelta
+    retry: RetryPolicy
+    registration: Registration | None = None
+    command: tuple[str, ...] | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    inherit_env: tuple[str, ...] | None = None  # of the tick's environment a command gets these; None: all
+    isolation: Isolation = "thread"  # "process" for every command
+    max_memory: int | None = None  # bytes; only with a process
+    on_shutdown: OnShutdown = "release"
+    on_lost: OnLost = "retry"
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
+    for_crashes: bool = False  # its process is not what the type says: runners died with it
+
+    def is_long(self, longest_in_tick: timedelta) -> bool:
+        """Whether it may take longer than a tick has time, and so has a process that outlives the tick."""
+        return self.timeout > longest_in_tick
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something of the user's that cannot be used here: ``where`` is a module or job type, ``what`` one line."""
+
+    where: str
+    what: str
+    traceback: str | None = None
+
+
+@dataclass(frozen=True)
+class JobTypes:
+    """The job types that this host can run, and what could not be loaded. Others wait, no attempt spent."""
+
+    types: Mapping[str, JobType] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    elsewhere: frozenset[str] | None = None  # types that only other hosts know; None: nobody asked
+
+    @property
+    def runnable(self) -> frozenset[str] | None:
+        """The types that some host can run; None: it may be any."""
+        return None if self.elsewhere is None else self.elsewhere | self.types.keys()
+
+    def policy(self, job_type: str, settings: Settings) -> RetryPolicy:
+        """The retry policy of *job_type*, the defaults' when it is not known here."""
+        known = self.types.get(job_type)
+        return known.retry if known else settings.retry.apply(RetryPolicy())
+
+    def isolating(self, names: Collection[str]) -> JobTypes:
+        """The same, with handlers of these *names* in processes of their own."""
+        types = {
+            name: replace(job_type, isolation="process", for_crashes=True) if name in names else job_type
+            for name, job_type in self.types.items()
+        }
+        return replace(self, types=types)
+
+
+def load(settings: Settings) -> JobTypes:
+    """Import the handlers' modules and put every job type together. A module that fails stops only its own types.
+
+    Precedence, first wins: ``job_types:``, ``@job``, ``defaults:`` (a row and a schedule are held against it later).
+    """
+    faults = import_handlers(settings)
+    types: dict[str, JobType] = {}
+    commands = {name for name, declared in settings.job_types.items() if declared.command}
+    for name in sorted(registered().keys() | commands):
+        try:
+            types[name] = _job_type(settings, name)
+        except ValueError as error:  # the file's cap below the base that the code says
+            faults.append(Fault(name, f"its retry: in the file does not go with the one in the code: {error}"))
+    for name, job_type in list(types.items()):
+        if name in settings.disabled_job_types:
+            del types[name]
+        elif job_type.registration is not None and (fault := job_type.registration.fault) is not None:
+            del types[name]
+            faults.append(Fault(name, fault))
+        elif job_type.max_memory is not None and job_type.isolation == "thread":
+            del types[name]
+            faults.append(Fault(name, "max_memory needs a process: write isolation: process beside it"))
+    return JobTypes(types, tuple(faults))
+
+
+_NO_CODE: Final = Registration("", lambda: None)  # what @job says of a declared command
+
+
+def _job_type(settings: Settings, name: str) -> JobType:
+    declared = settings.job_types.get(name) or JobTypeSettings(name)
+    registration = registered().get(name) if declared.command is None else None
+    code = registration or _NO_CODE
+    retry = declared.retry.apply(code.retry or settings.retry.apply(RetryPolicy()))
+    return JobType(
+        name,
+        declared.timeout or code.timeout or settings.run.default_timeout,
+        retry,
+        registration,
+        declared.command,
+        declared.env,
+        declared.inherit_env,
+        isolation="process" if declared.command else declared.isolation or code.isolation or "thread",
+        max_memory=declared.max_memory or code.max_memory,
+        on_shutdown=declared.on_shutdown or code.on_shutdown or "release",
+        on_lost=declared.on_lost or code.on_lost or "retry",
+        exit_codes=_exit_codes(declared),
+    )
+
+
+def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
+    usual = ExitCodes()
+    return ExitCodes(
+        frozenset(declared.success_exit_codes) or usual.success, usual.permanent - {*declared.retry_exit_codes}
+    )
+
+
+def import_handlers(settings: Settings) -> list[Fault]:
+    for name, value in settings.env:
+        os.environ[name] = value  # settings has left out what real variables win over; cron itself sets PATH
+    for folder in (*reversed(settings.python_path), settings.folder):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    faults: list[Fault] = []
+    if settings.setup is not None:
+        module, _, function = settings.setup.rpartition(".")
+        fault = _guarded(
+            f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)(), settings.secrets
+        )
+        if fault:
+            return [fault]  # without it the imports would fail one by one, and hide why
+    for module in settings.imports:
+        fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
+        if fault:
+            faults.append(fault)
+    return faults
+
+
+def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) -> Fault | None:
+    try:
+        with EndingCopies():
+            call()
+    except BaseException as error:  # a module may even call sys.exit; KeyboardInterrupt is ours
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        said = one_line(f"{type(error).__name__}: {error}", 500)
+        # An import error may hold a URL with its password.
+        trace = mask("".join(traceback.format_exception(error)), secrets)
+        return Fault(where, f"cannot be imported: {mask(said, secrets)}", trace)
+    return None

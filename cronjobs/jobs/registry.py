@@ -1,0 +1,317 @@
+"""How an app speaks to cronjobs: ``@job`` registers a handler, ``enqueue`` puts a job beside the app's own rows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    overload,
+)
+
+from cronjobs.errors import UsageError
+from cronjobs.jobs.checking import KEY_LIMIT, LONGEST_TIMEOUT, Span, key_text, name_fault, new_job
+from cronjobs.jobs.enqueue import (
+    AsyncTargetOrEngine,
+    Enqueued,
+    OnConflict,
+    Options,
+    TargetOrEngine,
+    enqueue,
+    enqueue_async,
+    enqueue_many,
+)
+from cronjobs.model import (
+    LEAST_MEMORY,
+    Isolation,
+    OnLost,
+    OnShutdown,
+    RetryPolicy,
+    duration,
+    duration_text,
+    size,
+)
+
+if TYPE_CHECKING:
+    from cronjobs.jobs.context import Context
+
+__all__ = [
+    "KEY_LIMIT",
+    "LONGEST_TIMEOUT",
+    "Enqueued",
+    "Enqueueing",
+    "JobFunction",
+    "Registration",
+    "enqueue",
+    "enqueue_async",
+    "enqueue_many",
+    "job",
+    "key_text",
+    "name_fault",
+    "new_job",
+    "registered",
+]
+
+Handler = Callable[..., Any]
+C = ParamSpec("C")  # how the function is called
+P = ParamSpec("P")  # the same without ctx: the payload
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What ``@job`` said; None: by the configuration's defaults. ``max_memory`` is in bytes."""
+
+    name: str
+    handler: Handler
+    timeout: timedelta | None = None
+    retry: RetryPolicy | None = None
+    isolation: Isolation | None = None
+    max_memory: int | None = None
+    on_shutdown: OnShutdown | None = None
+    on_lost: OnLost | None = None
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.handler)
+
+    @cached_property
+    def takes_ctx(self) -> bool:
+        return next(iter(self.signature.parameters), None) == "ctx"
+
+    @cached_property
+    def fault(self) -> str | None:
+        """Why the function cannot be a handler, or None. Not an error of ``@job``: that would stop the whole module."""
+        call = getattr(self.handler, "__call__", None)  # noqa: B004 of an object with a __call__ of its own
+        for function in (self.handler, call):
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                return (
+                    "its handler is a generator (it has a yield): calling it would run nothing of its body; "
+                    "take the yield out, or call the generator from a handler that returns"
+                )
+        try:
+            _ = self.signature
+        except Exception as error:
+            return f"the signature of its handler cannot be read: {type(error).__name__}: {error}"
+        return None
+
+    def bind(self, payload: Mapping[str, Any]) -> str | None:
+        """Say how *payload*'s keys do not fit the handler's parameters, or None."""
+        try:
+            self.signature.bind(*([None] if self.takes_ctx else []), **payload)
+        except Exception as error:  # not only TypeError: a callable object may have a signature that cannot be read
+            return f"payload does not fit {self.name}{self._shown_signature()}: {error}"
+        return None
+
+    def _shown_signature(self) -> str:
+        try:
+            return str(self.signature).replace("cronjobs.jobs.context.Context", "cronjobs.Context")
+        except Exception:  # the repr of a default value raises
+            return "(…)"
+
+    def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """What a call with these arguments, ctx left out, means as keyword arguments; raises TypeError as it would."""
+        try:
+            bound = self.signature.bind(*([None] if self.takes_ctx else []), *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}{self.signature}: {error}") from None
+        payload: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            match self.signature.parameters[name].kind:
+                case inspect.Parameter.VAR_KEYWORD:
+                    payload |= value
+                case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
+                    raise TypeError(f"{self.name}{self.signature}: a payload is made of names, and {name} has none")
+                case _:
+                    payload[name] = value
+        if self.takes_ctx:
+            del payload["ctx"]
+        return payload
+
+
+class Enqueueing(Generic[P]):
+    """Enqueues jobs of one type under its handler's own signature; ``ctx`` is left out."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        options: Options,
+        on_conflict: OnConflict = "keep",
+        schema: str | None = None,
+        wait: Span | None = None,
+    ) -> None:
+        self._registration = registration
+        self._options = options
+        self._on_conflict = on_conflict
+        self._schema = schema
+        self._wait = wait
+
+    def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not take."""
+        return enqueue(
+            target,
+            self._registration.name,
+            self._registration.payload(args, kwargs),
+            on_conflict=self._on_conflict,
+            schema=self._schema,
+            wait=self._wait,
+            **self._options,
+        )
+
+    async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """``enqueue_async`` in *target*'s transaction, likewise."""
+        return await enqueue_async(
+            target,
+            self._registration.name,
+            self._registration.payload(args, kwargs),
+            on_conflict=self._on_conflict,
+            schema=self._schema,
+            wait=self._wait,
+            **self._options,
+        )
+
+
+class JobFunction(Protocol[C, P, R_co]):
+    """A function under ``@job``: called as before, and it enqueues itself.
+
+    ``send_invoice.enqueue(session, invoice_id=42)``, and with what is no argument of the handler's
+    ``send_invoice.options(delay="5m", queue="mail").enqueue(session, invoice_id=42)``.
+    """
+
+    __name__: str
+    __qualname__: str
+
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co: ...
+
+    def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+
+    async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+
+    def options(
+        self,
+        *,
+        on_conflict: OnConflict = "keep",
+        schema: str | None = None,
+        wait: Span | None = None,
+        **options: Unpack[Options],
+    ) -> Enqueueing[P]: ...
+
+
+class Register(Protocol):
+    """What ``@job(…)`` makes of a function, with or without ``ctx`` in front."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, P], R], /
+    ) -> JobFunction[Concatenate[Context, P], P, R]: ...
+
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> JobFunction[P, P, R]: ...
+
+
+_registered: dict[str, Registration] = {}
+
+
+def job(
+    name: str,
+    *,
+    timeout: timedelta | str | float | None = None,
+    retry: RetryPolicy | None = None,
+    isolation: Isolation | None = None,
+    max_memory: int | str | None = None,
+    on_shutdown: OnShutdown | None = None,
+    on_lost: OnLost | None = None,
+) -> Register:
+    """Register the decorated function as the handler of job type *name*; the function stays what it is, and enqueues
+    itself by ``.enqueue``, ``.enqueue_async`` and ``.options`` (see JobFunction).
+
+    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). One above ``run.budget`` less 5 s makes a long
+    job, which has a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread" (the
+    default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or bytes).
+    ``on_shutdown``: what becomes of a job that a stopping tick had claimed and not begun: "release" (the default)
+    leaves it for the next tick, "drop" cancels it. ``on_lost``: what becomes of one whose runner died: "retry" (the
+    default) or "dead", for work that must not repeat by itself. The file's ``job_types:`` wins over all of these.
+    Raises UsageError for a name that is taken by another function, or an option that cannot be meant.
+    """
+    fault = name_fault(name)
+    if fault:
+        raise UsageError(f"@job({name!r}): the name {fault}")
+    try:
+        limit = None if timeout is None else duration(timeout)
+    except ValueError as error:
+        raise UsageError(f"@job({name!r}): timeout: {error}") from None
+    if limit is not None and limit <= timedelta(0):
+        raise UsageError(f"@job({name!r}): timeout must be above zero")
+    if limit is not None and limit > LONGEST_TIMEOUT:
+        raise UsageError(f"@job({name!r}): timeout {timeout!r} is above {duration_text(LONGEST_TIMEOUT)}")
+    for what, value, words in (
+        ("isolation", isolation, get_args(Isolation)),
+        ("on_shutdown", on_shutdown, get_args(OnShutdown)),
+        ("on_lost", on_lost, get_args(OnLost)),
+    ):
+        if value is not None and value not in words:
+            raise UsageError(f"@job({name!r}): {what} {value!r} is not one of {', '.join(words)}")
+    memory = None if max_memory is None else _memory(name, max_memory)
+    if memory is not None and isolation != "process":
+        raise UsageError(f'@job({name!r}): max_memory needs a process: write isolation="process" too')
+
+    def register(handler: Handler) -> Handler:
+        there = _registered.get(name)
+        if there and (there.handler.__module__, there.handler.__qualname__) != (
+            handler.__module__,
+            handler.__qualname__,
+        ):
+            raise UsageError(
+                f"@job({name!r}) is registered twice: by {there.handler.__module__}.{there.handler.__qualname__} "
+                f"and by {handler.__module__}.{handler.__qualname__}"
+            )
+        _registered[name] = Registration(name, handler, limit, retry, isolation, memory, on_shutdown, on_lost)
+        _give_enqueue(_registered[name])
+        return handler
+
+    return cast("Register", register)
+
+
+def _give_enqueue(registration: Registration) -> None:
+    def options(
+        *,
+        on_conflict: OnConflict = "keep",
+        schema: str | None = None,
+        wait: Span | None = None,
+        **options: Unpack[Options],
+    ) -> Enqueueing[...]:
+        return Enqueueing(registration, options, on_conflict, schema, wait)
+
+    handler: Any = registration.handler
+    plain: Enqueueing[...] = options()
+    with suppress(AttributeError, TypeError):  # a callable object may take no attributes
+        handler.enqueue, handler.enqueue_async, handler.options = plain.enqueue, plain.enqueue_async, options
+
+
+def _memory(name: str, value: int | str) -> int:
+    try:
+        memory = size(value)
+    except ValueError as error:
+        raise UsageError(f"@job({name!r}): max_memory: {error}") from None
+    if memory < size(LEAST_MEMORY):
+        raise UsageError(f"@job({name!r}): max_memory {value!r} is below {LEAST_MEMORY}")
+    return memory
+
+
+def registered() -> Mapping[str, Registration]:
+    """Every handler that ``@job`` has registered in this process."""
+    return _registered

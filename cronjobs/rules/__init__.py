@@ -1,0 +1,1 @@
+"""Every decision, pure: no clock, no SQL, no I/O."""

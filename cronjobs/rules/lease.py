@@ -1,0 +1,84 @@
+"""The right to run one attempt, and how an attempt ended: what the store reads and writes of both. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from cronjobs.model import Job, Status
+from cronjobs.rules.attempt_policy import AttemptPolicy
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to run one attempt: the fence in Python."""
+
+    job_id: int
+    attempt: int
+    locked_by: str
+
+    def row(self) -> dict[str, Any]:
+        return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
+
+
+@dataclass(frozen=True)
+class Finish:
+    """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
+
+    ``ended_ago`` and ``duration`` are spans, so that instants are the database's (clocks are never compared).
+    ``duration`` None: the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON
+    text.
+    """
+
+    lease: Lease
+    status: Status
+    failures: int
+    losses: int
+    interruptions: int
+    outcome: str | None
+    run_at: datetime | None = None
+    ended_ago: timedelta = timedelta(0)
+    duration: timedelta | None = None
+    worker: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    output: str | None = None
+    result: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """As it travels; what is None is left out, and is NULL on arrival."""
+        facts = {
+            "status": str(self.status),
+            "failures": self.failures,
+            "losses": self.losses,
+            "interruptions": self.interruptions,
+            "outcome": self.outcome,
+            "run_at": self.run_at,
+            "ended_ago": self.ended_ago.total_seconds(),
+            "duration": None if self.duration is None else self.duration.total_seconds(),
+            "worker": self.worker,
+            "error_type": self.error_type,
+            "error": self.error,
+            "traceback": self.traceback,
+            "output": self.output,
+            "result": self.result,
+        }
+        return self.lease.row() | {name: value for name, value in facts.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Expired:
+    """A job whose lease ran out, or whose runner is dead.
+
+    ``outcome`` is what its runner managed to write about the attempt, or None: lost. ``policy`` None: an older version
+    claimed it, and whoever knows its type decides.
+    """
+
+    job: Job
+    outcome: str | None
+    error: str | None
+    error_type: str | None
+    policy: AttemptPolicy | None = None
+    cancel_requested: bool = False

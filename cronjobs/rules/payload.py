@@ -1,0 +1,186 @@
+"""What may be stored as a payload, meta or result: small, plain JSON that every database and language can read."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cronjobs.errors import PayloadError
+from cronjobs.text import BrokenText, decoded
+
+LIMIT_BYTES: Final = 256 * 1024
+LIMIT_DEPTH: Final = 32
+LIMIT_DIGITS: Final = 1000  # Python refuses to parse 4,301; other languages lose far fewer
+_TOO_LONG: Final = 10**LIMIT_DIGITS
+META_LIMIT_BYTES: Final = 8 * 1024
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps makes one each time
+
+
+@dataclass(frozen=True)
+class BadJson:
+    """What stands in for a JSON value that plain SQL wrote and nobody can read; one such row never stops the others."""
+
+    reason: str
+    what: str = "payload"
+
+
+NOT_UTF8: Final = "not UTF-8"
+
+# A payload at its limit of 256 KiB takes up to four times as much in a text with escapes and blanks.
+MOST_FETCHED: Final = 1024 * 1024
+TOO_LARGE: Final = "cronjobs too large"  # what the database gives in place of a value of more bytes
+
+
+def read_json(value: str | bytes) -> Any:
+    """Parse JSON that anyone may have written; what cannot be read comes back as ``BadJson``."""
+    if value in ("{}", b"{}"):  # most meta, many payloads
+        return {}
+    text = value if isinstance(value, str) else decoded(value)
+    if isinstance(text, BrokenText):
+        return BadJson(NOT_UTF8)
+    if text == f'"{TOO_LARGE}"':
+        return BadJson(f"larger than {MOST_FETCHED:,} bytes")
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        return BadJson("JSON is nested too deeply")
+    except MemoryError:
+        return BadJson("too large for this host's memory")
+    except ValueError as error:
+        return BadJson(f"not JSON: {error}")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def payload_fault(payload: Any) -> str | None:
+    """Say what is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
+    if isinstance(payload, BadJson):
+        return f"{payload.what} is {payload.reason}"
+    if not isinstance(payload, dict):
+        return f"payload must be a JSON object, not {_kind(payload)}"
+    fault = _fault(payload, "payload", 1)
+    if fault:
+        return fault
+    size = len(_ENCODER.encode(payload).encode())
+    if size > LIMIT_BYTES:
+        return f"payload has {size:,} bytes, more than {LIMIT_BYTES:,}: store the data elsewhere and pass a reference"
+    return None
+
+
+def check_payload(payload: Any) -> dict[str, Any]:
+    """Return *payload* if it can be stored; raises PayloadError that says where it cannot."""
+    fault = payload_fault(payload)
+    if fault:
+        raise PayloadError(fault)
+    return dict(payload)
+
+
+def check_meta(meta: Any) -> dict[str, str]:
+    """Return *meta* if it is a small mapping of strings; raises PayloadError."""
+    if not isinstance(meta, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in meta.items()):
+        raise PayloadError("meta must map strings to strings")
+    fault = _fault(meta, "meta", 1)
+    if fault:
+        raise PayloadError(fault)
+    if len(json.dumps(meta)) > META_LIMIT_BYTES:
+        raise PayloadError(f"meta has more than {META_LIMIT_BYTES:,} bytes: it is for trace ids and the like")
+    return dict(meta)
+
+
+def result_json(result: Any) -> tuple[str | None, str | None]:
+    """A handler's result as JSON text, or None and why it could not be kept. Never raises: the work is done."""
+    if result is None:
+        return None, None
+    try:
+        fault = _fault(result, "result", 1)
+        written = "" if fault else _ENCODER.encode(result)
+    except BaseException as error:  # a dict of the handler's own may do anything when it is read
+        fault = f"reading it raised {_words(error)}"
+    if fault:
+        return None, f"the result was not kept: {fault}"
+    if len(written.encode()) > LIMIT_BYTES:
+        return None, f"the result was not kept: it has more than {LIMIT_BYTES:,} bytes"
+    return written, None
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:200]
+    except BaseException:
+        return "an exception that cannot be read"
+
+
+def text_fault(value: str) -> str | None:
+    """PostgreSQL stores neither NUL nor half of a surrogate pair."""
+    if "\x00" in value:
+        return "contains a NUL character"
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        return "contains half of a surrogate pair"
+    return None
+
+
+class _Room:
+    """How many characters and values may still be looked at: one list in a thousand places is a thousand lists."""
+
+    def __init__(self, left: int = 8 * LIMIT_BYTES) -> None:
+        self.left = left
+
+    def take(self, count: int) -> bool:
+        self.left -= count
+        return self.left >= 0
+
+
+def _fault(value: Any, where: str, depth: int, room: _Room | None = None) -> str | None:
+    room = room or _Room()
+    if depth > LIMIT_DEPTH:
+        return f"{where} is nested deeper than {LIMIT_DEPTH} levels"
+    if not room.take(1 + len(value) if isinstance(value, str) else 1):
+        return f"{where.partition('.')[0].partition('[')[0]} has more than {LIMIT_BYTES:,} bytes"
+    match value:
+        case None | bool():
+            return None
+        case str():
+            fault = text_fault(value)
+            return f"{where} {fault}" if fault else None
+        case int():
+            return f"{where} has more than {LIMIT_DIGITS} digits" if abs(value) >= _TOO_LONG else None
+        case float():
+            return None if math.isfinite(value) else f"{where} is {value}, which is not JSON"
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    return f"{where} has the key {key!r}, which is not a string"
+                fault = text_fault(key)
+                if fault:
+                    return f"a key of {where} {fault}"
+                room.take(len(key))
+                fault = _fault(item, f"{where}.{key[:60]}", depth + 1, room)
+                if fault:
+                    return fault
+            return None
+        case list() | tuple():
+            return next(
+                (fault for i, item in enumerate(value) if (fault := _fault(item, f"{where}[{i}]", depth + 1, room))),
+                None,
+            )
+        case _:
+            return f"{where} is a {type(value).__name__}, which is not JSON"
+
+
+def _kind(value: Any) -> str:
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+    }
+    return names.get(type(value), f"a {type(value).__name__}")

@@ -1,0 +1,228 @@
+"""What becomes of one schedule's occurrences that are due: facts in, rows to write out. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from cronjobs import events
+from cronjobs.config.settings import ScheduleSettings
+from cronjobs.rules.capacity import Cap, admit
+from cronjobs.rules.retry import Busy, Placed, Range, overlap
+from cronjobs.schedules.pauses import owed_by, pauses_of
+from cronjobs.schedules.planning import MICROSECOND, Held, Part, Piece, cut, read, settle
+from cronjobs.schedules.wrong_clock import FUTURE_WATERMARK
+from cronjobs.store.enqueue import NewJob
+from cronjobs.store.schedules import LedgerRow, StoredSchedule
+
+CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as may (max_waiting)")
+
+
+@dataclass(frozen=True)
+class Due:
+    """A schedule's plan, made outside any transaction from the row it was read with: its parts, oldest first.
+
+    ``told`` are events. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
+    lay in the future, so that what the ledger says of occurrences still to come is wrong. ``pieces`` are what earlier
+    definitions owe afterwards, ``held`` what a pause that is over had held back; all that is planned lies above
+    ``since``.
+    """
+
+    stored: StoredSchedule
+    parts: tuple[Part, ...]
+    seen_until: datetime
+    next_at: datetime | None
+    since: datetime
+    told: tuple[events.Event, ...] = ()
+    unreadable: bool = False
+    ahead: bool = False
+    pieces: tuple[Piece, ...] | None = None  # None: they stay as they are
+    held: tuple[Held, ...] = ()
+
+
+def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
+    """Decide about a schedule's occurrences up to *now*; None when there is nothing to write.
+
+    *leaving*: its definition goes now. What a pause holds back of it becomes a piece, settled when that is over.
+    """
+    if stored.seen_until - now > FUTURE_WATERMARK:
+        return _ahead(stored, now)
+    if stored.seen_until > now and not stored.owed:
+        return None  # a clock stepped back a little: nothing is due before it has caught up
+    unread = None
+    try:
+        owed = owed_by(stored)
+    except ValueError as error:
+        owed, unread = owed_by(replace(stored, owed=None)), str(error)
+    plan = settle(owed, pauses_of(stored), now, leaving=leaving)
+    if plan is None:
+        return None
+    # A newer version wrote it, or someone by hand: it stays, so nothing is lost when it can be read.
+    faults = [*plan.faults, *([unread] if unread else [])]
+    broken = [events.schedule_broken(stored.name, f"its stored definition cannot be read: {fault}") for fault in faults]
+    return Due(
+        stored,
+        plan.parts,
+        plan.seen_until,
+        stored.next_at if plan.seen_until == stored.seen_until else plan.next_at,
+        min([stored.seen_until, *(piece.start for piece in owed.pieces)]),
+        told=tuple(broken),
+        unreadable=bool(faults) and not plan.parts and plan.seen_until == stored.seen_until,
+        pieces=None if unread else plan.pieces,
+        held=plan.held,
+    )
+
+
+def _ahead(stored: StoredSchedule, now: datetime) -> Due:
+    """The watermark lies in the future: a clock was wrong."""
+    try:
+        read(stored.name, stored.definition)
+        pieces = cut(owed_by(stored).pieces, now)
+    except ValueError as error:
+        broken = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
+        return Due(stored, (), stored.seen_until, stored.next_at, now, told=(broken,), unreadable=True)
+    reset = events.watermark_reset(stored.name, stored.seen_until)
+    return Due(stored, (), now, stored.next_at, now, told=(reset,), ahead=True, pieces=pieces)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the database knows about a schedule: its ``ledger`` above the watermark, its ``busy`` jobs."""
+
+    ledger: Sequence[LedgerRow] = ()
+    busy: Sequence[Busy] = ()
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is written about one schedule. A row that names a place in ``jobs`` gets the id that is made for it."""
+
+    rows: tuple[tuple[LedgerRow, int | None], ...] = ()
+    jobs: tuple[NewJob, ...] = ()
+
+
+def to_run(part: Part, known: Known) -> list[datetime]:
+    """The occurrences of *part* that want a job: those that the ledger knows have had their turn."""
+    return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
+
+
+def wants_room(due: Due, known: Known) -> set[str]:
+    """The queues in which jobs will be made, should there be room."""
+    return {
+        part.schedule.queue
+        for part in due.parts
+        if to_run(part, known) and overlap(part.schedule.overlap, known.busy).made
+    }
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Where an occurrence went; ``made``: the place of its job among those that are made, or None."""
+
+    placed: Placed
+    made: int | None
+
+
+def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
+    """Say what becomes of each occurrence that is due; *caps* and how many are *waiting* are those of its queues."""
+    jobs: list[NewJob] = []
+    puts: dict[datetime, _Put] = {}
+    waiting = dict(waiting)
+    for part in due.parts:
+        run = to_run(part, known)
+        for instant, placed in zip(run, _place(part.schedule, run, known.busy, caps, waiting), strict=True):
+            puts[instant] = _Put(placed, len(jobs) if placed.made else None)
+            if placed.made:
+                jobs.append(job_for(part.schedule, instant))
+                waiting[part.schedule.queue] = waiting.get(part.schedule.queue, 0) + 1
+    rows: list[tuple[LedgerRow, int | None]] = []
+    for part in due.parts:
+        for outcome, span, reason, put in _told(part, puts):
+            for new in _unknown(part.schedule, span, known.ledger):
+                row = LedgerRow(due.stored.id, new.first, new.last, new.count, outcome, reason, put.placed.job_id)
+                rows.append((row, put.made))
+    return Settled(tuple(rows), tuple(jobs))
+
+
+def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Range, str | None, _Put]]:
+    """The outcome of each span of *part*, with the reason and the job that it names."""
+    nothing = _Put(Placed("missed"), None)
+    if part.skipped:
+        yield "skipped", part.skipped, part.why, nothing
+    if part.missed:
+        yield "missed", part.missed, part.why, nothing
+    if part.coalesced and part.into is not None and part.into in puts:
+        put = puts[part.into]
+        reason = put.placed.reason or f"the occurrence of {part.into.isoformat()} stands for it"
+        yield ("coalesced" if put.placed.made else put.placed.outcome), part.coalesced, reason, put
+    elif part.coalesced:
+        yield "missed", part.coalesced, part.why, nothing
+    for instant in part.run:
+        if instant in puts:
+            yield puts[instant].placed.outcome, Range(instant, instant, 1), puts[instant].placed.reason, puts[instant]
+
+
+def _place(
+    schedule: ScheduleSettings,
+    run: Sequence[datetime],
+    busy: Sequence[Busy],
+    caps: Mapping[str, Cap],
+    waiting: Mapping[str, int],
+) -> list[Placed]:
+    """Where each occurrence of *run* goes, the oldest first."""
+    if not run:
+        return []
+    placed = overlap(schedule.overlap, busy)
+    if not placed.made:
+        return [placed] * len(run)
+    dropping = {name: replace(cap, on_full="drop") for name, cap in caps.items() if name == schedule.queue}
+    let_in = admit([(instant, schedule.queue) for instant in run], dropping, waiting).let_in
+    return [placed if instant in let_in else CROWDED_OUT for instant in run]
+
+
+def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
+    """The parts of *span* that lie in no row of *ledger* (which is in order).
+
+    Nothing stands above a watermark, unless that was set back (a clock, a restored table, a person): then what the
+    ledger knows is neither run nor told again.
+    """
+    if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
+        return [span]
+    from cronjobs.crontime.timing import count_between, timing
+
+    when = timing(schedule.cron, schedule.every, schedule.timezone)
+    parts, after = [], span.first - MICROSECOND
+    known = [(row.first_for, row.last_for) for row in ledger]
+    for first, last in [*known, (span.last + MICROSECOND, span.last)]:
+        if first > after:
+            count, begin, end = count_between(when, after, min(first - MICROSECOND, span.last))
+            parts += [Range(begin, end, count)] if begin is not None and end is not None else []
+        after = max(after, last)
+    return parts
+
+
+def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
+    """The job of one occurrence; what the schedule says about limits goes into the row, where it comes first."""
+    return NewJob(
+        job_type=schedule.job,
+        payload=schedule.payload,
+        run_at=scheduled_for + spread_offset(schedule),
+        queue=schedule.queue,
+        priority=schedule.priority,
+        max_attempts=schedule.max_attempts,
+        timeout_s=None if schedule.timeout is None else schedule.timeout.total_seconds(),
+        schedule=schedule.name,
+        scheduled_for=scheduled_for,
+        enqueued_by=f"schedule {schedule.name}",
+    )
+
+
+def spread_offset(schedule: ScheduleSettings) -> timedelta:
+    """The schedule's own part of its ``spread``: the same each time and on each host, and even over many names."""
+    if schedule.spread is None:
+        return timedelta(0)
+    share = int.from_bytes(hashlib.sha256(schedule.name.encode()).digest()[:8]) / 2**64
+    return timedelta(seconds=int(schedule.spread.total_seconds() * share))

@@ -1,0 +1,284 @@
+"""From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence.
+
+Each schedule is decided about by itself, in pure functions; what was decided about many is written together, in one
+short transaction with a handful of statements. How far the database is away then costs time by the chunk, and not by
+the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import sleep
+from cronjobs.database.connection import Database
+from cronjobs.errors import BadValue
+from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks, refusal
+from cronjobs.schedules.decide import Due, Known, decide, plan_for, wants_room
+from cronjobs.schedules.planning import joined, read, stored_pieces
+from cronjobs.schedules.wrong_clock import Ahead, undo
+from cronjobs.store import schedules as store
+from cronjobs.store.enqueue import insert_jobs
+from cronjobs.store.job_types import REMEMBERED, runnable_types
+from cronjobs.store.overlap import busy_schedules
+from cronjobs.store.queues import Room, locked_room
+from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
+
+
+@dataclass
+class Materialised:
+    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was at.
+
+    ``left``: time was up, and more are due.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    busy: list[str] = field(default_factory=list)
+    left: bool = False
+
+    def count(self, outcome: str, by: int) -> None:
+        self.counts[outcome] = self.counts.get(outcome, 0) + by
+
+
+# --- many schedules ---------------------------------------------------------------------------------------------------
+
+
+def materialise(
+    database: Database,
+    emit: Callable[[events.Event], None],
+    *,
+    but: Collection[str] = (),
+    put_aside: str | None = None,
+    within: timedelta = REMEMBERED,
+    before_writing: Callable[[Connection], None] = lambda _: None,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Materialised:
+    """Settle every occurrence that is due, the longest due first: of each schedule its ledger rows, its jobs and its
+    new watermark in one transaction, and many schedules in each.
+
+    *but* names schedules to leave alone (their entry in the file is broken). When *go_on* says no, the rest is left
+    to the next call. What the database refuses of one schedule is told as an event and costs the others nothing.
+    *within*: how far back it counts which job types the ticks knew, as overlap asks for it. *put_aside*, a schedule's
+    name or "" for all: before a pause that skips is changed, what it skipped is recorded, and what another holds back
+    becomes a piece.
+    """
+    settling = Settling(database, emit, before_writing, go_on, within)
+    done = settling.done
+    for _ in range(2):
+        _look(settling, but, put_aside)
+        if not settling.set_right:  # where the watermark was in the future, what is due by now is known only now
+            break
+    settling.settle_held()
+    if done.left:
+        emit(events.schedules_left())
+    if settling.in_parts.trouble is not None:
+        raise settling.in_parts.trouble
+    return done
+
+
+def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> None:
+    """Settle what is due now, once through all of it."""
+    last: StoredSchedule | None = None
+    while True:
+        with settling.database.read() as connection:
+            if put_aside is None:
+                stored = store.due_schedules(connection, but, after=last, limit=CHUNK)
+            else:
+                stored = [each for each in store.all_schedules(connection) if put_aside in ("", each.name)]
+        if not stored:
+            break
+        last, now = stored[-1], stored[0].read_at
+        assert now is not None
+        leaving = put_aside is not None
+        planned = [found for schedule in stored if (found := plan_for(schedule, now, leaving=leaving)) is not None]
+        if planned and not settling.go_on():
+            settling.done.left = True
+            break
+        for event in [event for found in planned for event in found.told]:
+            settling.emit(event)
+        settling.settle([found for found in planned if not found.unreadable], now)
+        if put_aside is not None:
+            break
+
+
+def weight(due: Due) -> tuple[int, int]:
+    """How many jobs *due* makes at most, and how many bytes their payloads have, about."""
+    jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
+    return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
+
+
+class Settling:
+    """Writes chunk after chunk; ``held`` are those whose rows or queues others held, with the now of their plan."""
+
+    def __init__(
+        self,
+        database: Database,
+        emit: Callable[[events.Event], None],
+        before_writing: Callable[[Connection], None],
+        go_on: Callable[[], bool],
+        within: timedelta = REMEMBERED,
+    ) -> None:
+        self.database, self.emit, self.before_writing, self.go_on = database, emit, before_writing, go_on
+        self.within = within
+        self.done = Materialised()
+        self.in_parts = InParts(is_sqlite=database.is_sqlite)
+        self.held: list[tuple[Due, datetime]] = []
+        self.set_right = False
+
+    def settle(self, planned: Sequence[Due], now: datetime) -> None:
+        for chunk in chunks(planned, weight):
+            self.in_parts.write(chunk, lambda part: self._write(part, now), self._refused)
+
+    def _write(self, part: Sequence[Due], now: datetime) -> None:
+        if not self.go_on():
+            self.done.left = True
+            return
+        with self.database.write() as connection:
+            self.before_writing(connection)
+            written = write(connection, part, now, self.within)
+        self.done.busy += written.busy
+        self.held += [(due, now) for due in written.held]
+        self.set_right = self.set_right or written.set_right
+        tell(written, self.emit, self.done)
+
+    def _refused(self, due: Due, error: BadValue) -> None:
+        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {refusal(error)}"))
+
+    def settle_held(self) -> None:
+        """Come back for the schedules that others held: mostly for a moment, and nobody waits for longer."""
+        for pause in PAUSES_S:
+            if not self.held or not self.go_on():
+                break
+            sleep(pause)
+            again, self.held = self.held, []
+            for now in sorted({now for _, now in again}):
+                self.settle([due for due, then in again if then == now], now)
+        self.done.busy += [due.stored.name for due, _ in self.held]
+
+
+def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Materialised) -> None:
+    for name, row in written.rows:
+        done.count(row.outcome, row.count)
+        emit(
+            events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
+        )
+    for event in written.told:
+        emit(event)
+
+
+# --- one schedule: decide ---------------------------------------------------------------------------------------------
+
+
+# --- many schedules: write --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SettledChunk:
+    """The ledger rows of a chunk, with their schedules' names, and what to tell; nothing of ``busy`` and ``held``.
+
+    ``busy``: another tick has settled them since they were read. ``held``: somebody has their row, or their queue (an
+    enqueuer's open transaction), mostly for a moment.
+    """
+
+    rows: tuple[tuple[str, LedgerRow], ...]
+    busy: tuple[str, ...]
+    held: tuple[Due, ...]
+    told: tuple[events.Event, ...] = ()
+    set_right: bool = False  # watermarks were in the future, and what is due by now has to be looked at again
+
+
+def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: timedelta = REMEMBERED) -> SettledChunk:
+    """Settle all of *chunk* that nobody else is at, in as many statements as one schedule would take."""
+    # The comparison makes what was computed outside the transaction safe to write in it.
+    locked = store.lock_rows(connection, [due.stored.id for due in chunk])
+    mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
+    busy = tuple(
+        due.stored.name for due in chunk if locked.get(due.stored.id, due.stored.settled) != due.stored.settled
+    )
+    taken = tuple(due for due in chunk if due.stored.id not in locked)
+    if not mine:
+        return SettledChunk((), busy, taken)
+    known = _known(connection, mine, within)
+    wanted = {due.stored.id: wants_room(due, known[due.stored.id]) for due in mine}
+    queues = set().union(*wanted.values())
+    with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
+        if room.held and (free := queues.difference(room.held)):
+            # The lock is all or nothing: what is left of the queues is asked for without those.
+            with locked_room(connection, free) as rest:
+                room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
+        held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
+        settled = [due for due in mine if due not in held]
+        rows = _write(connection, [due for due in settled if not due.ahead], known, room, now)
+        told = [_held_back(due) for due in settled if due.held]
+        ahead = [due for due in settled if due.ahead]
+        told += _set_right(connection, ahead, now) if ahead else []
+    return SettledChunk(rows, busy, (*taken, *held), tuple(told), set_right=bool(ahead))
+
+
+def _known(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
+    ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
+    names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
+    busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
+    return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
+
+
+def _write(
+    connection: Connection, mine: Sequence[Due], known: Mapping[int, Known], room: Room, now: datetime
+) -> tuple[tuple[str, LedgerRow], ...]:
+    waiting = dict(room.waiting)
+    settled = []
+    for due in mine:
+        decided = decide(due, known[due.stored.id], room.caps, waiting)
+        for job in decided.jobs:
+            waiting[job.queue] = waiting.get(job.queue, 0) + 1
+        settled.append((due, decided))
+    ids = insert_jobs(connection, [job for _, decided in settled for job in decided.jobs])
+    rows: list[tuple[str, LedgerRow]] = []
+    first = 0
+    for due, decided in settled:
+        rows += [
+            (due.stored.name, row if place is None else replace(row, job_id=ids[first + place]))
+            for row, place in decided.rows
+        ]
+        first += len(decided.jobs)
+    store.record_occurrences(connection, [row for _, row in rows], now)
+    store.move_watermarks(connection, [Watermark(due.stored.id, due.seen_until, due.next_at) for due in mine])
+    _put_pieces(connection, mine)
+    return tuple(rows)
+
+
+def _put_pieces(connection: Connection, settled: Sequence[Due]) -> None:
+    for due in settled:
+        if due.pieces is not None and (owed := stored_pieces(due.pieces)) != due.stored.owed:
+            store.put_owed(connection, due.stored.id, owed)
+
+
+def _held_back(due: Due) -> events.Event:
+    what = joined([each.what for each in due.held])
+    assert what is not None
+    by = "; ".join(dict.fromkeys(each.by for each in due.held))
+    return events.held_back(due.stored.name, what.count, what.first, what.last, by)
+
+
+def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
+    """Undo what a clock that ran ahead did; what is due by now is for the next look."""
+    from cronjobs.crontime.timing import next_after
+
+    timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}
+    seen_until, told = undo(connection, [Ahead(*each) for each in timed.items()], now)
+    moved = [
+        Watermark(
+            due.stored.id, seen_until[due.stored.id], next_after(timed[due.stored.id].when, seen_until[due.stored.id])
+        )
+        if due.stored.status == "active"
+        else Watermark(due.stored.id, now, None)
+        for due in ahead
+    ]
+    store.move_watermarks(connection, moved)
+    _put_pieces(connection, ahead)
+    return told

@@ -1,0 +1,361 @@
+"""Bring the file's schedules and caps of queues into the database: plan it as data, apply it in chunks.
+
+A chunk is some whole schedules. Of each one transaction settles what was due under the definition that ends, and puts
+the new one in its place, so that no occurrence is lost or done twice wherever a sync is cut off. The file counts as
+applied with the last chunk; until then whoever carries it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import sleep
+from cronjobs.config.settings import ScheduleSettings, Settings
+from cronjobs.database.connection import Database
+from cronjobs.errors import BadValue
+from cronjobs.rules.capacity import Cap
+from cronjobs.schedules.chunks import PAUSES_S, InParts, chunks, refusal
+from cronjobs.schedules.decide import Due, plan_for
+from cronjobs.schedules.definition import definition, fingerprint
+from cronjobs.schedules.materialise import Materialised, SettledChunk, tell, weight, write
+from cronjobs.schedules.planning import TIMING
+from cronjobs.store import queues, ticks
+from cronjobs.store import schedules as store
+from cronjobs.store.job_types import remembered
+from cronjobs.store.schedules import Definition, StoredSchedule
+from cronjobs.store.sql import database_now
+from cronjobs.store.ticks import AuditAct
+
+
+@dataclass(frozen=True)
+class SyncPlan:
+    """What applying a file would change, by name. ``refused`` says why it must not happen unasked, or None.
+
+    ``cap`` are new or changed caps of queues, ``uncap`` the queues that lose theirs.
+    """
+
+    add: tuple[str, ...] = ()
+    change: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()  # from, to
+    refused: str | None = None
+    retimed: frozenset[str] = field(default_factory=frozenset)
+    cap: tuple[Cap, ...] = ()
+    uncap: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not (self.add or self.change or self.remove or self.rename or self.cap or self.uncap)
+
+
+def plan(
+    stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings], disabled: Collection[str]
+) -> SyncPlan:
+    """Compare the definitions in force with those of a file; entries that are broken (*disabled*) stay as they are.
+
+    Retiring more than half of the active schedules (and at least three) is refused: a file that was cut short or
+    mounted empty must not silence the night.
+    """
+    active = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
+    known = {schedule.name for schedule in stored}
+    rename = tuple(
+        (schedule.renamed_from, name)
+        for name, schedule in wanted.items()
+        if schedule.renamed_from in active and schedule.renamed_from not in wanted and name not in known
+    )
+    for old, new in rename:
+        active[new] = active.pop(old)
+    add, change, retimed = [], [], set()
+    for name, schedule in wanted.items():
+        there = active.get(name)
+        written = definition(schedule)
+        if there is None:
+            add.append(name)
+        elif there.definition != written:
+            change.append(name)
+            before = there.definition if isinstance(there.definition, dict) else {}  # else nobody can read it
+            if any(before.get(key) != written.get(key) for key in TIMING):
+                retimed.add(name)
+    remove = tuple(name for name in active if name not in wanted and name not in disabled)
+    refused = None
+    if (len(remove) >= 3 and len(remove) * 2 > len(active)) or (remove and not wanted):
+        refused = (
+            f"the file would retire {len(remove)} of {len(active)} schedules ({', '.join(remove[:5])}"
+            f'{", …" if len(remove) > 5 else ""}): if that is meant, run "cronjobs sync --allow-removals"'
+        )
+    return SyncPlan(tuple(add), tuple(change), remove, rename, refused, frozenset(retimed))
+
+
+def with_caps(todo: SyncPlan, in_force: Mapping[str, Cap], settings: Settings) -> SyncPlan:
+    """*todo*, and what the file changes about queues; of entries that are bad what is in force stays."""
+    if settings.queues is None:
+        return todo
+    cap = tuple(cap for name, cap in settings.queues.items() if in_force.get(name) != cap)
+    kept = settings.queues.keys() | settings.disabled_queues
+    return replace(todo, cap=cap, uncap=tuple(name for name in in_force if name not in kept))
+
+
+# --- whether to apply -------------------------------------------------------------------------------------------------
+
+
+# --- applying ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Synced:
+    """``applied`` False: the plan was refused, or of ``left`` (schedules, queues) something is still to be done."""
+
+    applied: bool
+    plan: SyncPlan
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What becomes of one schedule: *was* is its row if it is in force now, under whatever name; *due* its settling.
+
+    ``wanted`` None: it is retired.
+    """
+
+    name: str
+    wanted: ScheduleSettings | None
+    was: StoredSchedule | None
+    due: Due | None
+
+    @property
+    def settles(self) -> bool:
+        return self.due is not None and not self.due.unreadable
+
+
+def sync(
+    database: Database,
+    settings: Settings,
+    emit: Callable[[events.Event], None],
+    *,
+    host: str,
+    actor: str,
+    allow_removals: bool = False,
+    before_writing: Callable[[Connection], None] = lambda _: None,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Synced:
+    """Apply the file's schedules and caps. What was due under a definition that ends is settled first, with it.
+
+    When *go_on* says no, the rest is left to the next sync of this file, and so is what others hold just now.
+    """
+    applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
+    first = SyncPlan()
+    for pause in (*PAUSES_S, None):
+        with database.read() as connection:
+            now = database_now(connection)
+            stored = store.all_schedules(connection)
+            caps = queues.caps_in_force(connection)
+            applying.last_sync = ticks.last_sync(connection)
+            begun = ticks.unfinished_sync(connection)
+            in_force = ticks.file_in_force(connection)
+        todo = with_caps(plan(stored, settings.schedules, settings.disabled_schedules), caps, settings)
+        if applying.rounds == 0:
+            # Removals that were allowed once are allowed until the file is applied.
+            if begun is not None and begun.subject == applying.mark and (begun.detail or {}).get("removals"):
+                allow_removals = True
+            if todo.refused and not allow_removals:
+                return Synced(False, todo)
+            first = todo
+        elif todo.empty and begun is None and in_force == applying.mark:
+            return Synced(True, replace(first, refused=None))  # another tick has applied the same file, and logged it
+        if applying.apply(todo, stored, now, removals=allow_removals) or applying.stopped:
+            break
+        if pause is None or not go_on() or applying.refused.issuperset(applying.left):
+            break
+        sleep(pause)
+    if applying.applied and not first.empty:
+        emit(events.schedules_applied(applying.mark, _detail(first)))
+    elif applying.left:
+        emit(events.sync_unfinished(applying.mark, applying.left))
+        if applying.in_parts.trouble is not None:
+            raise applying.in_parts.trouble
+    return Synced(applying.applied, replace(first, refused=None), tuple(applying.left))
+
+
+class Applying:
+    """One file on its way into the database. ``left``: names of what was not done in the last round.
+
+    ``stopped``: time is up, or another sync is at it. ``refused`` are those that the database does not take.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        emit: Callable[[events.Event], None],
+        host: str,
+        actor: str,
+        before_writing: Callable[[Connection], None],
+        go_on: Callable[[], bool],
+    ) -> None:
+        self.database, self.settings, self.emit, self.host, self.actor = database, settings, emit, host, actor
+        self.before_writing, self.go_on = before_writing, go_on
+        self.mark = fingerprint(settings)
+        self.in_parts = InParts(is_sqlite=database.is_sqlite)
+        self.last_sync = 0  # the newest entry in the trail that we know: ours, once we have begun
+        self.begun = False
+        self.rounds = 0
+        self.applied = self.stopped = False
+        self.left: dict[str, None] = {}
+        self.refused: set[str] = set()
+
+    def apply(self, todo: SyncPlan, stored: Sequence[StoredSchedule], now: datetime, *, removals: bool) -> bool:
+        """Do *todo*, which was planned at *now*; whether that was all of it."""
+        self.todo, self.now, self.removals = todo, now, removals
+        self.rounds += 1
+        edits = [edit for edit in _edits(todo, stored, self.settings, now) if edit.name not in self.refused]
+        self.left = dict.fromkeys(
+            [
+                *(edit.name for edit in edits),
+                *self.refused,
+                *map(_queue, [*(cap.queue for cap in todo.cap), *todo.uncap]),
+            ]
+        )
+        self.done = Materialised()
+        for chunk in list(chunks(edits, lambda edit: weight(edit.due) if edit.due else (0, 0))) or [[]]:
+            if self.stopped:
+                break
+            self.in_parts.write(chunk, self._write, self._refuse)
+        return self.applied
+
+    def _refuse(self, edit: Edit, error: BadValue) -> None:
+        self.refused.add(edit.name)
+        self.emit(events.schedule_broken(edit.name, f"the database refuses it: {refusal(error)}"))
+
+    def _write(self, chunk: Sequence[Edit]) -> None:
+        if self.stopped or not self.go_on():
+            self.stopped = True
+            return
+        with self.database.write() as connection:
+            self.before_writing(connection)
+            if not store.lock_definitions(connection) or not self._is_ours(connection):
+                return
+            done, written = self._settle(connection, chunk)
+            capped = queues.put_caps(connection, self.todo.cap, self.todo.uncap)
+            acts = [*self._cap_acts(capped), *self._define(connection, done)]
+            over = {*(edit.name for edit in done), *map(_queue, capped)}
+            left = [name for name in self.left if name not in over]
+            if not left:
+                acts.append(AuditAct("sync", self.mark, self.actor, _detail(self.todo)))
+            ticks.record_all(connection, acts, host=self.host, at=self.now)
+            begun = None
+            if left and not self.begun:
+                begun = ticks.begin_sync(
+                    connection, self.mark, actor=self.actor, host=self.host, at=self.now, removals=self.removals
+                )
+        # Only now, as the transaction is committed.
+        if begun is not None:
+            self.begun, self.last_sync = True, begun
+        self.left, self.applied = dict.fromkeys(left), not left
+        self.todo = replace(
+            self.todo,
+            cap=tuple(cap for cap in self.todo.cap if cap.queue not in capped),
+            uncap=tuple(name for name in self.todo.uncap if name not in capped),
+        )
+        tell(written, self.emit, self.done)
+        for edit in done:
+            for event in edit.due.told if edit.settles and edit.due is not None else ():
+                self.emit(event)
+
+    def _is_ours(self, connection: Connection) -> bool:
+        """Whether nobody else has applied a file, or begun to, since this was planned."""
+        if ticks.last_sync(connection) == self.last_sync:
+            return True
+        # The same file, before we began: what is left to do is planned anew.
+        begun = ticks.unfinished_sync(connection)
+        newest = begun.subject if begun is not None else ticks.file_in_force(connection)
+        self.stopped = self.begun or newest != self.mark
+        return False
+
+    def _settle(self, connection: Connection, chunk: Sequence[Edit]) -> tuple[list[Edit], SettledChunk]:
+        """Settle what was due under the definitions that end; return the edits that may be made now.
+
+        The others wait: a tick is at their rows or has been since they were read, or an enqueuer holds their queue.
+        """
+        locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
+        free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
+        due = [edit.due for edit in free if edit.due is not None and edit.settles]
+        written = (
+            write(connection, due, self.now, remembered(self.settings.run.every)) if due else SettledChunk((), (), ())
+        )
+        waiting = {found.stored.id for found in written.held}
+        # One whose watermark was in the future has to be looked at again, too.
+        waiting |= {found.stored.id for found in due if found.ahead or found.stored.name in written.busy}
+        return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written
+
+    def _define(self, connection: Connection, edits: Sequence[Edit]) -> list[AuditAct]:
+        renamed = {edit.was.name: edit.name for edit in edits if edit.was is not None and edit.was.name != edit.name}
+        changed = {*self.todo.add, *self.todo.change}
+        define = [_definition(edit, self.mark, self.now) for edit in edits if edit.wanted and edit.name in changed]
+        retire = [edit.name for edit in edits if edit.wanted is None]
+        store.rename(connection, renamed)
+        store.put_definitions(connection, define)
+        store.retire(connection, retire)
+        return [
+            *(AuditAct("rename", new, self.actor, {"from": old}) for old, new in renamed.items()),
+            *(AuditAct("define", each.name, "file", each.definition) for each in define),
+            *(AuditAct("retire", name, self.actor) for name in retire),
+        ]
+
+    def _cap_acts(self, capped: Collection[str]) -> list[AuditAct]:
+        return [
+            *(
+                AuditAct("cap", cap.queue, self.actor, {"max_waiting": cap.max_waiting, "on_full": cap.on_full})
+                for cap in self.todo.cap
+                if cap.queue in capped
+            ),
+            *(AuditAct("uncap", name, self.actor) for name in self.todo.uncap if name in capped),
+        ]
+
+
+def _edits(todo: SyncPlan, stored: Sequence[StoredSchedule], settings: Settings, now: datetime) -> list[Edit]:
+    rows = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
+    was = {new: old for old, new in todo.rename}
+    edits = []
+    for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
+        row = rows.get(was.get(name, name))
+        # What a pause holds back of a definition that ends is put aside with it, so that no pause stops a deploy.
+        ends = name in todo.retimed or name in todo.remove
+        due = None if row is None else plan_for(row, now, leaving=ends)
+        edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, due))
+    return edits
+
+
+def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
+    from cronjobs.crontime.timing import next_after, timing
+
+    assert edit.wanted is not None
+    # A new schedule, or one that comes back, never fires for the past. Where nobody can read what was in force, the
+    # definition that mends it settles from the old watermark on: nothing is lost.
+    seen_until = now if edit.was is None else edit.was.seen_until
+    if edit.due is not None and edit.settles:
+        seen_until = edit.due.seen_until
+    when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
+    return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))
+
+
+def _queue(name: str) -> str:
+    """A queue among the names of what is left to do."""
+    return f"queue {name}"
+
+
+def _detail(todo: SyncPlan) -> dict[str, Any]:
+    detail = {
+        "add": list(todo.add),
+        "change": list(todo.change),
+        "remove": list(todo.remove),
+        "rename": [f"{old} → {new}" for old, new in todo.rename],
+    }
+    if changed := [*map(str, todo.cap), *(f"{name}: no cap" for name in todo.uncap)]:
+        detail["queues"] = changed
+    return detail

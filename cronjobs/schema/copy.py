@@ -1,0 +1,331 @@
+"""``db copy``: take a project from SQLite to PostgreSQL, whole, once, and again for what came late.
+
+The old side is closed first: its ticks end with a sentence that names the new one, and the file itself refuses claims
+and occurrences. Then everything goes over in one transaction of the new side, from one snapshot of the old. So a copy
+that is killed has written nothing there, and can be begun again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from sqlalchemy import Connection, Float, Integer, SmallInteger, Table, Text
+
+from cronjobs.clock import sleep
+from cronjobs.config.settings import Settings
+from cronjobs.database.column_types import Json
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, job_runs, jobs, schedules
+from cronjobs.database.tables import ticks as ticks_table
+from cronjobs.errors import CommitUnknown, CopyRefused, UsageError
+from cronjobs.rules.payload import MOST_FETCHED, NOT_UTF8
+from cronjobs.store import copying as store
+from cronjobs.store import ticks
+from cronjobs.store.meta import Meta, adopt, require_schema
+from cronjobs.store.ownership import MOVED, is_ours
+from cronjobs.store.pruning import set_pruned_at
+from cronjobs.text import BrokenText, clean, decoded
+
+ACTION: Final = "copy"  # in the audit trail of the new side: how far it came
+POLL_S: Final = 0.2
+
+# What makes a database one that is in use. Pauses, queues and the trail may be there before.
+_LIFE: Final = (jobs, job_runs, schedules, ticks_table)
+
+Progress = Callable[[str, int, int], None]
+"""(table, rows done, rows in all)"""
+
+
+@dataclass(frozen=True)
+class CopyMark:
+    """What the new side's trail says of a copy: from where, how far the old side was read, what was here then.
+
+    ``here`` None: this side has begun a life of its own.
+    """
+
+    id: int
+    source: str
+    jobs: int
+    audit: int
+    here: dict[str, int] | None
+
+
+@dataclass
+class CopyReport:
+    """Rows that were written, by table; ``late``: only jobs enqueued on the old side since an earlier copy.
+
+    ``known``: late jobs whose key was spent here already. ``odd``: what could not come over as it was. ``left``: jobs
+    that were enqueued on the old side meanwhile.
+    """
+
+    copied: dict[str, int] = field(default_factory=dict)
+    late: bool = False
+    known: int = 0
+    odd: list[str] = field(default_factory=list)
+    left: int = 0
+
+
+def copy(
+    source: Database,
+    target: Database,
+    settings: Settings,
+    *,
+    actor: str,
+    wait: timedelta | None = None,
+    progress: Progress = lambda *_: None,
+) -> CopyReport:
+    """Copy everything from *source* to *target*; what is there from an earlier copy is brought up to date.
+
+    *wait*: how long to wait for what runs on the old side; None: refused while anything runs. Raises CopyRefused,
+    ForeignDatabase or DatabaseError; then the old side is open again, unless nobody knows whether the copy took effect.
+    """
+    if not source.is_sqlite or target.is_sqlite:
+        raise UsageError("db copy goes from SQLite to PostgreSQL; elsewhere the databases' own tools do it")
+    where = MOVED + str(target.address)
+    before = _look_at_source(source, settings, where)
+    _look_at_target(target, settings, source, closed=before.environment == where)
+    _close(source, before, where, actor, wait is not None)
+    try:
+        _wait_until_quiet(source, wait or timedelta(0))
+        report = _copy(source, target, settings, actor, progress)
+    except CommitUnknown:
+        raise
+    except BaseException:
+        if before.environment != where:
+            reopen(source, before.project, before.environment, actor)
+        raise
+    with source.read() as old, target.read() as new:
+        mark = _last_mark(new)
+        report.left = 0 if mark is None else max(0, store.newest(old, jobs) - mark.jobs)
+    return report
+
+
+def reopen(source: Database, project: str, environment: str, actor: str) -> Meta:
+    """Give a database to *project* and *environment*, open, whatever it was; return what it said before."""
+    with source.write() as connection:
+        require_schema(connection)
+        if source.is_sqlite:
+            store.take_fences_away(connection)
+        return adopt(connection, project, environment, actor)
+
+
+# --- may it be? -------------------------------------------------------------------------------------------------------
+
+
+def _look_at_source(source: Database, settings: Settings, where: str) -> Meta:
+    with source.read() as connection:
+        found = require_schema(connection)
+    if found.environment != where:
+        is_ours(settings, found.project, found.environment)
+    return found
+
+
+def _look_at_target(target: Database, settings: Settings, source: Database, *, closed: bool) -> None:
+    with target.read() as connection:
+        found = require_schema(connection)
+        is_ours(settings, found.project, found.environment)
+        mark = _last_mark(connection)
+        _decide(connection, mark, str(source.address), closed=closed)
+
+
+def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:
+    """Whether everything is copied (again), or only what came late; raises CopyRefused where neither is safe."""
+    if mark is None:
+        there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]
+        if there:
+            raise CopyRefused(
+                f"the new database is in use already ({', '.join(there)}): copy into one that is empty, made by "
+                '"cronjobs db upgrade"'
+            )
+        return True
+    if _is_unused(connection, mark):
+        if mark.source != source:
+            raise CopyRefused(f"the new database holds a copy of {mark.source}: copy that one again, or into another")
+        return True
+    if not closed:
+        raise CopyRefused(
+            "both databases have been in use since the last copy, and nobody can say what was done twice: decide for "
+            "one, and enqueue there what is missing"
+        )
+    return False
+
+
+def _life(connection: Connection) -> dict[str, int]:
+    """By which a database that nobody has used since is known."""
+    return {
+        "jobs": store.newest(connection, jobs),
+        "runs": store.count(connection, job_runs),
+        "ticks": store.newest(connection, ticks_table),
+        "leased": len(store.leased(connection)),
+    }
+
+
+def _is_unused(connection: Connection, mark: CopyMark) -> bool:
+    """Whether nothing was done here since that copy: no tick, no job, nothing in the trail."""
+    return mark.here == _life(connection) and store.newest(connection, audit) == mark.id
+
+
+def _last_mark(connection: Connection) -> CopyMark | None:
+    found = connection.execute(audit.select().where(audit.c.action == ACTION).order_by(audit.c.id.desc()).limit(1))
+    row = found.first()
+    return None if row is None else CopyMark(id=row.id, **row.detail)
+
+
+# --- the old side -----------------------------------------------------------------------------------------------------
+
+
+def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) -> None:
+    with source.write() as connection:
+        running = store.leased(connection)
+        if running and not waits:
+            raise CopyRefused(f"{_named(running)} on the old side: say how long to wait, --wait 60s")
+        if before.environment != where:
+            store.put_fences(connection)
+            adopt(connection, before.project, where, actor)
+
+
+def _wait_until_quiet(source: Database, patience: timedelta) -> None:
+    give_up_at = source.clock.monotonic() + patience.total_seconds()
+    while True:
+        with source.read() as connection:
+            running = store.leased(connection)
+        if not running:
+            return
+        if source.clock.monotonic() >= give_up_at:
+            raise CopyRefused(f"{_named(running)} on the old side still, and nothing was copied: wait longer")
+        sleep(POLL_S)
+
+
+def _named(running: Sequence[int]) -> str:
+    ids = ", ".join(map(str, running[:10])) + (" …" if len(running) > 10 else "")
+    return f"job {ids} runs" if len(running) == 1 else f"{len(running)} jobs run ({ids})"
+
+
+# --- the copy ---------------------------------------------------------------------------------------------------------
+
+
+def _copy(source: Database, target: Database, settings: Settings, actor: str, progress: Progress) -> CopyReport:
+    with source.read() as old, target.write() as new:
+        if store.leased(old):
+            raise CopyRefused("a job began on the old side just now: begin again")
+        mark = _last_mark(new)
+        if mark is not None and not _is_unused(new, mark):
+            store.take_turn(new)
+        else:
+            store.take_alone(new)
+        mark = _last_mark(new)  # again, now that nobody else changes it
+        report = CopyReport()
+        if _decide(new, mark, str(source.address), closed=True):
+            _copy_all(old, new, mark, report, progress)
+            adopt(new, settings.project, settings.environment, actor)
+            set_pruned_at(new, require_schema(old).pruned_at or source.clock.now())
+            here = _life(new)
+        else:
+            assert mark is not None, "a side with no mark gets everything"
+            report.late = True
+            _copy_late(old, new, mark, report)
+            here = None
+        name = str(source.address)
+        reached = {"source": name, "jobs": store.newest(old, jobs), "audit": store.newest(old, audit), "here": here}
+        ticks.record(new, action=ACTION, subject=name, actor=actor, detail=reached)
+    return report
+
+
+def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: CopyReport, progress: Progress) -> None:
+    if mark is not None:
+        store.empty(new)
+    for table in store.TABLES:
+        # The trail only grows, and the new side's own entries stay in it.
+        above = mark.audit if mark is not None and table is audit else 0
+        total, done = store.count(old, table), 0
+        for rows in store.batches(old, table, above):
+            store.insert(new, table, [_fit(table, row, report.odd) for row in rows])
+            done += len(rows)
+            progress(table.name, done, total)
+        report.copied[table.name] = done
+    for table in store.WITH_IDS:
+        store.count_on(new, table, store.spent(old, table))
+
+
+def _copy_late(old: Connection, new: Connection, mark: CopyMark, report: CopyReport) -> None:
+    done = 0
+    for rows in store.batches(old, jobs, mark.jobs or -1):
+        written = store.insert_late(new, [_fit(jobs, row, report.odd) for row in rows])
+        done += written
+        report.known += len(rows) - written
+    report.copied[jobs.name] = done
+
+
+# --- what PostgreSQL takes --------------------------------------------------------------------------------------------
+
+
+def _fit(table: Table, row: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
+    return {name: _fit_value(table, row, name, value, odd) for name, value in row.items() if value is not None}
+
+
+def _fit_value(table: Table, row: Mapping[str, Any], name: str, value: Any, odd: list[str]) -> Any:
+    """*value* as PostgreSQL takes it. SQLite holds any type in any column, and plain SQL may have written it."""
+    key = next(iter(table.primary_key)).name
+    match table.c[name].type:
+        case Json():
+            text, why = as_jsonb(_text(value))
+            if why is not None:
+                odd.append(f"{table.name} {key} {row[key]}: {name} came over as a text: {why}")
+            return text
+        case Text():
+            if isinstance(value, BrokenText):
+                odd.append(f"{table.name} {key} {row[key]}: {name} came over with replacement characters: {NOT_UTF8}")
+            return clean(_text(value))
+        case Float():
+            return max(-1e300, min(1e300, float(value)))
+        case Integer() as kind:  # BigInteger holds all that SQLite does
+            bits = 15 if isinstance(kind, SmallInteger) else 63 if type(kind) is not Integer else 31
+            return max(-(2**bits), min(2**bits - 1, int(value)))
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return decoded(value)
+    return value if isinstance(value, str) else str(value)
+
+
+def as_jsonb(text: str) -> tuple[str, str | None]:
+    """JSON text that jsonb takes, digit for digit; what it would refuse comes as one JSON string, with the reason.
+
+    A job with such a payload is dead with a reason when it comes due, there as here.
+    """
+    try:
+        if isinstance(text, BrokenText):
+            raise ValueError(NOT_UTF8)
+        if len(text) > MOST_FETCHED:  # parsed it may take a hundred times as much memory
+            raise ValueError(f"it is larger than {MOST_FETCHED:,} bytes")
+        found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
+        json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate has no UTF-8
+        if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
+            raise ValueError("it holds the character NUL")
+    except RecursionError:
+        why = "it is nested too deeply"
+    except (ValueError, InvalidOperation) as error:
+        why = f"{error}".partition(" (")[0]
+    else:
+        return text, None
+    return json.dumps(clean(text)), why
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _number(text: str) -> Decimal:
+    number = Decimal(text)
+    # numeric: 131,072 digits before the point and 16,383 behind it.
+    if number and not -16_000 < number.adjusted() < 131_000:
+        raise ValueError("a number in it is out of all range")
+    return number

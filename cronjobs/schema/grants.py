@@ -1,0 +1,148 @@
+"""The least rights on PostgreSQL of each kind of program: those that migrate, run, enqueue and read.
+
+Written as SQL for whoever owns the database; ``statements`` opens no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cronjobs.database.tables import VERSION_TABLE, metadata
+from cronjobs.schema.drift import FUNCTION, VIEWS
+
+
+class Role(StrEnum):
+    """``migrate`` owns the tables; ``run`` is for ticks and operators, ``enqueue`` for apps, ``read`` for people."""
+
+    MIGRATE = "migrate"
+    RUN = "run"
+    ENQUEUE = "enqueue"
+    READ = "read"
+
+
+DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in Role}
+
+RELATIONS: Final = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
+
+_EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
+
+RUN: Final[Mapping[str, str]] = {
+    "cronjobs_jobs": _EVERYTHING,
+    "cronjobs_job_runs": _EVERYTHING,
+    "cronjobs_schedules": "SELECT, INSERT, UPDATE",
+    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # no row can be locked without one to UPDATE
+    "cronjobs_ticks": _EVERYTHING,
+    "cronjobs_job_type_lists": _EVERYTHING,
+    "cronjobs_crashing_types": _EVERYTHING,
+    "cronjobs_effects": _EVERYTHING,
+    "cronjobs_queues": _EVERYTHING,
+    "cronjobs_pauses": _EVERYTHING,
+    "cronjobs_audit": "SELECT, INSERT",  # a trail: nobody who writes it can change it
+    "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at, prune_from)",
+    VERSION_TABLE: "SELECT",
+}
+
+# What a caller may say of a job. Not its status, its tries or its lease: those are the runners'. Nor its schedule: an
+# unfinished row that names one makes its next occurrences give way (overlap).
+_GIVEN: Final = (
+    "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
+    "enqueued_by, created_at"
+)
+# What on_conflict="replace" writes.
+_REPLACED: Final = (
+    "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, concurrency_key, enqueued_by"
+)
+ENQUEUE: Final[Mapping[str, str]] = {
+    # What a key's row is found by and told as, and what a full queue is counted by.
+    "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
+    # The row of a capped queue is locked, which takes a right to change it.
+    "cronjobs_queues": "SELECT, UPDATE (dropped)",
+    # "cronjobs enqueue" reports that a job will wait.
+    "cronjobs_pauses": "SELECT (scope, name, until)",
+    "cronjobs_meta": "SELECT",
+}
+REPLACE: Final = f"UPDATE ({_REPLACED})"
+
+READ: Final[Mapping[str, str]] = dict.fromkeys(RELATIONS, "SELECT")
+
+
+@dataclass(frozen=True)
+class RoleNames:
+    """Which roles get what, under which names; ``replace``: enqueuers may also replace a job that has not begun."""
+
+    schema: str
+    names: Mapping[Role, str]
+    replace: bool = False
+
+
+def statements(wanted: RoleNames) -> str:
+    """The SQL, one transaction, harmless to repeat: what a role had on our tables and needs no more, it loses."""
+    schema = quoted(wanted.schema)
+    lines = [
+        "-- The least rights of cronjobs' roles. Run it again after an upgrade: new tables come without rights.",
+        "BEGIN;",
+    ]
+    for role, name in wanted.names.items():
+        lines += ["", f"-- {role}: {_FOR[role]}", *_make_role(name)]
+        if role is Role.MIGRATE:
+            lines += _own(schema, name)
+        else:
+            lines += _grant(schema, name, _rights(role, replace=wanted.replace))
+            if role in (Role.RUN, Role.ENQUEUE):
+                lines.append(f"GRANT EXECUTE ON FUNCTION {schema}.{FUNCTION} TO {quoted(name)};")
+    return "\n".join([*lines, "", "COMMIT;"])
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+_FOR: Final[Mapping[Role, str]] = {
+    Role.MIGRATE: 'owns the tables, for "cronjobs db upgrade" and "cronjobs db copy"',
+    Role.RUN: 'for "cronjobs run-due" and the commands of operators',
+    Role.ENQUEUE: "for apps: enqueue() and cronjobs_enqueue(); they see keys and states, no payload",
+    Role.READ: "for people and dashboards; payloads too",
+}
+
+
+def _rights(role: Role, *, replace: bool) -> Mapping[str, str]:
+    match role:
+        case Role.RUN:
+            return {**RUN, **dict.fromkeys(VIEWS, "SELECT")}
+        case Role.ENQUEUE if replace:
+            return {**ENQUEUE, "cronjobs_jobs": f"{ENQUEUE['cronjobs_jobs']}, {REPLACE}"}
+        case Role.ENQUEUE:
+            return ENQUEUE
+        case _:
+            return READ
+
+
+def _make_role(name: str) -> Iterator[str]:
+    # Roles are the whole server's, and CREATE ROLE knows no IF NOT EXISTS.
+    literal = "'" + name.replace("'", "''") + "'"
+    body = f"BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN CREATE ROLE {quoted(name)}; "
+    yield f"DO $cronjobs$ {body}END IF; END $cronjobs$;"
+
+
+def _own(schema: str, name: str) -> Iterator[str]:
+    yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
+    yield f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {quoted(name)};"
+    for relation in RELATIONS:
+        yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"  # views too
+    literal = "'" + f"{schema}.{FUNCTION}".replace("'", "''") + "'"
+    yield (
+        f"DO $cronjobs$ BEGIN IF to_regproc({literal}) IS NOT NULL THEN "
+        f"ALTER FUNCTION {schema}.{FUNCTION} OWNER TO {quoted(name)}; END IF; END $cronjobs$;"
+    )
+
+
+def _grant(schema: str, name: str, rights: Mapping[str, str]) -> Iterator[str]:
+    role = quoted(name)
+    ours = ", ".join(f"{schema}.{relation}" for relation in RELATIONS)
+    yield f"REVOKE ALL ON {ours} FROM {role};"
+    yield f"GRANT USAGE ON SCHEMA {schema} TO {role};"
+    for relation, privileges in rights.items():
+        yield f"GRANT {privileges} ON {schema}.{relation} TO {role};"

@@ -1,0 +1,75 @@
+"""Job types that take their runners down, ``cronjobs_crashing_types``; what a row means is decided in ``crashing``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cronjobs.database.tables import crashing_types
+from cronjobs.rules.crashing_types import FOR_AT_MOST, Crashing, Ends, after_death, ends_needed
+from cronjobs.store.sql import database_now, define, group, group_value, is_postgresql, run
+
+define(
+    ends_by_type=group("ends", {"job_type": "text", "clean": "int", "crashed": "int"}),
+    lock_type=lambda postgresql: "FOR UPDATE OF c SKIP LOCKED" if postgresql else "",
+)
+
+
+def crashing(connection: Connection) -> list[Crashing]:
+    """The types whose jobs run in child processes now."""
+    return [each for each in watched(connection) if not each.suspected]
+
+
+def watched(connection: Connection) -> list[Crashing]:
+    """Those, and the types that are suspected."""
+    now = database_now(connection)
+    return [each for each in _all(connection).values() if each.holds(now)]
+
+
+def _all(connection: Connection) -> dict[str, Crashing]:
+    rows = connection.execute(select(crashing_types).order_by(crashing_types.c.job_type)).all()
+    return {row.job_type: Crashing(**dict(row._mapping) | {"suspected": bool(row.suspected)}) for row in rows}
+
+
+def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
+    """Write that runners died with these job types (type → runner); return those that are found to crash by that."""
+    now = database_now(connection)
+    known = _all(connection)
+    connection.execute(delete(crashing_types).where(crashing_types.c.found_at < now - FOR_AT_MOST))
+    found = []
+    for job_type, runner in sorted(runners.items()):
+        after = after_death(known.get(job_type), job_type, runner, now)
+        if after is None:
+            continue
+        values = vars(after) | {"suspected": int(after.suspected)}
+        insert = (postgresql if is_postgresql(connection) else sqlite).insert(crashing_types).values(values)
+        connection.execute(insert.on_conflict_do_update(index_elements=[crashing_types.c.job_type], set_=values))
+        found += [] if after.suspected else [after]
+    return found
+
+
+def note_ends(connection: Connection, ends: Mapping[str, Ends]) -> list[str]:
+    """Count how jobs of watched types ended; return the types that have ended cleanly often enough, and are cleared.
+
+    A row that somebody else holds locked is passed over: the next end counts.
+    """
+    rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
+    parameters = {"ends": group_value(connection, rows)}
+    counted = run(
+        connection,
+        """
+        SELECT c.job_type, c.suspected, CASE WHEN e.crashed = 1 THEN 0 ELSE c.clean_ends END + e.clean AS clean_ends
+        FROM {ends_by_type} AS e JOIN {crashing_types} c ON c.job_type = e.job_type
+        ORDER BY c.job_type {lock_type}""",
+        **parameters,
+    ).all()
+    cleared = [row.job_type for row in counted if row.clean_ends >= ends_needed(bool(row.suspected))]
+    for row in counted:
+        whose = crashing_types.c.job_type == row.job_type
+        if row.job_type in cleared:
+            connection.execute(delete(crashing_types).where(whose))
+        else:
+            connection.execute(crashing_types.update().where(whose).values(clean_ends=row.clean_ends))
+    return cleared

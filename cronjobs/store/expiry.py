@@ -1,0 +1,160 @@
+"""Leases that ended, or whose runners are gone: who holds which, and what may be taken from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.model import Job
+from cronjobs.rules.attempt_policy import read_policy, seconds
+from cronjobs.rules.lease import Expired, Lease
+from cronjobs.store.job_rows import job_from
+from cronjobs.store.sql import (
+    after_now,
+    among,
+    database_now,
+    define,
+    group_value,
+    run,
+)
+from cronjobs.text import BrokenText
+
+
+def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
+    """Every ``locked_by`` of a lease that begins with *prefix*, the runners of one host and boot; and how old they get.
+
+    That is what each wrote itself, in seconds; None: an older version, which did not.
+    """
+    statement = """
+        SELECT DISTINCT j.locked_by, {runner_s} AS runner_s FROM {jobs} j
+        WHERE j.locked_until IS NOT NULL AND substr(j.locked_by, 1, :length) = :prefix ORDER BY j.locked_by"""
+    found: dict[str, float | None] = {}
+    for row in run(connection, statement, prefix=prefix, length=len(prefix)):
+        said = seconds(row.runner_s)
+        found[row.locked_by] = max(
+            (each for each in (found.get(row.locked_by), said) if each is not None), default=None
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A lease, when it ends, and how long its runner's leases are, in seconds; None: that is not known."""
+
+    lease: Lease
+    job_type: str
+    locked_until: datetime
+    lease_s: float | None
+
+
+def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Leased]:
+    """Leases that end later than *beyond* from now."""
+    rows = run(
+        connection,
+        """
+        SELECT j.id, j.attempts, j.locked_by, j.job_type, j.locked_until, {lease_length_s} AS lease_s
+        FROM {jobs} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {beyond}
+        ORDER BY j.locked_until DESC LIMIT :limit""",
+        beyond_s=beyond.total_seconds(),
+        limit=limit,
+    )
+    return [
+        Leased(Lease(row.id, row.attempts, row.locked_by), row.job_type, row.locked_until, seconds(row.lease_s))
+        for row in rows
+    ]
+
+
+def expired_leases(
+    connection: Connection,
+    limit: int,
+    dead: Sequence[str] = (),
+    *,
+    working: Sequence[str] = (),
+    known: Collection[str] | None = None,
+) -> tuple[datetime, list[Expired]]:
+    """Lock up to *limit* jobs whose lease ran out, by the database's clock, or that one of *dead* holds.
+
+    Passed over is what others hold locked, what one of *working* holds, and what only someone who knows the job type
+    can settle, where it is not among *known* (None: every type is).
+    """
+    rows = run(
+        connection,
+        """
+        SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
+          r.error_type AS run_error_type
+        FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND {can_settle}
+        ORDER BY j.locked_until LIMIT :limit {lock}""",
+        limit=limit,
+        **_given_up(connection, dead, working, known),
+    ).all()
+    found = [
+        Expired(
+            _with_a_fence(connection, job_from(row)),
+            row.outcome,
+            row.error,
+            row.run_error_type,
+            read_policy(row.policy, row.attempts),
+            row.cancel_requested_at is not None,
+        )
+        for row in rows
+    ]
+    return (rows[0].now if rows else database_now(connection)), found
+
+
+def _with_a_fence(connection: Connection, job: Job) -> Job:
+    """*job*, whose row is locked, with a ``locked_by`` to compare with: plain SQL can have written any bytes."""
+    if isinstance(job.locked_by, BrokenText):
+        clean = str(job.locked_by)
+        run(connection, "UPDATE {jobs} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
+        return replace(job, locked_by=clean)
+    return job
+
+
+class LeftAlone(NamedTuple):
+    """Lost attempts of one type that nobody here can settle; ``sample`` is the id of one, ``since`` its lease's end."""
+
+    job_type: str
+    jobs: int
+    sample: int
+    since: datetime
+
+
+def left_alone(
+    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str]
+) -> list[LeftAlone]:
+    """What recovery leaves as it is, where only the types *known* are."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample, min(j.locked_until) AS locked_until FROM {jobs} j
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {can_settle}
+        GROUP BY j.job_type ORDER BY j.job_type""",
+        **_given_up(connection, dead, working, known),
+    )
+    return [LeftAlone(row.job_type, row.jobs, row.sample, row.locked_until) for row in rows]
+
+
+def _given_up(
+    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str] | None
+) -> dict[str, Any]:
+    return {
+        "dead": group_value(connection, list(dead)),
+        "working": group_value(connection, list(working)),
+        "every_type": known is None,
+        "known": group_value(connection, sorted(known or ())),
+    }
+
+
+define(
+    beyond=after_now(":beyond_s"),
+    given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
+    among_dead=among("dead"),
+    among_working=among("working"),
+    # A job that somebody called off is not run again in any case, whatever its type.
+    can_settle="({has_policy} OR :every_type OR j.job_type {among_known} OR j.cancel_requested_at IS NOT NULL)",
+)

@@ -1,0 +1,118 @@
+"""A job as it is fetched: as far as it can be, whatever plain SQL wrote into its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
+
+from cronjobs.model import Job
+from cronjobs.rules.payload import NOT_UTF8, BadJson
+from cronjobs.store.overlap import definition_value
+from cronjobs.store.sizes import UNREAD, if_not_too_large
+from cronjobs.store.sql import Fragment, define, run
+from cronjobs.text import BrokenText
+
+# In the order of Job's fields; see job_from.
+_ROW: Final = """
+      j.id, j.job_type, {job_payload} AS payload, {job_meta} AS meta, {job_queue} AS queue, j.priority, j.run_at,
+      j.attempts, j.failures, j.losses, j.interruptions, j.max_attempts, j.timeout_s, j.locked_by,
+      {job_key} AS idempotency_key, {job_concurrency} AS concurrency_key, j.schedule, j.scheduled_for,
+      (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {occurrences} c
+       WHERE j.schedule IS NOT NULL AND c.job_id = j.id AND c.outcome = 'coalesced') AS stands_for,
+      coalesce((SELECT {timezone_key} FROM {schedules} s WHERE s.name = j.schedule), 'UTC') AS timezone,
+      j.created_at, j.started_at,
+      (SELECT s.next_at FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active') AS next_occurrence,
+      (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) AS retry_until"""
+_AS_WRITTEN: Final = {
+    "{job_payload}": if_not_too_large("j.payload"),
+    "{job_meta}": if_not_too_large("j.meta"),
+    "{job_queue}": "j.queue",
+    "{job_key}": "j.idempotency_key",
+    "{job_concurrency}": "j.concurrency_key",
+}
+_UNREAD: Final = {
+    "{job_payload}": f"""CAST('"{UNREAD}"' AS {{json_type}})""",
+    "{job_meta}": "NULL",
+    "{job_queue}": "'?'",
+    "{job_key}": "NULL",
+    "{job_concurrency}": "NULL",
+}
+
+
+def _facts(columns: Mapping[str, Fragment]) -> Fragment:
+    def written(postgresql: bool) -> str:
+        row = _ROW
+        for name, column in columns.items():
+            row = row.replace(name, column if isinstance(column, str) else column(postgresql))
+        return row
+
+    return written
+
+
+define(
+    facts=_facts(_AS_WRITTEN),
+    # Of a row that cannot be fetched, and where nobody asks what it is about.
+    facts_unread=_facts(_UNREAD),
+    timezone_key=definition_value("timezone"),
+    retry_until_key=definition_value("retry_until"),
+)
+
+FACTS: Final = 24  # columns
+_NAMES: Final = [each.name for each in fields(Job)][:FACTS]
+_PAYLOAD, _META = _NAMES.index("payload"), _NAMES.index("meta")
+_TEXTS: Final = [
+    _NAMES.index(name)
+    for name in ("payload", "meta", "job_type", "queue", "idempotency_key", "concurrency_key", "schedule")
+]
+
+
+def job_from(row: Row[Any]) -> Job:
+    """A row that begins with ``{facts}``; what plain SQL wrote into it is made harmless here."""
+    facts = list(row[:FACTS])
+    fault = next((fault for place in _TEXTS if (fault := _fault(place, facts[place]))), None)
+    if fault is not None:
+        facts[_PAYLOAD] = fault  # what the job is dead of, when it comes to run
+    if facts[_META] != {}:
+        facts[_META] = _strings(facts[_META])
+    return Job(*facts)
+
+
+def _fault(place: int, value: Any) -> BadJson | None:
+    """Why a job with this *value* is not to run: nobody can say what was meant."""
+    if isinstance(value, BrokenText):
+        return BadJson(NOT_UTF8, _NAMES[place])
+    if value == UNREAD:
+        return BadJson("such that the row cannot be fetched", _NAMES[place])
+    if isinstance(value, BadJson) and place == _META and not value.reason.startswith("not JSON"):
+        return replace(value, what="meta")
+    return None
+
+
+def _strings(meta: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
+
+
+def fetch_by_itself(connection: Connection, job_id: int) -> Job:
+    """One job in a savepoint of its own; if its row cannot be fetched, what is needed to end it."""
+    statement = "SELECT {facts} FROM {jobs} j WHERE j.id = :id"
+    try:
+        with connection.begin_nested():
+            return job_from(run(connection, statement, id=job_id).one())
+    except (DBAPIError, MemoryError):
+        return job_from(run(connection, statement.replace("{facts}", "{facts_unread}"), id=job_id).one())
+
+
+def _said(key: str) -> Fragment:
+    """What the claim wrote, as text: whatever it is, reading it fails for no row."""
+    return lambda postgresql: (
+        f"(j.policy ->> '{key}')"
+        if postgresql
+        else f"CASE WHEN json_valid(j.policy) THEN json_extract(j.policy, '$.{key}') END"
+    )
+
+
+define(runner_s=_said("runner_s"), lease_length_s=_said("lease_s"))

@@ -1,0 +1,107 @@
+"""Which job types the hosts can run: each tick that loads handlers records their names, and all judge by that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cronjobs.database.tables import job_type_lists
+from cronjobs.store.overlap import runnable_value
+from cronjobs.store.sql import after_now, define, is_postgresql, run
+
+REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick knew for so long is unknown
+
+MOST_NAMED: Final = 100  # schedules
+
+define(
+    within_ago=after_now("-:within_s"),
+    within_ahead=after_now(":within_s"),  # a clock may have stepped back
+    older_version="""
+      EXISTS (SELECT 1 FROM {ticks} v WHERE v.started_at >= {within_ago} AND v.started_at <= {within_ahead}
+              AND v.schedules_on IS NULL)""",
+    within_before_newest=lambda postgresql: (
+        "(SELECT n.at - make_interval(secs => :within_s) FROM newest n)"
+        if postgresql
+        else "(SELECT n.at - CAST(:within_s * 1000000 AS INTEGER) FROM newest n)"
+    ),
+)
+
+
+def remembered(every: timedelta) -> timedelta:
+    """How far back the ticks' lists count, where cron wakes each *every*."""
+    return max(REMEMBERED, 2 * every)
+
+
+def record_types(connection: Connection, names: Collection[str]) -> str:
+    """Keep the list of job types *names*, once; return the hash that stands for it in a tick's row."""
+    ordered = sorted(names)
+    hash_ = types_hash(ordered)
+    dialect = postgresql if is_postgresql(connection) else sqlite
+    connection.execute(dialect.insert(job_type_lists).values(hash=hash_, names=ordered).on_conflict_do_nothing())
+    return hash_
+
+
+def types_hash(names: Collection[str]) -> str:
+    return hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]
+
+
+def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> dict[str, list[str]]:
+    """Job types of active schedules that are not *runnable*, with the schedules' names."""
+    rows = run(
+        connection,
+        # Of a definition that cannot be read nobody knows the type (NULL): that is told when it is due.
+        """SELECT {present_type} AS job_type, s.name FROM {schedules} s WHERE s.status = 'active'
+           AND NOT ({present_type} {among_runnable}) ORDER BY s.name LIMIT :most""",
+        runnable=runnable_value(connection, runnable),
+        most=MOST_NAMED,
+    ).all()
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.job_type, []).append(row.name)
+    return found
+
+
+def types_recorded_at(connection: Connection) -> datetime | None:
+    """When the last tick began that recorded its job types."""
+    found: datetime | None = run(
+        connection, "SELECT max(t.started_at) AS started_at FROM {ticks} t WHERE t.job_types IS NOT NULL"
+    ).scalar()
+    return found
+
+
+def older_versions_tick(connection: Connection, within: timedelta) -> bool:
+    """Whether ticks of an older version ran within *within*: what those know, nobody can say."""
+    found = run(connection, "SELECT 1 WHERE {older_version}", within_s=within.total_seconds()).first()
+    return found is not None
+
+
+def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
+    """The job types that some host can run, by what the ticks of the last *within* recorded; None: nobody can say.
+
+    Idle ticks load no handlers. So what counts besides is the last list of each host that still ticks, and where no
+    tick has loaded any for longer, those of the last that did.
+    """
+    rows = run(
+        connection,
+        """
+        WITH newest AS (
+          SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now})
+        SELECT l.names, CASE WHEN {older_version} THEN 1 ELSE 0 END AS older FROM {job_type_lists} l WHERE l.hash IN (
+          SELECT t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
+            AND t.started_at >= {within_before_newest} AND t.started_at <= {within_ahead}
+          UNION
+          SELECT (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+                  ORDER BY t.id DESC LIMIT 1)
+          FROM (SELECT DISTINCT t.host FROM {ticks} t
+                WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h)""",
+        within_s=within.total_seconds(),
+    ).all()
+    if not rows or rows[0].older:
+        return None
+    return frozenset(str(name) for row in rows if isinstance(row.names, list) for name in row.names)

@@ -1,0 +1,413 @@
+"""Every statement of the commands that only look: status, jobs, schedules, history. Nothing here writes.
+
+A million finished jobs must not make them slow, so each goes through an index, also where the planner needs a hint in
+the shape of the statement; a test asks both databases for their plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Executable,
+    Row,
+    Select,
+    and_,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+    union_all,
+)
+
+from cronjobs.database.column_types import to_microseconds
+from cronjobs.database.tables import WAITING_SQL, job_runs, jobs, occurrences, schedules
+from cronjobs.model import FINAL, Status
+from cronjobs.store.shown import LONGEST, beginning, fetched, shown
+from cronjobs.store.sql import Fragment, after_now, define, is_postgresql, run
+
+HOSTS_AT_MOST: Final = 200  # where every tick has a host name of its own (containers), the newest tick must do
+STREAM_BATCH: Final = 2000  # rows that are in memory at once
+ERROR_SHOWN: Final = 400  # characters of an error that tell it from others
+DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
+
+
+def _before(column: str, seconds: str) -> Fragment:
+    """The instant *seconds* before *column*."""
+    return lambda postgresql: (
+        f"({column} - make_interval(secs => {seconds}))"
+        if postgresql
+        else f"({column} - CAST(({seconds}) * 1000000 AS INTEGER))"
+    )
+
+
+define(
+    late_before=after_now(":late_s"),
+    an_hour_ago=after_now("-3600"),
+    a_day_ago=after_now("-86400"),
+    run_seconds=lambda postgresql: (
+        "extract(epoch FROM r.finished_at - r.started_at)" if postgresql else "(r.finished_at - r.started_at) / 1e6"
+    ),
+    next_minus_gap=_before("next_at", ":gap_s"),
+)
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def waiting_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
+    """Waiting jobs by queue, type and status: how many in all, due, due for longer than *late*, the oldest ``run_at``.
+
+    One pass over the index of what waits; what has finished is not read.
+    """
+    return run(
+        connection,
+        """
+        SELECT queue, job_type, status, count(*) AS waiting, sum(CASE WHEN run_at <= {now} THEN 1 ELSE 0 END) AS due,
+          sum(CASE WHEN run_at <= {late_before} THEN 1 ELSE 0 END) AS late, min(run_at) AS run_at
+        FROM {jobs} WHERE {waiting} GROUP BY queue, job_type, status ORDER BY queue, job_type, status""",
+        late_s=-late.total_seconds(),
+    ).all()
+
+
+def running_jobs(connection: Connection, limit: int, queue: str | None = None) -> Sequence[Row[Any]]:
+    """Leased jobs, of one *queue* or of all, the longest running first."""
+    return run(
+        connection,
+        """
+        SELECT id, job_type, queue, schedule, attempts, failures, max_attempts, started_at, locked_by, locked_until,
+          cancel_requested_at FROM {jobs}
+        WHERE locked_until IS NOT NULL AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+        ORDER BY started_at, id LIMIT :limit""",
+        limit=limit,
+        queue=queue,
+    ).all()
+
+
+def running_count(connection: Connection) -> tuple[int, int]:
+    """How many jobs are leased, and how many of these leases have run out."""
+    row = run(
+        connection,
+        "SELECT count(*) AS leased, count(CASE WHEN locked_until < {now} THEN 1 END) AS overdue FROM {jobs} "
+        "WHERE locked_until IS NOT NULL",
+    ).one()
+    return row.leased, row.overdue
+
+
+def dead_counts(connection: Connection) -> dict[str, int]:
+    """How many jobs are dead: in all, of the last 24 hours, of the last hour."""
+    row = run(
+        connection,
+        """
+        SELECT count(*) AS total, count(CASE WHEN finished_at >= {a_day_ago} THEN 1 END) AS last_24h,
+          count(CASE WHEN finished_at >= {an_hour_ago} THEN 1 END) AS last_1h
+        FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL""",
+    ).one()
+    return dict(row._mapping)
+
+
+def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
+    """How long each job type's runs took on average, of the *last* that succeeded anywhere."""
+    rows = run(
+        connection,
+        """
+        SELECT substr(j.job_type, 1, :longest) AS job_type, avg({run_seconds}) AS seconds FROM (
+          SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
+          ORDER BY finished_at DESC LIMIT :last) r
+        JOIN {jobs} j ON j.id = r.job_id GROUP BY 1 ORDER BY 1""",
+        last=last,
+        longest=LONGEST,
+    )
+    return {row.job_type: timedelta(seconds=float(row.seconds)) for row in rows}
+
+
+def last_ticks(connection: Connection) -> list[Row[Any]]:
+    """The last tick of each host, the newest first.
+
+    Host after host by one step into the index, however many ticks there are; of more than 200 hosts the first by name,
+    and the newest tick in any case.
+    """
+    found = run(
+        connection,
+        """
+        WITH RECURSIVE host(name, number) AS (
+          SELECT min(t.host), 1 FROM {ticks} t
+          UNION ALL
+          SELECT (SELECT min(t.host) FROM {ticks} t WHERE t.host > h.name), h.number + 1 FROM host h
+          WHERE h.name IS NOT NULL AND h.number < :hosts)
+        SELECT t.* FROM host h JOIN {ticks} t ON t.id = (
+          SELECT l.id FROM {ticks} l WHERE l.host = h.name ORDER BY l.id DESC LIMIT 1)""",
+        hosts=HOSTS_AT_MOST,
+    ).all()
+    newest = run(connection, "SELECT t.* FROM {ticks} t WHERE t.id = (SELECT max(id) FROM {ticks})").all()
+    ticks = {row.id: row for row in (*newest, *found)}
+    return sorted(ticks.values(), key=lambda row: (row.started_at, row.id), reverse=True)
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which jobs are meant; None: any. ``since``: created, begun, failed or ended no earlier."""
+
+    job_type: str | None = None
+    status: Status | None = None
+    queue: str | None = None
+    schedule: str | None = None
+    since: datetime | None = None
+    error_type: str | None = None
+
+
+def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
+    """Up to *limit* jobs, the newest first; of a final status those that ended last first.
+
+    Status and ``since`` go through the indexes of what waits, runs and has ended; the other filters read back from the
+    newest until *limit* are found.
+    """
+
+    def query(with_json: bool) -> Select[Any]:
+        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json)).limit(limit)
+
+    return fetched(connection, query)
+
+
+def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
+    chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
+    if wanted.status in FINAL:
+        newest = (jobs.c.finished_at.desc(), jobs.c.id.desc())
+        return chosen.where(*_in_status(wanted.status, wanted.since)).order_by(*newest)
+    chosen = chosen.order_by(jobs.c.id.desc())
+    if wanted.status is None and wanted.since is None:
+        return chosen
+    # Below IN: given both an order by id and this condition, SQLite would walk the whole table.
+    statuses = list(Status) if wanted.status is None else [wanted.status]
+    return chosen.where(
+        jobs.c.id.in_(union_all(*(select(jobs.c.id).where(*_in_status(status, wanted.since)) for status in statuses)))
+    )
+
+
+def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
+    """The conditions that no index is for."""
+    plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
+    return [
+        jobs.c[column] == value
+        for column, value in (plain | {"error_type": wanted.error_type}).items()
+        if value is not None
+    ]
+
+
+def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
+    """In *status*, alive or ended since, through the index of what waits, runs or has ended."""
+    # Literal, never bound: a bound value hides a partial index from the planner.
+    exactly = jobs.c.status == literal_column(f"'{status}'")
+    if status in FINAL:
+        return [jobs.c.finished_at.is_not(None), exactly, *([] if since is None else [jobs.c.finished_at >= since])]
+    index = jobs.c.locked_until.is_not(None) if status is Status.RUNNING else and_(text(WAITING_SQL), exactly)
+    return [index, *_alive_since(since)]
+
+
+def _alive_since(since: datetime | None) -> list[ColumnElement[bool]]:
+    if since is None:
+        return []
+    return [or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
+
+
+def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
+    """Every job in one of *statuses* (the filter's own aside), as one snapshot: id, type, status, who holds it, ends.
+
+    Streamed: a hundred thousand rows are never in memory at once.
+    """
+    columns = shown(
+        connection,
+        (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by, jobs.c.finished_at, jobs.c.dismissed_at),
+    )
+    return _stream(connection, _of_statuses(wanted, statuses, *columns))
+
+
+def error_groups(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
+    """Jobs by kind and text of their last error and by type, the most frequent first: how many, seen when, one id."""
+    seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
+    # The beginning: it says what went wrong, and a group's key is no place for kilobytes.
+    error = func.substr(jobs.c.last_error, 1, ERROR_SHOWN).label("error")
+    kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
+    each = _of_statuses(wanted, statuses, *kind, error, seen_at).subquery()
+    key = (each.c.error_type, each.c.error, each.c.job_type)
+    count = func.count().label("jobs")
+    first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
+    grouped = select(*key, count, first, last, func.max(each.c.id).label("sample_job_id")).group_by(*key)
+    return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()))
+
+
+def _of_statuses(wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
+    meant = [status for status in statuses if wanted.status in (None, status)]
+    return union_all(
+        *(select(*columns).where(*_in_status(status, wanted.since), *_plainly(wanted)) for status in meant)
+    )
+
+
+def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
+    return iter(connection.execute(query, execution_options={"yield_per": STREAM_BATCH}))
+
+
+def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
+    def query(with_json: bool) -> Select[Any]:
+        return select(*shown(connection, jobs.c, with_json=with_json)).where(jobs.c.id == job_id)
+
+    return next(iter(fetched(connection, query)), None)
+
+
+def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple[int, Sequence[Row[Any]]]:
+    """How many attempts of a job ended, and the newest *limit* of them (None: all), oldest first."""
+    query = (
+        select(*shown(connection, job_runs.c)).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
+    )
+    newest = connection.execute(query if limit is None else query.limit(limit)).all()
+    count = run(connection, "SELECT count(*) FROM {job_runs} WHERE job_id = :id", id=job_id).scalar_one()
+    return count, newest[::-1]
+
+
+def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
+    """Ledger rows that a job was made for, that were coalesced into it, or that gave way to it."""
+    return connection.execute(
+        select(occurrences, schedules.c.name.label("schedule"))
+        .join(schedules, schedules.c.id == occurrences.c.schedule_id)
+        .where(occurrences.c.job_id == job_id)
+        .order_by(occurrences.c.last_for)
+    ).all()
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def last_occurrences(connection: Connection) -> Sequence[Row[Any]]:
+    """The newest ledger row of each schedule, with the status of its job."""
+    # CROSS JOIN: SQLite keeps the order, schedules first; left to choose, it read the whole ledger.
+    return run(
+        connection,
+        """
+        SELECT c.*, j.status AS job_status FROM {schedules} s CROSS JOIN {occurrences} c
+        LEFT JOIN {jobs} j ON j.id = c.job_id
+        WHERE c.schedule_id = s.id
+          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id)""",
+    ).all()
+
+
+def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row[Any]]:
+    """The newest ledger rows of a schedule, newest first, with the status of their jobs."""
+    return connection.execute(
+        select(occurrences, jobs.c.status.label("job_status"))
+        .outerjoin(jobs, jobs.c.id == occurrences.c.job_id)
+        .where(occurrences.c.schedule_id == schedule_id)
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    ).all()
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+# Tracebacks and outputs are left to "jobs show": a night of them can be hundreds of megabytes.
+_BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
+
+
+def attempts_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule: str | None = None,
+    job_type: str | None = None,
+    outcome: str | None = None,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* attempts that ended since, newest first."""
+    query: Select[Any] = (
+        select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
+        .join(jobs, jobs.c.id == job_runs.c.job_id)
+        .where(job_runs.c.finished_at >= since)
+        .order_by(job_runs.c.finished_at.desc())
+        .limit(limit)
+    )
+    for column, value in ((jobs.c.schedule, schedule), (jobs.c.job_type, job_type), (job_runs.c.outcome, outcome)):
+        if value is not None:
+            query = query.where(column == value)
+    return connection.execute(query).all()
+
+
+def deaths_since(
+    connection: Connection, since: datetime, limit: int, *, schedule: str | None = None, job_type: str | None = None
+) -> Sequence[Row[Any]]:
+    """The newest *limit* jobs that died since and are dead, newest first."""
+    dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
+    columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
+    query: Select[Any] = (
+        select(
+            jobs.c.id.label("job_id"),
+            *shown(connection, columns),
+            beginning(jobs.c.last_error).label("error"),
+            dismissed.label("dismissed"),
+        )
+        .where(*_in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type, schedule=schedule)))
+        .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
+        .limit(limit)
+    )
+    return connection.execute(query).all()
+
+
+def not_run_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule_ids: Collection[int] | None = None,
+    outcomes: Collection[str] = DID_NOT_RUN,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* ledger rows of occurrences that made no run of their own, newest first."""
+    query = (
+        select(occurrences, schedules.c.name.label("schedule"))
+        .join(schedules, schedules.c.id == occurrences.c.schedule_id)
+        .where(occurrences.c.last_for >= since, occurrences.c.outcome.in_(list(outcomes)))
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    )
+    if schedule_ids is not None:
+        query = query.where(occurrences.c.schedule_id.in_(list(schedule_ids)))
+    return connection.execute(query).all()
+
+
+def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
+    """Spans longer than *gap* in which no tick began, from the end of all before it: ``started_at``, ``finished_at``.
+
+    Looks back to the tick before *since*; the last span, up to now, is the caller's to add.
+    """
+    return run(
+        connection,
+        """
+        SELECT quiet_from AS started_at, next_at AS finished_at FROM (
+          SELECT t.started_at AS next_at, max(coalesce(t.finished_at, t.started_at)) OVER (
+            ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
+          FROM {ticks} t WHERE t.started_at >= coalesce(
+            (SELECT max(b.started_at) FROM {ticks} b WHERE b.started_at <= :since), :since)) AS pairs
+        WHERE quiet_from < {next_minus_gap} ORDER BY next_at""",
+        since=since if is_postgresql(connection) else to_microseconds(since),
+        gap_s=gap.total_seconds(),
+    ).all()
+
+
+def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
+    """Whether *host* has ticked so often, as far as rows are kept."""
+    statement = "SELECT 1 FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
+    return run(connection, statement, host=host, before=times - 1).first() is not None
+
+
+def defined_at(connection: Connection, schedule: str) -> datetime | None:
+    """When the schedule's definition was last put in force."""
+    statement = "SELECT max(a.at) AS at FROM {audit} a WHERE a.action = 'define' AND a.subject = :schedule"
+    at: datetime | None = run(connection, statement, schedule=schedule).scalar()
+    return at

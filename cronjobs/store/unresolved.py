@@ -1,0 +1,172 @@
+"""What ``status`` asks so that nothing stays silent: deaths, runs that did not happen, ticks that fire no schedule.
+
+Every statement goes through an index and is bounded, however much has finished; a test asks both databases for their
+plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.database.tables import UNSETTLED_DEAD_SQL
+from cronjobs.store.sql import after_now, define, group_value, run
+
+DEATHS_COUNTED: Final = 10_000
+TICKS_READ: Final = 1500  # back from now, to find since when something is so: a day of ticks each minute
+
+define(
+    undealt=UNSETTLED_DEAD_SQL,
+    some_ago=after_now(":ago_s"),
+    later_ago=after_now(":later_s"),
+)
+
+
+@dataclass(frozen=True)
+class Deaths:
+    """Dead jobs that nobody has retried, cancelled or dismissed: how many, at most DEATHS_COUNTED; since when."""
+
+    count: int
+    since: datetime | None
+
+
+def deaths(connection: Connection) -> Deaths:
+    row = run(
+        connection,
+        "SELECT count(*) AS deaths, min(finished_at) AS finished_at FROM (SELECT j.finished_at FROM {jobs} j "
+        "WHERE {undealt} ORDER BY j.finished_at LIMIT :most) AS dead",
+        most=DEATHS_COUNTED,
+    ).one()
+    return Deaths(row.deaths, row.finished_at)
+
+
+@dataclass(frozen=True)
+class Happened:
+    """A ledger row and how its job stands; ``status`` None: there is none, or it was pruned."""
+
+    schedule_id: int
+    first_for: datetime
+    last_for: datetime
+    outcome: str
+    reason: str | None
+    decided_at: datetime
+    job_id: int | None
+    status: str | None
+    failures: int  # of the job: attempts that failed or were lost
+    dismissed: bool
+
+    @property
+    def went_well(self) -> bool:
+        """It ran and succeeded, or it was so long ago that its job was pruned."""
+        return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
+
+
+def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
+    """The newest *rows* ledger rows of each of these schedules, newest first; none that a wrong clock wrote ahead."""
+    ledger = run(
+        connection,
+        # CROSS JOIN: SQLite keeps the order, schedules first. The join begins at the row so many back.
+        """
+        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
+        FROM {schedules} s CROSS JOIN {occurrences} c
+        WHERE s.id {among_ids} AND c.schedule_id = s.id AND c.last_for <= {now} AND c.last_for >= coalesce(
+          (SELECT l.last_for FROM {occurrences} l WHERE l.schedule_id = s.id AND l.last_for <= {now}
+           ORDER BY l.last_for DESC LIMIT 1 OFFSET :back),
+          (SELECT min(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id))
+        ORDER BY c.schedule_id, c.last_for DESC""",
+        ids=group_value(connection, sorted(schedule_ids)),
+        back=rows - 1,
+    ).all()
+    # By themselves: joined to so few rows, PostgreSQL would still read all jobs.
+    found = run(
+        connection,
+        """
+        SELECT j.id, j.status, j.failures + j.losses AS failures,
+          CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed
+        FROM {jobs} j WHERE j.id {among_ids}""",
+        ids=group_value(connection, sorted({row.job_id for row in ledger if row.job_id is not None})),
+    )
+    jobs = {row.id: row for row in found}
+    lists: dict[int, list[Happened]] = {}
+    for row in ledger:
+        job = jobs.get(row.job_id)
+        states = (None, 0, False) if job is None else (job.status, job.failures, bool(job.dismissed))
+        lists.setdefault(row.schedule_id, []).append(Happened(*row, *states))
+    return lists
+
+
+def dealt_with_at(connection: Connection, schedule: str) -> datetime | None:
+    """When somebody last made up for a run of *schedule* by hand."""
+    at: datetime | None = run(
+        connection,
+        "SELECT max(a.at) AS at FROM {audit} a WHERE a.action IN ('trigger', 'backfill') AND a.subject = :schedule",
+        schedule=schedule,
+    ).scalar()
+    return at
+
+
+def fired_lately(connection: Connection, within: timedelta) -> bool:
+    """Whether a tick with schedules switched on began within that time; of an older version nobody knows."""
+    statement = (
+        "SELECT 1 FROM {ticks} t WHERE t.started_at >= {some_ago} AND coalesce(t.schedules_on, 1) = 1 "
+        "ORDER BY t.started_at DESC LIMIT 1"
+    )
+    return run(connection, statement, ago_s=-within.total_seconds()).first() is not None
+
+
+def last_fired_at(connection: Connection) -> datetime | None:
+    """When the last tick began that had schedules switched on, among the last TICKS_READ."""
+    at: datetime | None = run(
+        connection,
+        "SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {ticks} i "
+        "ORDER BY i.id DESC LIMIT :most) AS t WHERE coalesce(t.schedules_on, 1) = 1",
+        most=TICKS_READ,
+    ).scalar()
+    return at
+
+
+def refused_since(connection: Connection, host: str) -> datetime | None:
+    """When the first of this host's ticks began that, up to the last one, had their file refused."""
+    since = None
+    rows = run(
+        connection,
+        "SELECT t.started_at, t.did FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
+        host=host,
+        most=TICKS_READ,
+    )
+    for row in rows:
+        if not isinstance(row.did, Mapping) or "refused" not in row.did:
+            break
+        since = row.started_at
+    return since
+
+
+def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
+    """Fingerprints that ticks carried from *ago* before now to *until* before now."""
+    rows = run(
+        connection,
+        "SELECT DISTINCT t.fingerprint FROM {ticks} t WHERE t.started_at >= {some_ago} "
+        "AND t.started_at <= {later_ago} AND t.fingerprint IS NOT NULL",
+        ago_s=-ago.total_seconds(),
+        later_s=-until.total_seconds(),
+    )
+    return set(rows.scalars())
+
+
+def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
+    """By queue, since when the oldest due job of a schedule waits there."""
+    rows = run(
+        connection,
+        "SELECT queue, min(run_at) AS run_at FROM {jobs} WHERE schedule IS NOT NULL AND finished_at IS NULL "
+        "AND {waiting} AND run_at <= {now} GROUP BY queue ORDER BY queue",
+    )
+    return {row.queue: row.run_at for row in rows}
+
+
+def newest_of_each(rows: Sequence[Any]) -> dict[int, Any]:
+    """Ledger rows of ``looking.last_occurrences`` by their schedule."""
+    return {row.schedule_id: row for row in rows}

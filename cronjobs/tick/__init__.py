@@ -1,0 +1,1 @@
+"""run-due, from cron's wake-up to exit."""

@@ -1,0 +1,138 @@
+"""What a tick takes in: which jobs suit what is left of it, how many at once, and how far ahead of the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.config.settings import Settings
+from cronjobs.execution.attempt import PROCESS_GRACE
+from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.rules.attempt_policy import ClaimPolicies, policy_of
+from cronjobs.rules.retry import fits
+from cronjobs.store.claims import ClaimFilter
+from cronjobs.tick.in_flight import InFlight
+from cronjobs.tick.tick_filter import TickFilter
+
+MOST_AHEAD: Final = 250  # claimed before a slot is free for it
+AHEAD_S: Final = 0.05  # how far a claim reaches ahead of what will start
+NO_LIMIT: Final = 1_000_000
+
+
+@dataclass
+class ClaimPlanner:
+    """``typical_s``: how long a job lately took; None: not known. ``claimed``: how many jobs were, so far.
+
+    ``runner``: how old the process of this tick gets at most; None: not known. ``many_queues``: see ``Overview``.
+    """
+
+    settings: Settings
+    job_types: JobTypes
+    limits: TickFilter
+    workers: int
+    claimed: int = 0
+    typical_s: float | None = None
+    runner: timedelta | None = None
+    many_queues: bool = False
+    _policies: ClaimPolicies | None = field(default=None, init=False)
+
+    def note(self, took: timedelta) -> None:
+        seconds = took.total_seconds()
+        self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
+
+    # --- how many -----------------------------------------------------------------------------------------------------
+
+    def free(self, hands: InFlight) -> int:
+        """How many jobs would begin at once; below zero: so many wait for a worker. None can: no slot is left."""
+        busy = hands.busy()
+        overdue = sum(attempt.recorded is not None for attempt in busy)
+        return self._slots(overdue, hands) - (len(busy) - overdue)
+
+    def room(self, hands: InFlight) -> int:
+        """How many jobs to claim: for free slots, and what will start within about 50 ms."""
+        overdue = sum(attempt.recorded is not None for attempt in hands.busy())
+        if self._slots(overdue, hands) <= 0:
+            return 0
+        return max(0, min(self.free(hands) + self.ahead(), self.left()))
+
+    def ahead(self) -> int:
+        """How many jobs will start within about 50 ms; one worker takes one at a time, in exact order."""
+        if self.workers == 1 or self.typical_s is None:
+            return 0
+        return min(MOST_AHEAD, int(self.workers * AHEAD_S / max(self.typical_s, 0.0001)))
+
+    def left(self) -> int:
+        """How many jobs the limit still allows."""
+        return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
+
+    def _slots(self, overdue: int, hands: InFlight) -> int:
+        """Workers that are not lost to code which does not end."""
+        return self.workers - overdue - len(hands.adrift)
+
+    # --- which --------------------------------------------------------------------------------------------------------
+
+    def admission(self, remaining: timedelta, hands: InFlight) -> ClaimFilter:
+        """Those whose time-out ends before the tick does, so that the tick never has to interrupt one."""
+        longest = self.settings.run.longest_in_tick
+        known = self._known()
+        return ClaimFilter(
+            known=known.keys(),
+            fitting=[
+                name
+                for name, job_type in known.items()
+                if fits(_whole_time(job_type), remaining) and not job_type.is_long(longest)
+            ],
+            remaining_s=min(remaining, longest).total_seconds(),
+            queue=self.limits.queue,
+            careful=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
+            free=max(0, self.free(hands)),
+            limits=self.settings.limits,
+            policies=self.policies(),
+            runnable=self.job_types.runnable,
+            many_queues=self.many_queues,
+        )
+
+    def long_admission(self) -> ClaimFilter | None:
+        """Those that no tick is long enough for; None: none may be begun."""
+        longest = self.settings.run.longest_in_tick
+        if not self.settings.run.long_jobs or self.left() <= 0:
+            return None
+        known = self._known()
+        return ClaimFilter(
+            known=known.keys(),
+            fitting=[name for name, job_type in known.items() if job_type.is_long(longest)],
+            remaining_s=-1,
+            longest_s=longest.total_seconds(),
+            queue=self.limits.queue,
+            limits=self.settings.limits,
+            policies=self.policies(),
+            runnable=self.job_types.runnable,
+            many_queues=self.many_queues,
+        )
+
+    def take_types(self, job_types: JobTypes) -> None:
+        """From now on these are the types, and what claims write of them."""
+        self.job_types, self._policies = job_types, None
+
+    def policies(self) -> ClaimPolicies:
+        """What claims write on their rows, for whoever finds an attempt lost."""
+        if self._policies is None:
+            run = self.settings.run
+            types = self.job_types.types
+            self._policies = ClaimPolicies.of(
+                {name: policy_of(job_type, run, runner=self.runner) for name, job_type in types.items()}
+            )
+        return self._policies
+
+    def _known(self) -> dict[str, JobType]:
+        return {n: t for n, t in self.job_types.types.items() if self.limits.only in (None, n)}
+
+
+def _whole_time(job_type: JobType) -> timedelta:
+    """What a job may take of the tick: its time-out, and for a process the grace after it.
+
+    Not where only crashes put it into one: a timeout that just fits into a tick would not be begun for an hour.
+    """
+    with_grace = job_type.isolation == "process" and not job_type.for_crashes
+    return job_type.timeout + PROCESS_GRACE if with_grace else job_type.timeout

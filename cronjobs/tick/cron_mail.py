@@ -1,0 +1,136 @@
+"""Cron's mail as an alarm: a cause that repeats is told at once, then hourly, then daily; its end is told once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.host.state_folder import State
+from cronjobs.model import duration_text
+from cronjobs.text import one_line
+
+HOURLY: Final = timedelta(hours=1)
+DAILY: Final = timedelta(hours=24)  # once it has lasted so long
+CAUSES_KEPT: Final = 500
+
+
+class Alarm:
+    """Remembers, beside the user's other state, what was told about one configuration file.
+
+    Never fails: where nothing can be remembered, everything is told every time.
+    """
+
+    def __init__(self, config: Path, folder: Path | None = None) -> None:
+        self._state = State(folder)
+        self._name = f"alarm-{_name(config)}.json"
+
+    def worth_telling(self, cause: str, now: datetime, *, job_type: str | None = None, times: int = 1) -> bool:
+        """Whether *cause* (its text) should be told now; remembers that it was there.
+
+        Of a *job_type* whose jobs die it comes and goes: see ``over``.
+        """
+        known = self._load()
+        at = now.isoformat()
+        entry = known.setdefault(cause, {"since": at, "next": at, "told": 0, "seen": 0, "quiet": 0})
+        entry |= {"seen": entry["seen"] + times, "last": at}
+        if job_type is not None:
+            entry |= {"job_type": job_type, "well": False}
+        worth = now >= datetime.fromisoformat(entry["next"])
+        if worth:
+            lasted = now - datetime.fromisoformat(entry["since"])
+            silence = HOURLY if lasted < DAILY else DAILY
+            untold = entry.get("quiet", 0)
+            entry |= {"next": (now + silence).isoformat(), "told": entry["told"] + 1, "untold": untold, "quiet": 0}
+        else:
+            entry["quiet"] = entry.get("quiet", 0) + times
+        self._store(known)
+        return worth
+
+    def untold(self, cause: str) -> int:
+        """How often *cause* had come between the time it was told before and the last."""
+        return int(self._load().get(cause, {}).get("untold", 0))
+
+    def over(self, still: Collection[str], now: datetime, well: Collection[str] = ()) -> list[str]:
+        """Forget the causes that are not among *still*; one sentence for each that is over and had come again.
+
+        One of a job type is over when none of its jobs died of it for an hour and one has gone *well* since; without
+        either it is forgotten in silence after a day.
+        """
+        known = self._load()
+        told, changed = [], False
+        for cause, entry in list(known.items()):
+            if cause in still:
+                continue
+            if "job_type" in entry:
+                if entry["job_type"] in well and not entry.get("well"):
+                    entry["well"] = changed = True
+                silent = abs(now - datetime.fromisoformat(entry.get("last", entry["since"])))
+                if silent < HOURLY or (not entry.get("well") and silent <= DAILY + HOURLY):
+                    continue
+            del known[cause]
+            changed = True
+            lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
+            # Seen once: whoever read of it knows, it was mended at once.
+            if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
+                told.append(f"over after {duration_text(lasted)}: {cause}")
+        if changed:
+            self._store(known)
+        return told
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            known = json.loads(self._state.read(self._name) or "{}")
+            return {cause: entry for cause, entry in known.items() if _is_sound(entry)}
+        except (ValueError, AttributeError, RecursionError):
+            return {}
+
+    def _store(self, known: dict[str, Any]) -> None:
+        newest = sorted(known, key=lambda cause: str(known[cause].get("last", "")))[-CAUSES_KEPT:]
+        self._state.write(self._name, json.dumps({cause: known[cause] for cause in newest}))
+
+
+def _is_sound(entry: Any) -> bool:
+    try:
+        instants = [datetime.fromisoformat(entry[name]) for name in ("since", "next")]
+        instants.append(datetime.fromisoformat(entry.get("last", entry["since"])))
+        return all(at.tzinfo for at in instants) and all(isinstance(entry[name], int) for name in ("told", "seen"))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+# --- words for the next tick ------------------------------------------------------------------------------------------
+
+
+def leave_word(config: Path, line: str) -> None:
+    """Keep *line* for the next tick of this configuration file to print: from a process that nobody listens to."""
+    State().append(f"word-{_name(config)}", one_line(line, 1000) + "\n")
+
+
+def take_word(config: Path) -> list[str]:
+    """The lines that were left, once: whoever takes them prints them."""
+    return (State().take(f"word-{_name(config)}") or "").splitlines()
+
+
+# --- the log of a file that cannot be read any more -------------------------------------------------------------------
+
+
+def remember_log(config: Path, log: Path | None) -> None:
+    """Keep where a tick of *config* writes its log, for one that cannot read the file."""
+    state, name = State(), f"log-{_name(config)}"
+    if (state.read(name) or "") != str(log or ""):
+        state.write(name, str(log or ""))
+
+
+def known_log(config: Path) -> Path | None:
+    """Where ticks of *config* wrote their log when the file could be read."""
+    kept = State().read(f"log-{_name(config)}")
+    return Path(kept) if kept and Path(kept).is_absolute() and Path(kept).exists() else None
+
+
+def _name(config: Path) -> str:
+    return hashlib.sha256(os.fsencode(config)).hexdigest()[:16]

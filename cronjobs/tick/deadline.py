@@ -1,0 +1,77 @@
+"""The tick's time limit from the first moment of the process: when it began, and the watchdog that ends it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.clock import SYSTEM, process_age
+from cronjobs.tick.watchdog import Watchdog, deadline
+
+DEFAULT_BUDGET_S: Final = 55.0
+DEFAULT_EVERY_S: Final = 60.0
+PAST_DEADLINE_S: Final = 1.0
+# A process that is older when it arrives here was something else before: ``sleep 30; exec cronjobs run-due``, or a
+# container's entrypoint. The kernel's start time is then not the tick's.
+LONGEST_START_S: Final = 10.0
+
+
+@dataclass
+class Guard:
+    """``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process."""
+
+    began: float
+    began_wall: float
+    watchdog: Watchdog
+
+    def limit(self, budget: timedelta, every: timedelta) -> float:
+        """Set the tick's deadline, and the watchdog just behind it; returns it on the monotonic clock."""
+        until = deadline(
+            started_wall=self.began_wall,
+            started=self.began,
+            budget_s=budget.total_seconds(),
+            every_s=every.total_seconds(),
+        )
+        self.watchdog.stand_at(until + PAST_DEADLINE_S)
+        return until
+
+
+_armed: Guard | None = None
+
+
+def arm() -> Guard:
+    """Start the kernel's timer with the default budget, once per process; later calls return the same guard."""
+    global _armed
+    if _armed is None:
+        open_standard_streams()
+        # Before the tick takes it over, and once it is done, Ctrl-C ends the process as SIGTERM does: no traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        age = process_age()
+        if age > LONGEST_START_S:
+            age = 0.0
+        _armed = Guard(SYSTEM.monotonic() - age, SYSTEM.now().timestamp() - age, Watchdog(SYSTEM))
+        _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))
+    return _armed
+
+
+def left_s() -> float:
+    """How long the timer leaves this process; without end where it was never started."""
+    return math.inf if _armed is None else _armed.watchdog.instant - SYSTEM.monotonic()
+
+
+def user_code_ran() -> bool:
+    return _armed is not None and _armed.watchdog.hardened
+
+
+def open_standard_streams() -> None:
+    """Fill descriptors 0 to 2 where the caller closed them (``>&-``).
+
+    Otherwise the next file opened gets the number, the database's or the log's, and whoever prints writes into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)

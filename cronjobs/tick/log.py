@@ -1,0 +1,47 @@
+"""The file of ``log:``: a line per event."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from cronjobs import events, masking
+from cronjobs.clock import SYSTEM
+from cronjobs.host.files import open_regular
+from cronjobs.text import visible
+
+
+class Log:
+    """The file of ``log:``, a line per event; JSON lines if its name ends in .jsonl. Never a reason to stop."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._descriptor: int | None = None
+        self._json = file is not None and file.suffix == ".jsonl"
+        self.fault: str | None = None
+        if file is not None:
+            try:
+                # NOFOLLOW: a link planted in a shared folder must not turn into an append to somebody's file.
+                self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
+            except OSError as error:
+                self.fault = f"log {file} cannot be written: {error.strerror}"
+
+    def write(self, event: events.Event, traceback: str | None = None) -> None:
+        """Add a line for *event*; a *traceback* of ours stands below it, indented, or is one of its facts in JSON."""
+        if self._descriptor is None:
+            return
+        more = {"traceback": traceback} if traceback and self._json else {}
+        event = replace(event, facts=masking.hide_in(event.facts | more))
+        now = SYSTEM.now()
+        line = (
+            events.json_line(event, now)
+            if self._json
+            else f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z {events.line(event)}"
+        )
+        if traceback and not self._json:
+            line += "".join(f"\n    {visible(part)}" for part in masking.hide(traceback).splitlines())
+        try:
+            os.write(self._descriptor, (line + "\n").encode())
+        except OSError as error:
+            self.fault = f"the log cannot be written: {error.strerror}"
+            self._descriptor = None

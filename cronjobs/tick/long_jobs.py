@@ -1,0 +1,176 @@
+"""Handing a long job to a process of its own, which outlives the tick: the tick's side of it.
+
+The process adopts the lease by a compare-and-swap before any user code runs, and answers with one word on a pipe. From
+"adopted" on the job is its business alone. A tick that hears nothing gives the job back, fenced on itself: whichever of
+the two is late finds that the lease is not its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from cronjobs.clock import Clock
+from cronjobs.config.settings import Settings
+from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended
+from cronjobs.model import ExitCodes, Finished, Released, RetryPolicy
+from cronjobs.rules.attempt_policy import policy_of
+
+ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
+REAPED_WITHIN_S: Final = 0.1
+ADOPTED: Final = "adopted"
+FULL: Final = "full"  # as many long jobs run on this host as may
+STOPPED: Final = "it was told to stop before it began"
+SILENT: Final = "no answer in time"
+
+
+@dataclass(frozen=True)
+class Handover:
+    """Everything that the process of a long job is told; where the tick's file said more, it reads that itself."""
+
+    config: str
+    database: str
+    job_id: int
+    job_type: str
+    attempt: int
+    locked_by: str
+    timeout_s: float
+    is_command: bool
+    max_memory: int | None
+    success: list[int]  # exit statuses, see ExitCodes
+    permanent: list[int]
+    retry: dict[str, Any]
+    row_policy: str | None = None  # JSON, for the row: see AttemptPolicy
+
+    @classmethod
+    def of(cls, settings: Settings, attempt: Attempt) -> Handover:
+        job, policy = attempt.job, attempt.job_type.retry
+        assert job.locked_by is not None
+        runner = attempt.timeout + max(PROCESS_GRACE, settings.run.shutdown_grace)
+        row_policy = replace(
+            policy_of(attempt.job_type, settings.run, runner=runner), in_thread=False, retry_until=job.retry_until
+        )
+        return cls(
+            config=str(settings.file),
+            database=settings.database,
+            job_id=job.id,
+            job_type=job.job_type,
+            attempt=job.attempt,
+            locked_by=job.locked_by,
+            timeout_s=attempt.timeout.total_seconds(),
+            is_command=attempt.is_command,
+            max_memory=attempt.job_type.max_memory,
+            success=sorted(attempt.job_type.exit_codes.success),
+            permanent=sorted(attempt.job_type.exit_codes.permanent),
+            retry={each.name: getattr(policy, each.name) for each in fields(policy)},
+            row_policy=row_policy.for_attempt(job.attempt),
+        )
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), default=timedelta.total_seconds).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Handover:
+        return cls(**json.loads(data))
+
+    @property
+    def exit_codes(self) -> ExitCodes:
+        return ExitCodes(frozenset(self.success), frozenset(self.permanent))
+
+    @property
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(**self.retry)
+
+
+class Handovers:
+    """Starts the processes (``started`` is all of them) and brings their answers back, as ends on the loop's queue."""
+
+    def __init__(self, settings: Settings, clock: Clock, ended: queue.SimpleQueue[Ended | None]) -> None:
+        self.started: list[subprocess.Popen[bytes]] = []
+        self._settings = settings
+        self._clock = clock
+        self._ended = ended
+
+    def begin(self, attempt: Attempt, until: float) -> None:
+        """Start a process for *attempt*; its answer is on the queue by the monotonic instant *until*."""
+        attempt.handed_over = attempt.on_its_way = True
+        # A thread of its own: to start an interpreter and hear of it takes most of a second, and the loop has leases.
+        thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            self._answer(attempt, f"no thread could be started: {error}")
+
+    def _hand_over(self, attempt: Attempt, until: float) -> None:
+        try:
+            process, reader = _start(Handover.of(self._settings, attempt))
+            self.started.append(process)
+            if attempt.stop.reason is not None:  # meanwhile
+                process.terminate()
+            until = min(until, self._clock.monotonic() + ANSWER_WITHIN_S)
+            with open(reader, "rb", buffering=0) as opened:
+                answer = _read_line(opened.fileno(), self._clock, until) or _why_silent(process)
+        except OSError as error:
+            answer = f"no process could be started: {error.strerror}"
+        except Exception as error:  # without an answer the tick would wait for it to its end
+            answer = f"no process could be started: {type(error).__name__}: {error}"
+        self._answer(attempt, answer)
+
+    def _answer(self, attempt: Attempt, answer: str) -> None:
+        self._ended.put(Ended(attempt, Finished(attempt.job, Released()), self._clock.monotonic(), answer))
+
+
+def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
+    reader, writer = os.pipe()
+    try:
+        with tempfile.TemporaryFile() as request:
+            request.write(handover.encode())
+            request.seek(0)
+            # Its streams are none of cron's: cron waits, and mails, until the last one that holds its pipe is gone.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "cronjobs.tick.long_job_process", str(writer)],
+                stdin=request,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[writer],
+                cwd="/",
+                start_new_session=True,
+            )
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return process, reader
+
+
+def _why_silent(process: subprocess.Popen[bytes]) -> str:
+    with suppress(subprocess.TimeoutExpired):
+        status = process.wait(REAPED_WITHIN_S)  # the end of its pipe comes before its own
+        return f"its process ended without a word, {f'exit status {status}' if status >= 0 else f'signal {-status}'}"
+    return SILENT
+
+
+def _read_line(descriptor: int, clock: Clock, until: float) -> str:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    said = b""
+    while not said.endswith(b"\n"):
+        left_s = until - clock.monotonic()
+        if left_s <= 0 or not poller.poll(left_s * 1000):
+            return ""
+        part = os.read(descriptor, 4096)
+        if not part:
+            return ""
+        said += part
+    return said.decode(errors="replace").strip()

@@ -1,0 +1,107 @@
+"""When a loop ends, and how long it may wait until the next thing to do. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cronjobs.execution.attempt import Attempt
+from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.tick.safety_net import FAULT
+
+UNBEGUN_S: Final = 1.0  # after this, what was claimed ahead goes back: its turn will not come soon
+LINGER_S: Final = 0.25  # what stops when it is told to, at its time-out, still ends in this tick
+LOCKED_PAUSE_S: Final = 0.1  # until the next try for a row that somebody's transaction holds
+SHORTEST_WAIT_S: Final = 0.001
+
+TIME_IS_UP: Final = "time is up"
+NO_WRITES: Final = "the database takes no writes"
+LIMIT_REACHED: Final = "the limit is reached"
+NO_SLOT: Final = "no slot will come free"
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """What a loop has to do. Instants are seconds of the monotonic clock; infinity: never.
+
+    ``busy``: claimed, and not ended. ``running_on``: ended their jobs themselves, and are within their timeouts still.
+    ``adrift``: how many run in a slot without a lease, those included. ``left``: how many jobs the caller still allows.
+    ``outage_pause_s``: until the next try while the database is in trouble; None: it is not. ``outage_stays``: no
+    waiting mends it.
+    """
+
+    now: float
+    deadline: float
+    workers: int
+    busy: Sequence[Attempt] = ()
+    running_on: Sequence[Attempt] = ()
+    adrift: int = 0
+    handing_over: bool = False
+    holds_leases: bool = False
+    unwritten: bool = False
+    unrecorded: bool = False
+    nothing_due: bool = False
+    left: int = 1
+    stopping: str | None = None
+    stop_by: float = math.inf
+    hurry: bool = False
+    fault: bool = False
+    outage_pause_s: float | None = None
+    outage_stays: bool = False
+    next_renewal: float = math.inf
+    next_claim: float = 0.0
+
+    @property
+    def lingers_until(self) -> float:
+        """Until when an attempt that was just told of its time-out may end by itself."""
+        return max((a.recorded_at + LINGER_S for a in self.busy if a.recorded is not None), default=0.0)
+
+
+def why_ended(state: LoopState) -> str | None:
+    """Why the loop ends now; None: it goes on."""
+    working = [attempt for attempt in state.busy if attempt.recorded is None] + [*state.running_on]
+    if state.hurry:
+        return f"{state.stopping}, twice"
+    if state.now >= state.deadline:
+        return TIME_IS_UP
+    if state.outage_stays and not state.holds_leases:
+        return NO_WRITES
+    at_work = bool(state.busy or state.handing_over or state.running_on)
+    if state.stopping is not None and (not at_work or state.now >= state.stop_by):
+        return state.stopping
+    if state.unwritten or state.handing_over or state.outage_pause_s is not None or state.now < state.lingers_until:
+        return None
+    if state.fault:
+        return None if working else FAULT
+    if state.left <= 0 and not working:
+        return LIMIT_REACHED
+    if len(state.busy) - len(working) + state.adrift >= state.workers:
+        return NO_SLOT
+    if not state.busy and not state.running_on and state.nothing_due:
+        return NOTHING_DUE
+    if not working and state.nothing_due:
+        return NOTHING_ELSE_DUE
+    return None
+
+
+def wait_s(state: LoopState) -> float:
+    """Seconds until the next thing to do by the clock; an attempt's end cuts the wait short."""
+    now = state.now
+    if state.outage_pause_s is not None:
+        return max(SHORTEST_WAIT_S, min(state.outage_pause_s, state.deadline - now, state.stop_by - now))
+    moments = [state.deadline, state.stop_by, state.next_renewal]
+    if now < state.lingers_until:
+        moments.append(state.lingers_until)
+    if state.unwritten or state.unrecorded:  # their rows are locked by someone else
+        moments.append(now + LOCKED_PAUSE_S)
+    if state.stopping is None and len(state.busy) + state.adrift < state.workers:
+        moments.append(state.next_claim)
+    moments += [attempt.overdue_at for attempt in state.running_on]
+    for attempt in state.busy:
+        if attempt.started is None:
+            moments.append(attempt.claimed + UNBEGUN_S + 0.01)
+        elif attempt.recorded is None:
+            moments.append(attempt.overdue_at)
+    return max(SHORTEST_WAIT_S, min(moments) - now)

@@ -1,0 +1,194 @@
+"""Remove old rows in short batches for as long as a tick has time; what is left is the next tick's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock, sleep
+from cronjobs.config.settings import Retention
+from cronjobs.database.connection import Database
+from cronjobs.store import pruning as store
+from cronjobs.store.pruning import OldJob, Slot
+
+FIRST_BATCH: Final = 100
+SMALLEST_BATCH: Final = 20
+LARGEST_BATCH: Final = 1000
+# On SQLite nobody else can write meanwhile; on PostgreSQL a batch locks only what it removes.
+SHARE_S: Final = {"sqlite": 0.01, "postgresql": 0.2}
+PATIENCE_S: Final = 1.0  # for SQLite's only turn to write: whoever has it has more urgent work
+
+
+@dataclass(frozen=True)
+class Before:
+    """Instants before which rows have served their time, by what they are."""
+
+    succeeded: datetime
+    dead: datetime
+    keys: datetime
+    occurrences: datetime
+    effects: datetime
+
+    @classmethod
+    def of(cls, retention: Retention, now: datetime) -> Before:
+        return cls(**{name: now - getattr(retention, name) for name in cls.__dataclass_fields__})
+
+
+def next_batch(rows: int, took_s: float, share_s: float) -> int:
+    """How many rows to take after a batch of *rows* whose statements took *took_s*."""
+    if took_s > share_s:
+        return max(SMALLEST_BATCH, rows // 2)
+    return min(LARGEST_BATCH, rows * 2) if took_s < share_s / 3 else rows
+
+
+@dataclass
+class Pruner:
+    """Removes what is older than *before*, batch after batch, while *go_on* says so. ``gone`` counts whole rows."""
+
+    database: Database
+    before: Before
+    clock: Clock
+    go_on: Callable[[], bool]
+    before_writing: Callable[[Connection], None] = lambda _: None
+    gone: int = 0
+    _batch: int = FIRST_BATCH
+    _places: dict[str, datetime] = field(default_factory=dict)
+
+    def run(self) -> bool:
+        """Prune; whether nothing is left. May be called again, and goes on where it was. Raises DatabaseError."""
+        with self.database.read() as connection:
+            self._places = store.prune_from(connection)
+        found = dict(self._places)
+        done = all(self._parts())
+        if self._places != found:
+            with self._write() as connection:
+                store.set_prune_from(connection, self._places)
+        return done
+
+    def _parts(self) -> Iterator[bool]:
+        before = self.before
+        for status, limit in (("succeeded", before.succeeded), ("dead", before.dead), ("cancelled", before.dead)):
+            yield self._ended_jobs(status, limit)
+            yield self._keyed_jobs(status, min(before.keys, limit))
+        yield self._rows(store.remove_occurrences, before.occurrences)
+        yield self._rows(store.remove_ticks, before.occurrences)
+        yield self._effects()
+        yield self._job_type_lists()
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _ended_jobs(self, status: str, before: datetime) -> bool:
+        """Delete ended jobs; those with a key are stripped, and stay behind the place from where the next look goes."""
+        start = self._places.get(status)
+        place = None if start is None else Slot(start, 0)
+        stuck: datetime | None = None  # the first that somebody holds locked: the next look begins with it
+        while self.go_on():
+            page = self._page(status, before, place)
+            if not page:
+                return True
+            wanted = [job for job in page if not (job.keyed and job.stripped)]
+            left = self._remove(wanted, status, before) if wanted else []
+            if not self.go_on() and left:
+                return False  # they may be left for want of time
+            if left and stuck is None:
+                stuck = left[0].finished_at
+            place = Slot(page[-1].finished_at, page[-1].id)
+            if stuck is not None or any(job.keyed for job in page):  # else all are gone, and nobody reads them again
+                self._places[status] = place.finished_at if stuck is None else stuck
+        return False
+
+    def _page(self, status: str, before: datetime, place: Slot | None) -> list[OldJob]:
+        with self.database.read() as connection:
+            return list(store.old_jobs(connection, status, before, place, self._batch))
+
+    def _remove(self, jobs: list[OldJob], status: str, before: datetime) -> list[OldJob]:
+        """Delete or strip these jobs, however many attempts they have; return those that stay."""
+        left = {job.id: job for job in jobs}
+        while left and self.go_on():
+            with self._write() as connection:
+                runs = store.remove_runs(connection, left, status, before, self._batch)
+                keyed = [job.id for job in left.values() if job.keyed]
+                done = store.strip_jobs(connection, keyed, status, before) if keyed else set()
+                if len(keyed) < len(left):
+                    done |= store.delete_jobs(connection, left.keys() - set(keyed), status, before)
+            self.gone += sum(not left[id_].keyed for id_ in done)
+            for id_ in done:
+                del left[id_]
+            if not runs and not done:
+                break
+        return list(left.values())
+
+    def _keyed_jobs(self, status: str, before: datetime) -> bool:
+        """Delete those whose key has served its time, too: nothing else of their age is left."""
+        place: Slot | None = None
+        while self.go_on():
+            page = self._page(status, before, place)
+            if not page:
+                return True
+            place = Slot(page[-1].finished_at, page[-1].id)
+            keyed = [OldJob(job.id, job.finished_at, keyed=False, stripped=True) for job in page if job.stripped]
+            if keyed:
+                self._remove(keyed, status, before)
+        return False
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def _rows(
+        self, remove: Callable[[Connection, datetime, datetime | None, int], list[datetime]], before: datetime
+    ) -> bool:
+        after: datetime | None = None
+        while self.go_on():
+            with self._write() as connection:
+                gone = remove(connection, before, after, self._batch)
+            if not gone:
+                return True
+            self.gone += len(gone)
+            after = max(gone)
+        return False
+
+    def _effects(self) -> bool:
+        after: datetime | None = None
+        while self.go_on():
+            with self.database.read() as connection:
+                found = store.old_effects(connection, self.before.effects, after, self._batch)
+            if not found:
+                return True
+            with self._write() as connection:
+                gone = store.remove_effects(connection, [row.key for row in found], self.before.effects)
+            self.gone += gone
+            if gone == 0 and after == found[-1].begun_at:
+                return True  # locked, all of this instant
+            after = found[-1].begun_at
+        return False
+
+    def _job_type_lists(self) -> bool:
+        while self.go_on():
+            with self.database.read() as connection:
+                found = store.old_job_type_lists(connection, self.before.occurrences, SMALLEST_BATCH)
+            if not found:
+                return True
+            with self._write() as connection:
+                gone = store.remove_job_type_lists(connection, found, self.before.occurrences)
+            self.gone += gone
+            if gone == 0:
+                return True
+        return False
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        """A short transaction, after which others get their turn; the next batch is as large as this one was quick."""
+        is_sqlite = self.database.is_sqlite
+        with self.database.write(patience=PATIENCE_S) as connection:
+            began = self.clock.monotonic()
+            self.before_writing(connection)
+            yield connection
+            took_s = self.clock.monotonic() - began
+        self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
+        if is_sqlite and took_s:
+            # SQLite's own waiters look every 100 ms at the longest, and only meet a free moment if there are many.
+            sleep(min(self.clock.monotonic() - began, 0.05))

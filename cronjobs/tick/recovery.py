@@ -1,0 +1,160 @@
+"""What runners left behind that are no more: settle their attempts, and the leases that a wrong clock wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.errors import DatabaseError
+from cronjobs.host.identity import Identity, is_gone
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.model import Lost, RetryPolicy
+from cronjobs.rules.attempt_policy import AttemptPolicy, policy_of
+from cronjobs.rules.ending import Decided, called_off, settle_expired
+from cronjobs.rules.lease import Expired
+from cronjobs.store import expiry, leases
+from cronjobs.store.crashing_types import note_deaths
+from cronjobs.store.expiry import Leased
+from cronjobs.store.leases import Written
+from cronjobs.store.ticks import Overview
+from cronjobs.tick.counts import Counts
+from cronjobs.tick.runners import Runners, before_a_reboot, lease_is_wrong, sort_runners
+
+RECOVER_BATCH: Final = 200
+
+
+@dataclass
+class Recovery:
+    """One tick's. ``types`` loads the handlers; ``recovered`` attempts were settled; ``left_alone`` types were not."""
+
+    database: Database
+    settings: Settings
+    identity: Identity
+    types: Callable[[], JobTypes]
+    emit: Callable[[events.Event], None]
+    counts: Counts
+    before_writing: Callable[[Connection], None]
+    go_on: Callable[[], bool]
+    runners: Runners = field(default_factory=Runners)
+    far: list[Leased] = field(default_factory=list)
+    deaths: dict[str, str] = field(default_factory=dict)  # job type → a runner that died holding it
+    recovered: int = 0
+    left_alone: int = 0
+
+    def look(self, connection: Connection, seen: Overview) -> bool:
+        """See whose leases need not be waited for, and whose not be taken; whether there is anything to do."""
+        holders = expiry.holders(connection, self.identity.place) if seen.held_here else {}
+        self.runners = sort_runners(holders, self.identity, self.settings.run.budget)
+        if seen.far_lease:
+            self._look_far(connection, seen.now)
+        return bool(seen.expired or self.runners.dead or self.far)
+
+    def _look_far(self, connection: Connection, now: datetime) -> None:
+        """Leases that no clock can have written that was right: who has the name of this host is gone since the boot.
+
+        Of the others nothing is known. Theirs is cut to the length of a lease: a runner that lives renews it in time.
+        """
+        found = expiry.far_leases(connection, self.settings.run.lease, RECOVER_BATCH)
+        wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
+        gone = {each.lease.locked_by for each in wrong if before_a_reboot(each.lease.locked_by, self.identity)}
+        self.runners = replace(self.runners, dead=(*self.runners.dead, *sorted(gone)))
+        self.far = [each for each in wrong if each.lease.locked_by not in self.runners.dead]
+
+    def run(self) -> None:
+        """Settle attempts whose lease ran out or whose runner is dead: by what it wrote about them, else as lost."""
+        known = self.types().types.keys()
+        self._cut_far_leases()
+        while self.go_on():
+            with self.database.write() as connection:
+                self.before_writing(connection)
+                now, found = expiry.expired_leases(
+                    connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working, known=known
+                )
+                decided = [
+                    settle_expired(expired, self._policy_of(expired), now, self.settings.run.every) for expired in found
+                ]
+                rows = [end.finish for end in decided]
+                written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
+            for expired, end in zip(found, decided, strict=True):
+                job_id = end.finish.lease.job_id
+                policy = self._policy_of(expired).retry
+                if job_id in written.called_off:
+                    self._count(called_off(end, written.called_off[job_id]), policy)
+                elif job_id in written.written:
+                    self._count(end, policy)
+                if job_id in written.written:
+                    self._note_death(expired, end)
+            self.recovered += len(written.written)
+            if len(found) < RECOVER_BATCH:
+                break
+        self._record_deaths()
+        self._tell_left_alone()
+
+    def _note_death(self, expired: Expired, end: Decided) -> None:
+        """A runner that is not seen to live died holding a job whose handler ran in its own process."""
+        runner = expired.job.locked_by or ""
+        died = runner in self.runners.dead or is_gone(runner, self.identity) is None
+        if died and isinstance(end.finished.outcome, Lost) and self._policy_of(expired).in_thread:
+            # One for all that are found at a time: a machine that was switched off ends them together.
+            self.deaths[expired.job.job_type] = runner
+
+    def _record_deaths(self) -> None:
+        """In a transaction of its own: somebody's lock on these rows must not keep attempts from being settled."""
+        deaths, self.deaths = self.deaths, {}
+        if not deaths:
+            return
+        try:
+            with self.database.write() as connection:
+                self.before_writing(connection)
+                found = note_deaths(connection, deaths)
+        except DatabaseError as error:
+            self.emit(events.database_tried_again(str(error), 1, 0.0))
+            return
+        for each in found:
+            self.emit(events.type_crashing(each.job_type))
+
+    def _policy_of(self, expired: Expired) -> AttemptPolicy:
+        """What its claim wrote; of an older version's claim what its type says, which is known here."""
+        if expired.policy is not None:
+            return expired.policy
+        job_type = self.types().types.get(expired.job.job_type)
+        if job_type is None:
+            # It was called off, or nobody can read what the claim wrote: and nothing is to be run twice for that.
+            return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")
+        return replace(policy_of(job_type, self.settings.run), retry_until=expired.job.retry_until)
+
+    def _cut_far_leases(self) -> None:
+        for each in self.far:
+            left = self.settings.run.lease if each.lease_s is None else timedelta(seconds=each.lease_s)
+            with self.database.write() as connection:
+                self.before_writing(connection)
+                cut = leases.cut_leases(connection, [each.lease], left)
+            if cut:
+                self.emit(events.lease_cut(each.lease.job_id, each.job_type, each.locked_until, left))
+        self.far = []
+
+    def _tell_left_alone(self) -> None:
+        with self.database.read() as connection:
+            found = expiry.left_alone(connection, self.runners.dead, self.runners.working, self.types().types.keys())
+        self.left_alone = len(found)
+        for left in found:
+            self.emit(events.left_alone(left.job_type, left.jobs, left.sample))
+
+    def _count(self, end: Decided, policy: RetryPolicy) -> None:
+        finished = end.finished
+        if isinstance(finished.outcome, Lost):
+            self.counts.lost += 1
+            self.emit(events.job_lost(finished.job, end.transition))
+        else:
+            self.emit(events.job_ended(finished, end.transition, policy))
+        if end.transition.status == "dead":
+            self.counts.dead += 1
+        elif end.transition.status == "cancelled":
+            self.counts.cancelled += 1

@@ -1,0 +1,527 @@
+"""``run-due``, top to bottom: recover, sync, materialise, loop, stop, prune, record."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import Clock
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.retrying import first_look, patiently
+from cronjobs.errors import CronjobsError, DatabaseBusy, DatabaseError, DatabaseUnreachable
+from cronjobs.host.identity import Identity
+from cronjobs.schedules.applying import applies
+from cronjobs.schedules.definition import fingerprint
+from cronjobs.store import meta, ticks
+from cronjobs.store.ownership import is_ours
+from cronjobs.store.ticks import CLOCK_SLACK, Overview
+from cronjobs.tick import pruning
+from cronjobs.tick.deadline import PAST_DEADLINE_S
+from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result
+from cronjobs.tick.safety_net import SafetyNet
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.watchdog import Watchdog
+from cronjobs.version import __version__
+
+# What only a tick with work needs is imported by the part that needs it: an idle one runs 1,440 times a day.
+if TYPE_CHECKING:
+    from cronjobs.jobs.job_types import JobTypes
+    from cronjobs.tick.loop import Loop
+    from cronjobs.tick.recovery import Recovery
+
+PATIENT_SHARE: Final = 0.5  # of the tick, for parts before the work to try again
+PRUNING_SHARE: Final = 0.75  # of what is left of the tick when its work is done
+OVERDUE_SHARE: Final = 0.1  # of a tick that has work, when no tick had time to prune for hours
+NOTHING_CAN_START: Final = "nothing more of what is due can start"
+ALL_PAUSED: Final = "all that is due is paused"
+SKEW: Final = timedelta(seconds=60)
+
+
+@dataclass
+class Tick:
+    """One run of ``run-due``. ``deadline`` is in seconds of the monotonic clock; ``began`` when the process did."""
+
+    settings: Settings
+    database: Database
+    identity: Identity
+    clock: Clock
+    watchdog: Watchdog
+    began: float
+    deadline: float
+    emit: Callable[[events.Event], None]
+    limits: TickFilter = field(default_factory=TickFilter)
+    say_not_started: bool = False
+    on_output: Callable[[str], None] | None = None
+    waits_for_long_jobs: bool = False  # then a signal is for them, too
+    fire_schedules: bool = True  # else the definitions stay as they are, and no occurrence is settled
+
+    def __post_init__(self) -> None:
+        self.net = SafetyNet(self.emit)
+        self.emit = self.net.emit
+        self.result = Result()
+        self.loop: Loop | None = None
+        self.job_types: JobTypes | None = None
+        self.row_begun = self.types_recorded = False
+        self.applied = False  # the file was, by this tick
+        self.unknown_due: set[str] = set()  # job types of due jobs that no tick knew lately
+        self.stop_requested: str | None = None
+        self.started_at: datetime | None = None
+        self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
+        self.applies = False  # whether this tick puts its file in force
+        self.database_gone = self.many_queues = False
+        self.tried_again = False  # so that what the parts before the work made is not known for certain
+        self.to_recover = False
+        self.recovery: Recovery | None = None
+
+    # --- the story ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Do the tick; what it did is in the result. Raises ForeignDatabase or a schema's error before anything ran."""
+        result = self.result
+        result.faults += len(self.settings.problems)
+        self.database.give_up_at = self.deadline
+        self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
+        with self._signals():
+            seen = first_look(self._look, self.clock)
+            if pruning.clock_jumped(seen.last_tick_at, seen.now):
+                # Before the tick's row is there, beside which the next tick would see no jump.
+                self._part(partial(self._set_pruned_at, seen.now))
+            if self.to_recover:
+                self._part(self._recover)
+            if self.fire_schedules:
+                self._part(partial(self._sync, seen))
+                if seen.schedules_due and self._go_on():
+                    self._part(self._materialise)  # a part of its own: what is repeated here applies no file again
+            made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
+            if (seen.jobs_due or made) and self._go_on():
+                if pruning.is_overdue(seen.pruned_at, seen.now):
+                    self._part(partial(self._prune, seen, OVERDUE_SHARE))
+                self._part(self._work, retry_until=0)  # the loop tries its turns again itself
+                self._part(self._note_waiting)
+                self._tell_left_behind()
+            elif seen.paused_due:
+                result.not_started = [{"why": "paused"}]
+            if self.job_types is not None or self.applied or self._knew_no_type(seen.not_started):
+                self._part(self._note_unknown_types)
+            self._part(partial(self._prune, seen))
+            self._part(self._record, retry_until=self.deadline)
+        result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
+        return result
+
+    @property
+    def long_jobs(self) -> list[subprocess.Popen[bytes]]:
+        """The processes that this tick handed long jobs to; they outlive it."""
+        return self.loop.handovers.started if self.loop is not None else []
+
+    def _part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
+        """One part of a tick, safe to repeat. What the database refuses in it does not keep the others from their turn.
+
+        Trouble that passes is tried again, for a share of the tick: what is left then is the work's.
+        """
+        until = self.patient_until if retry_until is None else retry_until
+        try:
+            patiently(do, clock=self.clock, until=until, go_on=self._go_on, note=self._note_trouble)
+        except DatabaseError as error:
+            # On PostgreSQL a lock is one table's, and the other parts may not need that.
+            gone = isinstance(error, DatabaseUnreachable) or (
+                isinstance(error, DatabaseBusy) and self.database.is_sqlite
+            )
+            self.database_gone = self.database_gone or gone
+            self.result.trouble = str(error)
+            self.emit(events.database_trouble(str(error)))
+        except CronjobsError:
+            raise
+        except Exception as error:  # nobody expected it: the other parts have their turn all the same
+            self.net.catch(error)
+
+    def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
+        self.tried_again = True
+        self.emit(events.database_tried_again(str(error), failures, pause_s))
+
+    def _look(self) -> Overview:
+        mark = fingerprint(self.settings)
+        with self.database.read() as connection:
+            meta.require_schema(connection)
+            sent = self.clock.monotonic()
+            seen = ticks.overview(
+                connection,
+                host=self.identity.host,
+                place=self.identity.place,
+                fingerprint=mark,
+                lease=self.settings.run.lease + CLOCK_SLACK,
+            )
+            if seen.expired or seen.held_here or seen.far_lease:
+                self.to_recover = self._recovery().look(connection, seen)
+            self.applies = self.fire_schedules and applies(connection, seen, self.settings, host=self.identity.host)
+        self._require_ours(seen)
+        self.now_read_at, self.database_now = sent, seen.now
+        self.fingerprint, self.many_queues = seen.last_fingerprint, seen.many_queues
+        self.started_at = seen.now - timedelta(seconds=sent - self.began)
+        skew = self.clock.now() - seen.now
+        if abs(skew) > SKEW:
+            self.emit(events.clock_skew(skew.total_seconds()))
+        return seen
+
+    def _require_ours(self, seen: Overview) -> None:
+        if not is_ours(self.settings, seen.project, seen.environment):
+            with self.database.write() as connection:
+                meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
+
+    def _recovery(self) -> Recovery:
+        from cronjobs.tick.recovery import Recovery
+
+        if self.recovery is None:
+            self.recovery = Recovery(
+                self.database,
+                self.settings,
+                self.identity,
+                self._types,
+                self.emit,
+                self.result.counts,
+                self._begin_row,
+                self._go_on,
+            )
+        return self.recovery
+
+    def _recover(self) -> None:
+        recovery = self._recovery()
+        try:
+            recovery.run()
+        finally:  # a repeated try counts on
+            self.result.recovered = recovery.recovered
+        self.result.faults += recovery.left_alone
+
+    def _sync(self, seen: Overview) -> None:
+        """Apply the file where ``applies`` says so."""
+        mark = fingerprint(self.settings)
+        if not self.applies:
+            self.fingerprint = mark
+            return
+        if not self._go_on():
+            return
+        if not seen.fingerprint_known and not self.settings.defines_something:
+            with self.database.read() as connection:
+                if not ticks.any_schedule(connection) and not ticks.any_cap(connection):
+                    self.fingerprint = mark
+                    return  # nothing to apply, nothing to retire
+        from cronjobs.schedules.sync import sync
+
+        done = sync(
+            self.database,
+            self.settings,
+            self._emit_occurrence,
+            host=self.identity.host,
+            actor="tick",
+            before_writing=self._begin_row,
+            go_on=self._time_to_settle,
+        )
+        if done.plan.refused:
+            self.result.faults += 1
+            self.result.refused = done.plan.refused
+            self.emit(events.fault(str(self.settings.file), done.plan.refused))
+        if done.applied:
+            # Not before: a tick that was killed, or refused, leaves the change to the next.
+            self.fingerprint, self.applied = mark, True
+
+    def _materialise(self) -> None:
+        from cronjobs.schedules.materialise import materialise
+        from cronjobs.store.job_types import remembered
+
+        materialise(
+            self.database,
+            self._emit_occurrence,
+            but=self.settings.disabled_schedules,
+            within=remembered(self.settings.run.every),
+            before_writing=self._begin_row,
+            go_on=self._time_to_settle,
+        )
+
+    def _time_to_settle(self) -> bool:
+        """Half of the tick is for occurrences at most: the rest is for their jobs."""
+        return self._go_on() and self.clock.monotonic() < self.patient_until
+
+    def _emit_occurrence(self, event: events.Event) -> None:
+        kind, _, outcome = event.name.partition(".")
+        if kind == "schedule" and "count" in event.facts:
+            counts = self.result.occurrences
+            counts[outcome] = counts.get(outcome, 0) + event.facts["count"]
+        elif event.name == "schedule.broken":
+            self.result.faults += 1
+        self.emit(event)
+
+    def _work(self) -> None:
+        from cronjobs.execution.attempt import WorkerContext, Workers
+        from cronjobs.execution.strays import keep_orphans
+        from cronjobs.store.crashing_types import watched
+        from cronjobs.tick.loop import Loop
+
+        self._load_handlers()
+        run = self.settings.run
+        keep_orphans()
+        around = WorkerContext(self.settings, self.database, self.on_output)
+        with self.database.read() as connection:
+            seen = watched(connection)
+        self.loop = Loop(
+            database=self.database,
+            settings=self.settings,
+            job_types=self._types(),
+            workers=Workers(run.workers, around, self.clock),
+            watchdog=self.watchdog,
+            clock=self.clock,
+            locked_by=str(self.identity),
+            deadline=self.deadline,
+            database_now=self.database_now,
+            now_read_at=self.now_read_at,
+            emit=self.emit,
+            before_writing=self._begin_row,
+            host=self.identity.host,
+            limits=self.limits,
+            counts=self.result.counts,
+            crashing=[each.job_type for each in seen if not each.suspected],
+            suspected=[each.job_type for each in seen if each.suspected],
+            many_queues=self.many_queues,
+        )
+        if self.stop_requested is not None and self.loop.stopping is None:
+            self.loop.stop(self.stop_requested)
+        self.result.ended = self.loop.run()
+        if self.loop.trouble.told and self.loop.trouble.error is not None:
+            self.result.trouble = str(self.loop.trouble.error)  # whatever the last write says: work was left undone
+
+    def _note_waiting(self) -> None:
+        """Due work that this tick did not begin, and why: for its row, and what of it is worth a line in the log."""
+        loop = self.loop
+        if loop is None or loop.trouble.error is not None:
+            return
+        from cronjobs.store.concurrency import running_by_key
+        from cronjobs.store.not_started import lanes_due
+        from cronjobs.tick.not_started import TickState, counted, record
+
+        types = self._types()
+        with self.database.read() as connection:
+            lanes = lanes_due(connection, types.runnable)
+            running = running_by_key(connection) if lanes and self.settings.limits else {}
+        state = TickState(
+            types=types,
+            longest_s=self.settings.run.longest_in_tick.total_seconds(),
+            remaining_s=self.deadline - self.clock.monotonic(),
+            queue=self.limits.queue,
+            only=self.limits.only,
+            left=loop.intake.left(),
+            slots=loop.intake.free(loop.hands) > 0,
+            stopped=self.stop_requested is not None,
+            limits=self.settings.limits,
+            running=running,
+        )
+        self.result.not_started = record(lanes, state)
+        if lanes and self.result.ended in (NOTHING_DUE, NOTHING_ELSE_DUE):
+            self.result.ended = NOTHING_CAN_START
+        for job_type, waiting in counted(lanes).items():
+            if job_type not in types.types:
+                self.emit(events.unresolved(job_type, waiting))
+                if types.runnable is not None and job_type not in types.runnable:
+                    self.unknown_due.add(job_type)
+        if self.say_not_started and self.stop_requested is None:
+            for entry in self.result.not_started:
+                if entry["why"] == "budget":
+                    told = (entry["job_type"], entry["jobs"], entry["timeout_s"], entry["left_s"])
+                    self.emit(events.not_started(*told))
+
+    def _knew_no_type(self, not_started: Any) -> bool:
+        """Whether this host's last tick found a type that no tick knew."""
+        if not not_started:
+            return False
+        from cronjobs.tick.not_started import unknown_types_in
+
+        return unknown_types_in(not_started)
+
+    def _note_unknown_types(self) -> None:
+        """Job types of schedules and due jobs that no tick knew lately: a fault, until some host knows them.
+
+        A tick with nothing to do loads its handlers for this, too, if this host's last one found any: by now somebody
+        may have mended it.
+        """
+        from cronjobs.store.job_types import remembered, runnable_types, unknown_to_schedules
+        from cronjobs.tick.not_started import unknown_type
+
+        runnable = self._types().runnable
+        if runnable is None:
+            return
+        with self.database.read() as connection:
+            # Asked again: while this tick worked, another host's may have begun that knows them.
+            runnable |= runnable_types(connection, remembered(self.settings.run.every)) or frozenset()
+            schedules = unknown_to_schedules(connection, runnable)
+        self.unknown_due -= runnable
+        for job_type in sorted(self.unknown_due | schedules.keys()):
+            names = schedules.get(job_type, [])
+            if job_type not in self.settings.disabled_job_types:  # else it is a problem of the file, and told
+                self.result.faults += 1
+                self.emit(events.unknown_type(job_type, names))
+            if names:
+                self.result.not_started.insert(0, unknown_type(job_type, names))
+
+    def _tell_left_behind(self) -> None:
+        from cronjobs.execution.strays import left_behind
+
+        found = left_behind({process.pid for process in self.long_jobs})
+        if found:
+            self.emit(events.left_behind([f"{each.name} (pid {each.pid})" for each in found]))
+
+    def _prune(self, seen: Overview, share: float = PRUNING_SHARE) -> None:
+        """Remove old rows in short batches; the next tick goes on where the time of this one ends."""
+        held = self.loop is not None and (self.loop.hands.held or self.loop.trouble.error is not None)
+        if not pruning.is_due(seen.pruned_at, seen.now) or pruning.clock_jumped(seen.last_tick_at, seen.now) or held:
+            return
+        from cronjobs.tick.pruner import Before, Pruner
+
+        until = self.clock.monotonic() + share * (self.deadline - self.clock.monotonic())
+        pruner = Pruner(
+            self.database,
+            Before.of(self.settings.retention, seen.now),
+            self.clock,
+            go_on=lambda: self._go_on() and self.clock.monotonic() < until,
+            before_writing=self._begin_row,
+        )
+        try:
+            done = pruner.run()
+        except DatabaseBusy as error:
+            # Somebody holds a whole table, or SQLite's turn to write. Old rows can wait for the next tick.
+            self.emit(events.pruning_put_off(str(error)))
+            done = False
+        finally:
+            self.result.pruned += pruner.gone
+        if done:
+            self._set_pruned_at(seen.now)
+
+    def _set_pruned_at(self, now: datetime) -> None:
+        from cronjobs.store.pruning import set_pruned_at
+
+        with self.database.write() as connection:
+            self._begin_row(connection)
+            set_pruned_at(connection, now)
+
+    def _record(self) -> None:
+        if not self.result.ended:
+            self.result.ended = self.stop_requested or self._why_idle()
+        if self.loop is not None:
+            self.result.stuck = self.loop.finish(self._write_row)
+            if self.loop.trouble.error is not None:
+                self.result.trouble = str(self.loop.trouble.error)
+            return
+        if not self.database_gone:
+            # The loop's way, which asks nobody what became of a COMMIT: an idle tick is one statement, and repeatable.
+            with self.database.write(next_in_line=True) as connection:
+                self._write_row(connection)
+
+    def _why_idle(self) -> str:
+        """Why a tick ended that never came to work."""
+        if self.clock.monotonic() >= self.deadline:
+            return "time is up"
+        return ALL_PAUSED if self.result.not_started[-1:] == [{"why": "paused"}] else NOTHING_DUE
+
+    # --- the tick's row -----------------------------------------------------------------------------------------------
+
+    def _begin_row(self, connection: Connection) -> None:
+        """A working tick INSERTs its row with its first write, so that a killed one has left a trace."""
+        types = self.job_types is not None
+        if not self.row_begun or (types and not self.types_recorded):
+            # Should this transaction roll back, the last write still writes the whole row.
+            self.row_begun, self.types_recorded = True, types
+            ticks.begin_tick(connection, self._row() | self._recorded_types(connection))
+
+    def _recorded_types(self, connection: Connection) -> dict[str, Any]:
+        if self.job_types is None:
+            return {"job_types": None}
+        from cronjobs.store.job_types import record_types
+
+        return {"job_types": record_types(connection, self.job_types.types.keys())}
+
+    def _write_row(self, connection: Connection) -> None:
+        finished_at = self.database_now + timedelta(seconds=self.clock.monotonic() - self.now_read_at)
+        ticks.end_tick(
+            connection,
+            self._row()
+            | self._recorded_types(connection)
+            | {
+                "finished_at": finished_at,
+                "did": self.result.did(),
+                "ended": self.result.ended,
+                "not_started": self.result.not_started or None,
+            },
+        )
+
+    def _row(self) -> dict[str, Any]:
+        return {
+            "tick": self.identity.tick,
+            "host": self.identity.host,
+            "boot_id": self.identity.boot_id,
+            "pid": self.identity.pid,
+            "version": __version__,
+            "fingerprint": self.fingerprint,
+            "schedules_on": int(self.fire_schedules),
+            "started_at": self.started_at,
+        }
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _load_handlers(self) -> None:
+        if self.job_types is None:
+            from cronjobs.jobs import job_types
+            from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types
+
+            self.watchdog.harden(self.settings.run.lease)  # an import is user code, too
+            within = remembered(self.settings.run.every)
+            with self.database.read() as connection:
+                runnable = runnable_types(connection, within)
+                if runnable is None and not older_versions_tick(connection, within):
+                    runnable = frozenset()  # ours is the first
+            loaded = job_types.load(self.settings)
+            self.job_types = replace(loaded, elsewhere=None if runnable is None else runnable - loaded.types.keys())
+            self.result.faults += len(self.job_types.faults)
+            for fault in self.job_types.faults:
+                self.emit(events.fault(fault.where, fault.what))
+
+    def _types(self) -> JobTypes:
+        self._load_handlers()
+        assert self.job_types is not None
+        return self.job_types
+
+    def _go_on(self) -> bool:
+        return self.stop_requested is None and not self.database_gone and self.clock.monotonic() < self.deadline
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT begin shutdown; a second one ends it."""
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            first = self.stop_requested is None
+            self.stop_requested = self.stop_requested or signal.Signals(number).name
+            self.result.signal = number
+            if self.waits_for_long_jobs:
+                for process in self.long_jobs:
+                    process.send_signal(number)
+            if self.loop is not None:
+                self.loop.stop(self.stop_requested)
+            elif first:  # a module that is being imported may take its time, but no more than a handler
+                grace_s = self.settings.run.shutdown_grace.total_seconds()
+                self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
+            else:  # nothing runs yet, and no transaction is worth waiting for
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

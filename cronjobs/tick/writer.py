@@ -1,0 +1,223 @@
+"""One turn's writing: outcomes, renewals and the next claim, in one transaction.
+
+Nothing in memory changes here but what is known of the database: the caller applies what a committed turn did, so that
+a turn that failed is simply done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock
+from cronjobs.database.connection import Database
+from cronjobs.errors import (
+    BadValue,
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    TransientTrouble,
+)
+from cronjobs.execution.attempt import Ended
+from cronjobs.model import Job
+from cronjobs.rules.crashing_types import count_ends
+from cronjobs.rules.ending import Decided, lease_of, without_texts
+from cronjobs.rules.lease import Finish, Lease
+from cronjobs.store import claims, crashing_types, leases
+from cronjobs.store.claims import Claim, ClaimFilter
+from cronjobs.store.leases import Renewal, Written, settle
+
+WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop keeps time
+
+_NO_ROWS_FAULT: Final = (DatabaseUnreachable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseDamaged)
+
+End = tuple[Ended, Decided]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a turn is to write. ``held``: every lease in our hands; ``room``: how many jobs to claim.
+
+    ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` counts ``room``'s too.
+    """
+
+    ends: Sequence[End]
+    overdue: Sequence[Finish]
+    held: Sequence[Lease]
+    renew: bool
+    room: int
+    admission: ClaimFilter
+    long: ClaimFilter | None = None
+    long_jobs: int = 0
+    long_room: int = 0
+    host: str = ""
+    watched: Collection[str] = ()  # types that crash, or are suspected, until so many of their jobs have ended cleanly
+    last: Callable[[Connection], None] | None = None  # written behind everything else, at the end of the tick
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What one committed transaction did. ``sent``: when its first statement was, on the monotonic clock.
+
+    ``unseen``: there may be more to claim that it did not look at.
+    """
+
+    sent: float
+    ends: Sequence[End] = ()
+    written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
+    recorded: frozenset[int] = frozenset()  # jobs whose overdue row is in the history
+    renewal: Renewal | None = None
+    settled: Sequence[Job] = ()  # by an earlier claim whose COMMIT got no answer
+    claimed: Sequence[Job] = ()
+    long: Sequence[Job] = ()
+    database_now: datetime | None = None
+    unseen: bool = False
+    refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
+    cleared: Sequence[str] = ()  # watched types that need it no more
+
+
+class Writer:
+    """Takes turns on the database for one ``locked_by``."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        locked_by: str,
+        lease: timedelta,
+        before_writing: Callable[[Connection], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._locked_by = locked_by
+        self._lease = lease
+        self._before_writing = before_writing
+        self.claim_unsettled = False  # a turn that claimed ended in an error: the rows may be ours
+        self.warily = False  # one of the rows made a claim fail: from here on each is taken by itself
+        self._refused: set[int] = set()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
+            self._before_writing(connection)
+            yield connection
+
+    def write(self, order: Batch) -> BatchResult:
+        """Do all of it or nothing. Raises BadValue or another DatabaseError."""
+        try:
+            return self._write(order)
+        except MemoryError:
+            raise TransientTrouble("there was not enough memory for what was claimed") from None
+
+    def _write(self, order: Batch) -> BatchResult:
+        renewal: Renewal | None = None
+        settled: list[Job] = []
+        claim: Claim | None = None
+        long: Claim | None = None
+        with self._writing() as connection:
+            sent = self._clock.monotonic()
+            written = self._finish(connection, [decided.finish for _, decided in order.ends])
+            cleared = self._count_ends(connection, order, written)
+            recorded = leases.record_overdue(connection, order.overdue)
+            if order.renew and order.held:
+                renewal = leases.renew(connection, order.held, self._lease)
+            if self.claim_unsettled:
+                settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
+            if order.room:
+                self.claim_unsettled = True
+                claim = self._claim(connection, order.room, order.admission)
+            if order.long is not None:
+                room = order.long_room - (len(claim.jobs) if claim else 0)
+                long = self._claim_long(connection, order, order.long, room)
+            if order.last is not None:
+                order.last(connection)
+        self.claim_unsettled = False
+        return BatchResult(
+            sent=sent,
+            ends=order.ends,
+            written=written,
+            recorded=recorded,
+            renewal=renewal,
+            settled=settled,
+            claimed=claim.jobs if claim else (),
+            long=long.jobs if long else (),
+            database_now=claim.now if claim else None,
+            unseen=any(each.unseen for each in (claim, long) if each),
+            refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
+            cleared=cleared,
+        )
+
+    def may_work_row_by_row(self, error: Exception) -> bool:
+        """Whether the turn that ended in *error* may work when each row is claimed by itself, as it is from here on."""
+        if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
+            return False
+        self.warily = True
+        return True
+
+    def _count_ends(self, connection: Connection, order: Batch, written: Written) -> list[str]:
+        ends = count_ends(
+            decided.finished
+            for ended, decided in order.ends
+            if ended.attempt.job.job_type in order.watched
+            and ended.attempt.begun
+            and ended.attempt.job.id in written.written
+        )
+        return crashing_types.note_ends(connection, ends) if ends else []
+
+    def _claim(self, connection: Connection, room: int, admission: ClaimFilter) -> Claim:
+        claim = claims.claim_warily if self.warily else claims.claim
+        admission = replace(admission, but=self._refused)
+        found = claim(connection, limit=room, locked_by=self._locked_by, lease=self._lease, admission=admission)
+        self._refused |= found.refused.keys()
+        return found
+
+    def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
+        room = min(room, order.long_jobs - leases.long_running(connection, order.host))
+        if room <= 0:
+            return None
+        self.claim_unsettled = True
+        return self._claim(connection, room, admission)
+
+    def write_alone(self, last: Callable[[Connection], None]) -> None:
+        """Nothing but what *last* writes."""
+        with self._writing() as connection:
+            last(connection)
+
+    def write_one(self, end: End) -> BatchResult:
+        """Write one end for itself, without its texts if they are what the database refuses. Raises BadValue if not."""
+        ended, decided = end
+        plain = without_texts(decided.finish)
+        try:
+            sent, written = self._write_one(decided.finish)
+        except BadValue:
+            sent, written = self._write_one(plain)
+        return BatchResult(sent, [(ended, decided)], written)
+
+    def _write_one(self, finish: Finish) -> tuple[float, Written]:
+        with self._writing() as connection:
+            sent = self._clock.monotonic()
+            written = self._finish(connection, [finish])
+        return sent, written
+
+    def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
+        """Finish, and settle by reading what a COMMIT without an answer may have written already."""
+        if not finishes:
+            return Written(frozenset(), frozenset())
+        return settle(connection, finishes, leases.finish(connection, finishes))
+
+    def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
+        """What the rows say is ours, is ours; renewed, since that lease began when the answer was lost."""
+        leased = claims.held_by(connection, self._locked_by, warily=self.warily)
+        found = [job for job in leased if job.id not in held]
+        if not found:
+            return []
+        renewal = leases.renew(connection, [lease_of(job) for job in found], self._lease)
+        return [job for job in found if job.id in renewal.renewed]

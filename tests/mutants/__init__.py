@@ -1,0 +1,1 @@
+"""Guards that keep data safe, each taken out once."""

@@ -1,0 +1,82 @@
+"""Each command is loaded when it is called, and the list of commands says what the command itself says."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from cronjobs.cli.commands import Listed
+from cronjobs.cli.main import app
+
+
+def listed(group: Any, path: str = "") -> Iterator[tuple[str, Listed]]:
+    for name, found in group.commands.items():
+        if isinstance(found, Listed):
+            yield f"{path}{name}", found
+            loaded = found.load()
+            if hasattr(loaded, "commands"):
+                yield from listed(loaded, f"{path}{name} ")
+
+
+COMMANDS = dict(listed(get_command(app)))
+
+
+def test_the_table_has_every_command_and_each_has_a_panel() -> None:
+    assert len(COMMANDS) == 22 + 6
+    assert {found.row.panel for path, found in COMMANDS.items() if " " not in path} == {
+        "Every day",
+        "Schedules",
+        "Repair",
+        "Set up",
+    }
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_list_says_of_a_command_what_its_own_help_begins_with(path: str) -> None:
+    row, loaded = COMMANDS[path].row, COMMANDS[path].load()
+    assert inspect.cleandoc(loaded.help).splitlines()[0] == row.help
+    assert loaded.name == path.rpartition(" ")[2]
+    assert loaded.epilog == row.epilog or row.where.endswith(":app")
+
+
+def loaded_by(*words: str) -> set[str]:
+    program = (
+        "import sys, io, contextlib, json\n"
+        "from cronjobs.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "    main.app(sys.argv[1:], prog_name='cronjobs')\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("jobs", "--help"), ("next", "0 2 * * *", "-n", "1")])
+def test_what_needs_no_database_loads_no_sqlalchemy(words: tuple[str, ...]) -> None:
+    found = loaded_by(*words)
+    assert {"sqlalchemy", "alembic"} & found == set()
+
+
+@pytest.mark.parametrize("words", [("status", "--help"), ("jobs", "show", "--help"), ("enqueue", "--help")])
+def test_a_command_loads_no_module_of_another(words: tuple[str, ...]) -> None:
+    modules = {found.row.where.partition(":")[0] for found in COMMANDS.values()}
+    mine = {"jobs", "jobs_list"} if words[0] == "jobs" else {words[0]}
+    loaded = {name.removeprefix("cronjobs.cli.") for name in loaded_by(*words) if name.startswith("cronjobs.cli.")}
+    assert loaded & modules == mine
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if not hasattr(COMMANDS[path].load(), "commands")])
+def test_no_flag_shows_a_type(path: str) -> None:
+    loaded: Any = COMMANDS[path].load()
+    context = typer.Context(loaded)
+    flags = [each for each in loaded.get_params(context) if getattr(each, "is_flag", False)]
+    assert flags
+    assert {each.metavar for each in flags} == {""}
