@@ -13,6 +13,8 @@ from sqlalchemy import insert
 from cronjobs.database.tables import effects, jobs
 from cronjobs.errors import EffectUnknown
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 NOW = datetime.now(UTC)
 
 

@@ -17,6 +17,8 @@ from sqlalchemy import update
 from cronjobs.clock import SYSTEM
 from cronjobs.database.tables import jobs, meta
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 HANDLERS = """
 import asyncio, logging, os, sys, threading, time
 from cronjobs import Context, GiveUp, RetryLater, Snooze, job

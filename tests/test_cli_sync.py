@@ -14,6 +14,8 @@ from sqlalchemy import insert, update
 
 from cronjobs.database.tables import jobs, meta, pauses, schedules
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 COMMANDS = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
 THREE = COMMANDS + (
     "schedules:\n  a: {every: 5m, job: t.ok, payload: {token: c4n4ry-1}}\n"

@@ -13,6 +13,8 @@ from sqlalchemy import insert, update
 
 from cronjobs.database.tables import jobs, meta, schedules
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 YAML = (
     'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}, t.two: {command: ["true"]}}\n'
     "schedules:\n  a: {every: 24h, job: t.ok, priority: 3}\n  b: {every: 24h, job: t.ok, catch_up: none}\n"
@@ -94,6 +96,50 @@ def test_schedules_that_are_due_and_what_their_policies_make_of_it(project: Proj
         counts["coalesced"] += schedule["coalesced"]
         counts["enqueued"] += len(schedule["occurrences"])
     assert {outcome: count for outcome, count in counts.items() if count} == really
+
+
+def test_a_full_queue_keeps_an_occurrence_out_as_the_tick_says_a_second_later(project: Project) -> None:
+    project.write(YAML + "queues: {default: {max_waiting: 1, on_full: error}}\n")
+    assert project.run("run-due").code == 0
+    put(project, run_at=NOW + timedelta(days=1))
+    past = datetime.now(UTC) - timedelta(hours=25)
+    project.execute(update(schedules).where(schedules.c.name == "a").values(seen_until=past, next_at=past))
+    lines = dry(project)
+    assert any("would be recorded as skipped: full: as many jobs wait" in line for line in lines)
+    assert "no job would run" in lines
+    told = project.run("run-due", "--dry-run", "--json").json["schedules"]
+    [occurrence] = [each for schedule in told for each in schedule["occurrences"]]
+    assert project.run("run-due").code == 0
+    [row] = [row for row in project.rows("occurrences") if row["outcome"] == "skipped"]
+    assert (occurrence["outcome"], occurrence["reason"]) == (row["outcome"], row["reason"])
+
+
+def test_a_cap_that_the_file_brings_counts_already(project: Project) -> None:
+    assert project.run("run-due").code == 0
+    put(project, run_at=NOW + timedelta(days=1))
+    past = datetime.now(UTC) - timedelta(hours=25)
+    project.execute(update(schedules).where(schedules.c.name == "a").values(seen_until=past, next_at=past))
+    assert any("would become a job" in line for line in dry(project))
+    project.write(YAML + "queues: {default: {max_waiting: 1, on_full: error}}\n")
+    assert any("would be recorded as skipped: full" in line for line in dry(project))
+
+
+def test_a_job_that_waits_for_a_limit_is_told_so(project: Project) -> None:
+    project.write(YAML + "limits: {smtp: 1}\n")
+    put(project, concurrency_key="smtp:a")
+    put(project, concurrency_key="smtp:b")
+    put(project, concurrency_key="other")
+    first, second, third = (line for line in dry(project) if line.startswith("  job "))
+    assert "waits" not in first + third
+    assert second.endswith("waits: limit smtp 1 is reached")
+    waits = [job["waits_for"] for job in project.run("run-due", "--dry-run", "--json").json["jobs"]]
+    assert waits == [None, "limit smtp 1 is reached", None]
+
+
+def test_what_the_tick_refuses_a_dry_run_refuses(project: Project) -> None:
+    for arguments in ([], ["--dry-run"]):
+        done = project.run("run-due", *arguments, env={"CRONJOBS_SCHEDULES": "of"})
+        assert (done.code, done.err.count("CRONJOBS_SCHEDULES is neither on nor off")) == (2, 1)
 
 
 def test_an_occurrence_that_gives_way_names_the_job_it_gives_way_to(project: Project) -> None:

@@ -13,6 +13,8 @@ from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.testing import FakeClock
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 LISTS = [
     "status",
     "history",

@@ -17,6 +17,8 @@ from cronjobs.database.connection import Database
 from cronjobs.rules.error_groups import OTHERS, grouped, normalised
 from cronjobs.testing import FakeClock
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 
 @pytest.fixture
 def clock() -> FakeClock:

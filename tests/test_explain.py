@@ -26,6 +26,8 @@ from explained import world as world
 
 from cronjobs.database import tables
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 # --- it ran -----------------------------------------------------------------------------------------------------------
 
 

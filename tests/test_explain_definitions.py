@@ -16,6 +16,8 @@ from cronjobs.database import tables
 from cronjobs.insight.schedule_history import asked_on_the_clock, name_now, names_of
 from cronjobs.store.ticks import record
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 # --- by which definition ----------------------------------------------------------------------------------------------
 
 

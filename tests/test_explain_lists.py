@@ -26,6 +26,8 @@ from cronjobs.insight.job_evidence import job_life
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.ticks import record
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 # --- several ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from ticking import Project, events
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 HANDLERS = r"""
 import asyncio, ctypes, logging
 

@@ -181,11 +181,14 @@ def test_a_process_that_dies_before_it_answers_is_noticed_at_once(longs: LongJob
 # --- by hand: the process itself --------------------------------------------------------------------------------------
 
 
-def run_process(project: Project, handover: Handover) -> tuple[int, str]:
+NOW, BEFORE = "cronjobs.tick.long_job_process", "cronjobs.long"  # BEFORE: as ticks of the version before name it
+
+
+def run_process(project: Project, handover: Handover, module: str = NOW) -> tuple[int, str]:
     """Start the process as a tick does; return its exit code and its answer."""
     reader, writer = os.pipe()
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "cronjobs.tick.long_job_process", str(writer)],
+        [sys.executable, "-P", "-m", module, str(writer)],
         input=handover.encode(),
         pass_fds=[writer],
         stdout=subprocess.DEVNULL,
@@ -231,10 +234,11 @@ def leased(project: Project, job_type: str = "t.quick") -> int:
     return job_id
 
 
-def test_the_process_runs_the_job_that_its_tick_holds(longs: LongJobs) -> None:
+@pytest.mark.parametrize("module", [NOW, BEFORE])
+def test_the_process_runs_the_job_that_its_tick_holds(longs: LongJobs, module: str) -> None:
     project = longs.project
     job_id = leased(project)
-    assert run_process(project, handed(project, job_id)) == (0, ADOPTED)
+    assert run_process(project, handed(project, job_id), module) == (0, ADOPTED)
     assert project.times_ran() == {job_id: 1}
     assert (project.job(job_id)["status"], project.outcomes(job_id)) == ("succeeded", ["succeeded"])
 
@@ -272,7 +276,7 @@ def start_process(project: Project) -> tuple[subprocess.Popen[bytes], int]:
     """The process, which waits for what it is to do, and where it will answer."""
     reader, writer = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "cronjobs.tick.long_job_process", str(writer)],
+        [sys.executable, "-P", "-m", NOW, str(writer)],
         stdin=subprocess.PIPE,
         pass_fds=[writer],
         cwd="/",

@@ -21,6 +21,8 @@ from cronjobs.database.connection import Database
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 
 @pytest.fixture
 def clock() -> FakeClock:

@@ -25,6 +25,8 @@ from cronjobs.store import listing, unresolved
 from cronjobs.store.listing import Filter
 from cronjobs.testing import FakeClock
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 
 @pytest.fixture
 def clock() -> FakeClock:

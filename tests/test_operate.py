@@ -15,6 +15,8 @@ from ticking import Tick, events
 from cronjobs.clock import process_started
 from cronjobs.host.caller import os_user
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 HANDLERS = '''
 @job("o.checks", timeout="20s")
 def checks(ctx):

@@ -26,6 +26,8 @@ from cronjobs.store import listing, operating
 from cronjobs.store.listing import Filter
 from cronjobs.testing import FakeClock
 
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
 # SQLite has no row locks: a writer is alone.
 POSTGRESQL_ONLY = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 

@@ -37,7 +37,7 @@ from cronjobs.tick.writer import Writer
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
 LOOP = (
-    *("_tell_stopping", "_note_overdue", "_give_back_what_waits", "_turn", "_ended", "_collect", "_wait_s", "_take"),
+    *("_tell_stopping", "_note_overdue", "_give_back_what_waits", "_turn", "_state", "_collect", "_take"),
     *("_decide", "_room", "_long_admission", "_after", "_begin", "_begin_one", "_forget", "_move_watchdog", "_release"),
 )
 PLACES: list[tuple[Any, str]] = [
@@ -49,7 +49,7 @@ PLACES: list[tuple[Any, str]] = [
     (Teller, "ended"),
     (leases, "finish"),
     (claims, "claim"),
-    (loop_module, "decide_end"),
+    *((loop_module, name) for name in ("decide_end", "why_ended", "wait_s")),
 ]
 
 
@@ -168,7 +168,7 @@ def test_a_single_fault_in_the_loop_loses_repeats_and_charges_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("owner", "name"), [(Loop, "_note_overdue"), (Loop, "_ended"), (claims, "claim")])
+@pytest.mark.parametrize(("owner", "name"), [(Loop, "_note_overdue"), (loop_module, "why_ended"), (claims, "claim")])
 def test_a_fault_that_stays_ends_the_tick_before_its_time(
     database: Database, host: Host, ran: Counter[int], owner: Any, name: str
 ) -> None:
@@ -203,7 +203,7 @@ def test_what_runs_is_waited_for_and_recorded_and_what_waits_goes_back(
             opened.set()
             return super().__call__(*args, **kwargs)
 
-    broken_tick(host, database, Once(Loop, "_wait_s"))
+    broken_tick(host, database, Once(loop_module, "wait_s"))
     [row] = rows(database, select(jobs_table.c.status, jobs_table.c.result).where(jobs_table.c.id == slow_id))
     assert tuple(row) == ("succeeded", "done")
     waits = rows(database, select(jobs_table.c.status).where(jobs_table.c.id.in_(waiting_ids)).distinct())

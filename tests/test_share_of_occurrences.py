@@ -14,7 +14,6 @@ from cronjobs.config.settings import ScheduleSettings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.testing import FakeClock
-from cronjobs.tick import tick
 
 
 @pytest.mark.parametrize(("spent_s", "goes_on"), [(9.0, True), (11.0, False)])
@@ -33,7 +32,7 @@ def test_settling_goes_on_for_half_of_the_tick(
         clock.advance(timedelta(seconds=spent_s))
         seen.append(go_on())
 
-    monkeypatch.setattr(tick, "materialise", settle)
+    monkeypatch.setattr("cronjobs.schedules.materialise.materialise", settle)
     host.tick(budget_s=20)
     database.close()
     assert seen == [goes_on]

@@ -121,7 +121,8 @@ def sql(
     config: ConfigOption = None,
     database_url: UrlOption = None,
     dialect: Annotated[
-        Dialect | None, typer.Option("--dialect", help="Of this kind; no configuration is read then.")
+        Dialect | None,
+        typer.Option("--dialect", metavar="KIND", help="For postgresql or sqlite; no configuration is read then."),
     ] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema for the tables.")

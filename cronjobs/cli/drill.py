@@ -42,8 +42,13 @@ def drill(
     ctx: typer.Context,
     config: ConfigOption = None,
     database_url: UrlOption = None,
-    form: Annotated[Forms, typer.Option("--form", help="How the process is restarted in mid-run.")] = Forms.BOTH,
-    receipts: Annotated[int, typer.Option(min=20, max=10_000, help="Jobs; one in five is made to fail.")] = 100,
+    form: Annotated[
+        Forms,
+        typer.Option("--form", metavar="FORM", help=f"How the process is restarted in mid-run: {', '.join(Forms)}."),
+    ] = Forms.BOTH,
+    receipts: Annotated[
+        int, typer.Option(metavar="N", min=20, max=10_000, help="Jobs; one in five is made to fail.")
+    ] = 100,
     keep: Annotated[bool, typer.Option("--keep", help="Leave folder and tables, to look around in.")] = False,
     as_json: JsonOption = False,
 ) -> None:

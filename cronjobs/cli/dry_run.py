@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,14 +21,17 @@ from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import in_zone
-from cronjobs.rules.retry import overlap
+from cronjobs.rules import pausing
+from cronjobs.rules.concurrency import Candidate, Limit, choose, reached
 from cronjobs.schedules.applying import applies
-from cronjobs.schedules.decide import Due, plan_for
+from cronjobs.schedules.decide import Due, Settled, plan_for
 from cronjobs.schedules.definition import fingerprint
-from cronjobs.schedules.sync import SyncPlan, plan
-from cronjobs.store import claims, schedules, ticks, upcoming
-from cronjobs.store.job_types import runnable_types
-from cronjobs.store.overlap import unfinished_jobs
+from cronjobs.schedules.preview import preview
+from cronjobs.schedules.sync import SyncPlan, plan, with_caps
+from cronjobs.store import claims, queues, schedules, ticks, upcoming
+from cronjobs.store.concurrency import running_by_key
+from cronjobs.store.enqueue import NewJob
+from cronjobs.store.job_types import remembered
 from cronjobs.store.ownership import is_ours
 from cronjobs.text import one_line
 
@@ -51,12 +53,14 @@ class Outlook:
     next_run_at: datetime | None
 
 
-def show(settings: Settings, database: Database, *, queue: str | None, only: str | None, as_json: bool) -> None:
-    """Print what a tick with these limits would do. Raises ForeignDatabase where it would claim nothing."""
+def show(
+    settings: Settings, database: Database, *, queue: str | None, only: str | None, as_json: bool, fires: bool
+) -> None:
+    """Print what a tick would do; *fires*: also about schedules. Raises ForeignDatabase where it would do nothing."""
     with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
         known = job_types.load(settings)
     with database.read() as connection:
-        found = _look(connection, settings, known, queue, only)
+        found = _look(connection, settings, known, queue, only, fires)
     if as_json:
         echo_json(_object(settings, database, known, found))
     else:
@@ -64,34 +68,42 @@ def show(settings: Settings, database: Database, *, queue: str | None, only: str
             echo(line)
 
 
-def _look(connection: Connection, settings: Settings, known: JobTypes, queue: str | None, only: str | None) -> Outlook:
+def _look(
+    connection: Connection, settings: Settings, known: JobTypes, queue: str | None, only: str | None, fires: bool
+) -> Outlook:
     here = Identity.here()
     seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
     is_ours(settings, seen.project, seen.environment)
     pauses = schedules.pauses_in_force(connection)
     stored = schedules.all_schedules(connection)
-    fires = os.environ.get("CRONJOBS_SCHEDULES", "").lower() != "off"
     todo = None
     if fires and applies(connection, seen, settings, host=here.host):
         todo = plan(stored, settings.schedules, settings.disabled_schedules)
+        todo = with_caps(todo, queues.caps_in_force(connection), settings)
     # A sync settles what it changes first, whether it is due by its hint or not.
     chosen = schedules.due_schedules(connection, settings.disabled_schedules) if fires else []
     if todo is not None:
         ends = {*todo.change, *todo.remove, *(old for old, _ in todo.rename)}.difference(each.name for each in chosen)
         chosen += [schedule for schedule in stored if schedule.status == "active" and schedule.name in ends]
     planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]
-    told = [_schedule(connection, due) for due in planned if _says_something(due)]
+    within = remembered(settings.run.every)
+    caps, lifted = ((), ()) if todo is None else (todo.cap, todo.uncap)
+    settled = {
+        due.stored.id: made for due, made in preview(connection, planned, within=within, changed=caps, lifted=lifted)
+    }
+    made = [(due, settled.get(due.stored.id, Settled())) for due in planned if due.told or due.parts]
     wanted = [name for name in known.types if only in (None, name)]
     waiting = upcoming.due_jobs(connection, known=wanted, queue=queue, limit=LINES)
     jobs = [dict(row._mapping) for row in waiting.first]
-    new = [job for schedule in told for job in _new_jobs(schedule, wanted, queue, pauses)]
+    new = [_new(job) for _, found in made for job in found.jobs if _begins(job, seen.now, wanted, queue, pauses)]
     jobs = sorted(jobs + new, key=lambda job: (job["priority"], job["run_at"], job["id"] is None, job["id"] or 0))
+    running = running_by_key(connection, known.types.keys()) if settings.limits else {}
     return Outlook(
         now=seen.now,
         expired=upcoming.expired_leases(connection),
         sync=todo,
-        schedules=told,
-        jobs=jobs[:LINES],
+        schedules=[_schedule(due, found) for due, found in made],
+        jobs=_with_limits(jobs[:LINES], settings.limits, running),
         due=waiting.count + len(new),
         unresolved=claims.unresolved(connection, known.types.keys()),
         pauses=pauses,
@@ -99,20 +111,29 @@ def _look(connection: Connection, settings: Settings, known: JobTypes, queue: st
     )
 
 
+def _with_limits(
+    jobs: Sequence[dict[str, Any]], limits: Sequence[Limit], running: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """*jobs*, each with the limit that keeps it waiting, in words; None: it may begin at once."""
+    candidates = [Candidate(place, job["concurrency_key"]) for place, job in enumerate(jobs)]
+    chosen = choose(candidates, limits, running, before=0, free=len(jobs))
+    found = []
+    for place, job in enumerate(jobs):
+        full = None if place in chosen.taken else reached(limits, chosen.running, job["concurrency_key"])
+        found.append(job | {"waits_for": full.reached if full is not None else None})
+    return found
+
+
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
-def _says_something(due: Due) -> bool:
-    return bool(due.told or due.parts)
-
-
-def _schedule(connection: Connection, due: Due) -> dict[str, Any]:
-    """What would be written about a schedule's occurrences, as materialise decides it."""
+def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
+    """What would be written about a schedule's occurrences."""
     facts: dict[str, Any] = {
         "schedule": due.stored.name,
-        "skipped": sum(part.skipped.count for part in due.parts if part.skipped),
-        "missed": sum(part.missed.count for part in due.parts if part.missed),
-        "coalesced": sum(part.coalesced.count for part in due.parts if part.coalesced),
+        "skipped": 0,
+        "missed": 0,
+        "coalesced": 0,
         "occurrences": [],
         "paused": due.stored.paused,
         "trouble": "; ".join(str(event.facts.get("error")) for event in due.told) or None,
@@ -122,30 +143,26 @@ def _schedule(connection: Connection, due: Due) -> dict[str, Any]:
     schedule = due.parts[-1].schedule
     facts |= {"job_type": schedule.job, "queue": schedule.queue, "priority": schedule.priority}
     facts["timeout_s"] = None if schedule.timeout is None else schedule.timeout.total_seconds()
-    runs = any(part.run for part in due.parts)
-    busy = unfinished_jobs(connection, schedule.name, runnable_types(connection)) if runs else []
-    for part in due.parts:
-        for instant in part.run:
-            placed = overlap(part.schedule.overlap, busy)
-            put = {"outcome": placed.outcome, "reason": placed.reason, "job_id": placed.job_id}
-            facts["occurrences"].append({"for": instant} | put)
+    turns = {instant for part in due.parts for instant in part.run}
+    for row, _ in settled.rows:
+        if row.first_for == row.last_for and row.first_for in turns:
+            put = {"outcome": row.outcome, "reason": row.reason, "job_id": row.job_id}
+            facts["occurrences"].append({"for": row.first_for} | put)
+        else:
+            facts[row.outcome] += row.count
     return facts
 
 
-def _new_jobs(
-    schedule: dict[str, Any], wanted: Sequence[str], queue: str | None, pauses: Sequence[Any]
-) -> list[dict[str, Any]]:
-    """The jobs that a schedule would make and that this tick could run."""
-    if schedule.get("job_type") not in wanted or queue not in (None, schedule["queue"]):
-        return []
-    if any(pause.scope == "all" or (pause.scope, pause.name) == ("queue", schedule["queue"]) for pause in pauses):
-        return []
-    same = {name: schedule[name] for name in ("job_type", "queue", "priority", "timeout_s", "schedule")}
-    return [
-        {"id": None, "run_at": occurrence["for"]} | same
-        for occurrence in schedule["occurrences"]
-        if occurrence["outcome"] == "enqueued"
-    ]
+def _begins(job: NewJob, now: datetime, wanted: Sequence[str], queue: str | None, pauses: Sequence[Any]) -> bool:
+    """Whether this tick could run a job that a schedule makes."""
+    if job.job_type not in wanted or queue not in (None, job.queue) or (job.run_at is not None and job.run_at > now):
+        return False
+    return not pausing.of_queue(pauses, job.queue)
+
+
+def _new(job: NewJob) -> dict[str, Any]:
+    names = ("job_type", "queue", "priority", "timeout_s", "schedule", "run_at", "concurrency_key")
+    return {"id": None} | {name: getattr(job, name) for name in names}
 
 
 # --- telling ----------------------------------------------------------------------------------------------------------
@@ -238,6 +255,8 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
         facts.append(f"queue {job['queue']}")
     if job["schedule"]:
         facts.append(f"schedule {job['schedule']}")
+    if job["waits_for"]:
+        facts.append(f"waits: {job['waits_for']}")
     timeout_s, longest_s = job["timeout_s"], settings.run.longest_in_tick.total_seconds()
     if timeout_s is not None and timeout_s > longest_s:
         facts.append(f"in a process of its own: its timeout {timeout_s:g} s is above the {longest_s:g} s of a tick")
@@ -249,5 +268,4 @@ def _count(number: int, what: str) -> str:
 
 
 def _local(settings: Settings, instant: datetime) -> str:
-
     return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

@@ -54,11 +54,14 @@ def list_effects(
     ctx: typer.Context,
     config: ConfigOption = None,
     database_url: UrlOption = None,
-    state: Annotated[Standing | None, typer.Option(help="Only in this state; else in every state.")] = None,
+    state: Annotated[
+        Standing | None,
+        typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}; else in every state."),
+    ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="TEXT", help="Only those whose key begins like this.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most so many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List effects, the newest beginning first.

@@ -43,7 +43,7 @@ def enqueue(
     ] = None,
     delay: Annotated[str | None, typer.Option("--in", metavar="SPAN", help="Not before: 5m, 24h from now.")] = None,
     queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
-    priority: Annotated[int, typer.Option(min=0, max=9, help="0 goes first, 9 last.")] = 5,
+    priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="A second job with this key is not made, not even later.")
     ] = None,
@@ -53,7 +53,7 @@ def enqueue(
     concurrency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="What limits: counts it under.", show_default=False)
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Tries; else the job type's.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", min=1, help="Tries; else the job type's.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="Time limit; else the job type's.")] = None,
     meta: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="A string to hand along, as trace=abc; repeatable.")

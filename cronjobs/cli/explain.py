@@ -60,7 +60,7 @@ def explain(
         str | None,
         typer.Option("--since", metavar="SPAN", show_default=False, help="As --from, counted back: 24h, 7d."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Of a list, the newest so many.")] = 1000,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Of a list, the newest so many.")] = 1000,
     config: ConfigOption = None,
     database_url: UrlOption = None,
     as_json: JsonOption = False,

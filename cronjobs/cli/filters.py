@@ -15,7 +15,9 @@ from cronjobs.model import Status
 from cronjobs.store.listing import Filter
 
 TypeOption = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")]
-StatusOption = Annotated[Status | None, typer.Option("--status", help="Only in this state.")]
+StatusOption = Annotated[
+    Status | None, typer.Option("--status", metavar="STATUS", help=f"Only in this state: {', '.join(Status)}.")
+]
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
 ScheduleOption = Annotated[str | None, typer.Option("--schedule", metavar="NAME", help="Only of this schedule.")]
 SinceOption = Annotated[

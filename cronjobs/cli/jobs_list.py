@@ -40,6 +40,7 @@ from cronjobs.cli.project_database import jobs_database
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Status
+from cronjobs.rules import pausing
 from cronjobs.rules.error_groups import ErrorGroup, grouped
 from cronjobs.rules.payload import BadJson
 from cronjobs.store import listing, schedules
@@ -65,9 +66,11 @@ def list_jobs(
     filters: Filters = ALL,
     group_by: Annotated[
         GroupBy | None,
-        typer.Option(help="Group jobs that have the same error; without --status those that failed or are dead."),
+        typer.Option(
+            metavar="error", help="Group jobs that have the same error; without --status those that failed or are dead."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most so many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, the newest first; of succeeded, dead or cancelled ones those that ended last.
@@ -199,12 +202,11 @@ def show(
         runs = [columns_of(run) for run in found]
         occurrences = [columns_of(occurrence) for occurrence in listing.occurrences_of(connection, job_id)]
         pauses = schedules.pauses_in_force(connection)
-    paused = next((pause for pause in pauses if _stops(pause, job["queue"])), None)
+    paused = next(iter(pausing.of_queue(pauses, job["queue"])), None)
     types = known_types(settings)
     most = most_tries(job["job_type"], job["max_attempts"], settings, types)
-    sentence = next_step(
-        job, times, known=job["job_type"] in types.types, paused=None if paused is None else _pause_name(paused)
-    )
+    stopped = None if paused is None else safe(pausing.what(paused.scope, paused.name), 66)
+    sentence = next_step(job, times, known=job["job_type"] in types.types, paused=stopped)
     if as_json:
         more = {"tries": {"failed": job["failures"], "of": most}, "next": sentence}
         write_json(job | more | {"occurrences": occurrences, "runs": runs})
@@ -247,14 +249,6 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
         return f"{where}; its lease ended {rough(left)} ago: the next tick settles what became of it"
     stop = ", and was asked to stop" if job["cancel_requested_at"] else ""
     return f"{where}{stop}; its lease has {rough(left)} left"
-
-
-def _stops(pause: Any, queue: str) -> bool:
-    return (pause.scope, pause.name) in (("all", ""), ("queue", queue))
-
-
-def _pause_name(pause: Any) -> str:
-    return "everything" if pause.scope == "all" else f"queue {safe(pause.name, 60)}"
 
 
 def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence: str) -> list[str]:

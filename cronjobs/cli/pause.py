@@ -22,6 +22,7 @@ from cronjobs.events import Event
 from cronjobs.host.identity import Identity
 from cronjobs.jobs.registry import name_fault
 from cronjobs.model import in_zone
+from cronjobs.rules import pausing
 from cronjobs.rules.retry import Range
 from cronjobs.schedules.materialise import materialise
 from cronjobs.schedules.pauses import held_back_now
@@ -139,7 +140,11 @@ def resume(
             was_on = store.resume(connection, scope=scope, name=name, now=now)
             if was_on:
                 _record(connection, "resume", scope, name, why=_reason(why), until=None, now=now)
-        complain(f"resumed: {_what(scope, name)}" if was_on else f"{_what(scope, name)}: was not paused, nothing to do")
+        complain(
+            f"resumed: {pausing.what(scope, name)}"
+            if was_on
+            else f"{pausing.what(scope, name)}: was not paused, nothing to do"
+        )
         if was_on and held:
             for line in _settle_held(database, settings, held, None if scope == "all" else name):
                 (complain if as_json else echo)(line)
@@ -285,12 +290,8 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
         by = f", by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
         skips = ", and skips what comes due" if pause.skip else ""
-        lines.append(one_line(f"{_what(pause.scope, pause.name)} is paused {until}{skips}{by}{why}", 1000))
+        lines.append(one_line(f"{pausing.what(pause.scope, pause.name)} is paused {until}{skips}{by}{why}", 1000))
     return lines
-
-
-def _what(scope: str, name: str) -> str:
-    return "everything" if scope == "all" else f"{scope} {name}"
 
 
 def _local(settings: Settings, instant: datetime) -> str:

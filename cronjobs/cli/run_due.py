@@ -50,19 +50,23 @@ def run_due(
     ctx: typer.Context,
     config: ConfigOption = None,
     database_url: UrlOption = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=64, help="Jobs at once; else run.workers.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=64, help="Jobs at once; else run.workers.")
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Time for this tick, as 30s; else run.budget.")
     ] = None,
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Start at most this many jobs.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Start at most this many jobs.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run; change nothing.")] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay until the long jobs that this tick began have ended, too.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object that says what the tick did.")] = False,
-    fail_on: Annotated[FailOn, typer.Option(help="Which failures make the exit code 1.")] = FailOn.DEAD,
+    fail_on: Annotated[
+        FailOn, typer.Option(metavar="WHICH", help="Which failures make the exit code 1: dead, any or never.")
+    ] = FailOn.DEAD,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="A line per event, also without a terminal.")
     ] = False,
@@ -85,11 +89,12 @@ def run_due(
     verbose = verbose or bool(ctx.find_root().params.get("verbose"))
     quiet = quiet or bool(ctx.find_root().params.get("quiet"))
     talk = not quiet and not as_json and (verbose or is_terminal())
-    mail = CronMail(_config_path(ctx, config), throttle=not (talk or as_json))
+    mail = CronMail(_config_path(ctx, config), throttle=not (talk or as_json or dry_run))
     fault.circumstances.mailed_for = mail.config if mail.throttle else None
     try:
         settings = _settings(load_settings(ctx, config, database_url), workers, budget)
         trust.require(settings, os.environ)
+        fires = _fire_schedules()
         until = armed.limit(duration(budget) if budget else settings.run.budget, settings.run.every)
         if dry_run and not _exists(settings):
             echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")
@@ -101,7 +106,7 @@ def run_due(
         if dry_run:
             from cronjobs.cli.dry_run import show
 
-            show(settings, database, queue=queue, only=only, as_json=as_json)
+            show(settings, database, queue=queue, only=only, as_json=as_json, fires=fires)
             leaving.leave(3 if settings.problems else 0, stuck=False)
         log = Log(settings.log)
         remember_log(mail.config, settings.log)
@@ -122,7 +127,7 @@ def run_due(
             limits=TickFilter(queue=queue, only=only, jobs=limit),
             say_not_started=talk or as_json,
             waits_for_long_jobs=wait,
-            fire_schedules=_fire_schedules(),
+            fire_schedules=fires,
         )
         result = tick.run()
     except CronjobsError as error:

@@ -297,8 +297,13 @@ def history(
     ] = "24h",
     schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this schedule.")] = None,
     job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")] = None,
-    outcome: Annotated[HistoryOutcome | None, typer.Option(help="Only what ended like this.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many entries, the newest.")] = 200,
+    outcome: Annotated[
+        HistoryOutcome | None,
+        typer.Option(metavar="OUTCOME", help=f"Only what ended like this: {', '.join(HistoryOutcome)}."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100_000, help="At most so many entries, the newest.")
+    ] = 200,
     as_json: JsonOption = False,
 ) -> None:
     """Tell what happened, oldest first: "what happened last night?".

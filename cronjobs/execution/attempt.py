@@ -68,6 +68,11 @@ def lease_margin_s(lease_s: float) -> float:
     return min(2.0, lease_s / 10)
 
 
+def heartbeat_s(lease_s: float) -> float:
+    """How often a lease is renewed: three renewals may fail before it ends."""
+    return lease_s / 4
+
+
 @dataclass
 class Attempt:
     """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.

@@ -23,7 +23,7 @@ from cronjobs.clock import Clock, sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.execution.attempt import Attempt, WorkerContext, lease_margin_s, run_attempt
+from cronjobs.execution.attempt import Attempt, WorkerContext, heartbeat_s, lease_margin_s, run_attempt
 from cronjobs.execution.foreground_claim import NO_LIMIT, WORKER, CannotRun
 from cronjobs.execution.live_output import Streams
 from cronjobs.jobs.context import StopSignal
@@ -95,7 +95,7 @@ class Heartbeat:
         self._thread.join(timeout=5)  # it may be waiting for the database; what it finds out then counts no more
 
     def _beat(self) -> None:
-        interval_s = self._span.total_seconds() / 4
+        interval_s = heartbeat_s(self._span.total_seconds())
         wait_s = interval_s
         while not self.lost and not self._over.wait(wait_s):
             wait_s = interval_s if self._renew() else min(interval_s, RETRY_S)
@@ -103,7 +103,7 @@ class Heartbeat:
     def _renew(self) -> bool:
         sent = self._clock.monotonic()
         try:
-            with self._database.write(patience=self._span.total_seconds() / 4) as connection:
+            with self._database.write(patience=heartbeat_s(self._span.total_seconds())) as connection:
                 renewal = leases.renew(connection, [self._lease], self._span)
         except DatabaseError as error:
             self._trouble(str(error))

@@ -37,12 +37,12 @@ from cronjobs.execution.child_protocol import Request, read_outcome, write_reaso
 from cronjobs.execution.command import Command, StopRequest
 from cronjobs.execution.process_outcome import (
     DISK_LIMIT,
-    _Ending,
-    _last_line,
-    _outcome,
-    _sentence,
-    _stopped,
-    _timed_out,
+    ProcessEnding,
+    last_line_of,
+    outcome_of_process,
+    outcome_of_stop,
+    sentence,
+    timed_out_words,
 )
 from cronjobs.model import (
     ExitCodes,
@@ -60,6 +60,7 @@ POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noti
 LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> >(tee log)`` outlives its shell
 LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # it gives up by itself after 3
+CHILD: Final = "cronjobs.execution.child"
 LAUNCHER: Final = Path(__file__).parent.with_name("launcher.py")
 
 
@@ -115,17 +116,17 @@ def run_command(
     who watches; what it raises ends the command.
     """
     if stop.reason is not None:
-        return _stopped(command, stop.reason, _Ending()), None
+        return outcome_of_stop(command, stop.reason, ProcessEnding()), None
     try:
         end = _attend(command, stop, clock, lease, on_output)
     except NoRoom as error:
-        return Released(_sentence(f"no process could be started for the command: {error}")), None
+        return Released(sentence(f"no process could be started for the command: {error}")), None
     except (OSError, ValueError) as error:  # a character that no argument can hold
-        return Failed(_sentence(f"the command could not be started: {error}"), "StartError"), None
+        return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
     if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
         why = os.strerror(end.ending.failure[1])
-        return Released(_sentence(f"no process could be started for the command: {why}")), None
-    return _outcome(command, end.ending, end.reason, _last_line(end.output.text())), end.output.text()
+        return Released(sentence(f"no process could be started for the command: {why}")), None
+    return outcome_of_process(command, end.ending, end.reason, last_line_of(end.output.text())), end.output.text()
 
 
 def run_handler(
@@ -150,12 +151,12 @@ def run_handler(
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
     except OSError as error:
-        return Released(_sentence(f"no process could be started for it: {error}")), None
+        return Released(sentence(f"no process could be started for it: {error}")), None
     with opened as answer:
         command = Command(
             # -P: not the working folder first, where a file of the user's may be named like a module of the library.
             # -u: what it printed is in the file before whatever kills it.
-            argv=(sys.executable, "-P", "-u", "-m", "cronjobs.execution.child", str(answer.fileno())),
+            argv=(sys.executable, "-P", "-u", "-m", CHILD, str(answer.fileno())),
             folder=request.folder,
             env=env,
             stdin=request.encode(),
@@ -168,27 +169,27 @@ def run_handler(
             term_alone=True,
         )
         if stop.reason is not None:
-            return _stopped(command, stop.reason, _Ending()), None
+            return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
             end = _attend(command, stop, clock, lease, on_output, lambda reason: write_reason(answer.fileno(), reason))
         except NoRoom as error:
-            return Released(_sentence(f"no process could be started for it: {error}")), None
+            return Released(sentence(f"no process could be started for it: {error}")), None
         except OSError as error:
-            return Failed(_sentence(f"its process could not be watched: {error}"), "StartError"), None
+            return Failed(sentence(f"its process could not be watched: {error}"), "StartError"), None
         if end.ending.failure is not None:
             why = os.strerror(end.ending.failure[1])
-            return Released(_sentence(f"no interpreter could be started for it: {why}")), None
+            return Released(sentence(f"no interpreter could be started for it: {why}")), None
         said = read_outcome(answer.fileno())
     output = end.output.text()
     if isinstance(said, TimedOut):
-        said = replace(said, error=_timed_out(timeout))  # it counted from its own start
+        said = replace(said, error=timed_out_words(timeout))  # it counted from its own start
     if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
         return said, output
     if end.reason is None and end.ending.status == 0:
-        return Failed(_sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
+        return Failed(sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
     # After a crash the last lines are those of faulthandler, which are for the output.
     crashed = end.ending.status is not None and end.ending.status < 0
-    outcome = _outcome(command, end.ending, end.reason, "" if crashed else _last_line(output))
+    outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
     if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
         outcome = replace(outcome, traceback=said.traceback)
     return outcome, output
@@ -198,7 +199,7 @@ def run_handler(
 class _End:
     """How a process ended; ``reason``: why it was stopped, None if it was not."""
 
-    ending: _Ending
+    ending: ProcessEnding
     reason: str | None
     output: CappedText
 
@@ -298,7 +299,7 @@ class _Child:
     """The launcher, the socket to it, and the command's files. Leaving the ``with`` ends whatever is left."""
 
     def __init__(self, command: Command, leased_s: float | None) -> None:
-        self.ending = _Ending()
+        self.ending = ProcessEnding()
         self.gone = False
         self._unread = b""
         self._shown = 0

@@ -28,7 +28,7 @@ DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cann
 
 
 @dataclass
-class _Ending:
+class ProcessEnding:
     """What the launcher reported; its docstring has the protocol."""
 
     pid: int | None = None
@@ -39,53 +39,53 @@ class _Ending:
     left: tuple[str, ...] = ()  # what could not be killed
 
 
-def _outcome(command: Command, ending: _Ending, reason: str | None, last_line: str) -> Outcome:
+def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | None, last_line: str) -> Outcome:
     if ending.failure is not None:
-        return _not_started(command, *ending.failure)
+        return outcome_not_started(command, *ending.failure)
     if ending.status is not None and not ending.stopped:
-        return _exited(command.exit_codes, ending.status, last_line)
+        return outcome_of_exit(command.exit_codes, ending.status, last_line)
     if reason is None and not ending.stopped:
         said = "the command was lost: its launcher ended without a word, killed by hand or because memory ran out"
-        return Failed(_sentence(said, last_line), "LauncherDied")
+        return Failed(sentence(said, last_line), "LauncherDied")
     # Without a reason of ours the launcher's own timer was first: this process was frozen, or starved.
-    return _stopped(command, reason or "timeout", ending, last_line)
+    return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
-def _exited(codes: ExitCodes, status: int, last_line: str) -> Outcome:
+def outcome_of_exit(codes: ExitCodes, status: int, last_line: str) -> Outcome:
     if status in codes.success:
         return Succeeded()
     if status < 0:
         name = _signal_name(-status)
         hint = " (by hand, or because memory ran out)" if -status == signal.SIGKILL else ""
-        return Failed(_sentence(f"killed by {name}{hint}", last_line), name, kinds=(name,))
-    said, kind = _sentence(f"exit status {status}", last_line), f"exit-{status}"
+        return Failed(sentence(f"killed by {name}{hint}", last_line), name, kinds=(name,))
+    said, kind = sentence(f"exit status {status}", last_line), f"exit-{status}"
     return Failed(said, kind, permanent=status in codes.permanent, kinds=(kind,))
 
 
-def _stopped(command: Command, reason: str, ending: _Ending, last_line: str = "") -> Outcome:
+def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_line: str = "") -> Outcome:
     still = f", but these could not be killed: {', '.join(ending.left)}" if ending.left else ""
     match reason:
         case "cancelled":
-            return CancelledByRequest(_sentence(f"cancelled{still}"))
+            return CancelledByRequest(sentence(f"cancelled{still}"))
         case "shutdown":
-            return Interrupted(_sentence(f"interrupted by shutdown{still}"))
+            return Interrupted(sentence(f"interrupted by shutdown{still}"))
         case "lease lost":
-            return Lost(_sentence(f"the lease was lost, so the command was killed{still}"))
+            return Lost(sentence(f"the lease was lost, so the command was killed{still}"))
         case "too much output":
             said = f"stopped: its output took more than {DISK_LIMIT // 1024**2} MiB of disk{still}"
-            return Failed(_sentence(said, last_line), "TooMuchOutput")
+            return Failed(sentence(said, last_line), "TooMuchOutput")
     killed = f" and a grace of {duration_text(command.grace)}, killed" if ending.status == -signal.SIGKILL else ""
-    return TimedOut(_sentence(f"{_timed_out(command.timeout)}{killed}{still}", last_line))
+    return TimedOut(sentence(f"{timed_out_words(command.timeout)}{killed}{still}", last_line))
 
 
-def _timed_out(timeout: timedelta) -> str:
+def timed_out_words(timeout: timedelta) -> str:
     return f"timed out after {duration_text(timeout)}"
 
 
-def _not_started(command: Command, where: str, number: int) -> Failed:
+def outcome_not_started(command: Command, where: str, number: int) -> Failed:
     name, why = command.argv[0], os.strerror(number)
     if where == "folder":
-        return Failed(_sentence(f"the folder {command.folder} cannot be entered: {why}"), "StartError")
+        return Failed(sentence(f"the folder {command.folder} cannot be entered: {why}"), "StartError")
     match number:
         case errno.ENOENT | errno.ENOTDIR if "/" in name:
             said = f"command not found: {name} (looked up from {command.folder}); if it is there, see its #! line"
@@ -100,10 +100,10 @@ def _not_started(command: Command, where: str, number: int) -> Failed:
             said = f"the arguments and environment of {name} are too long for the kernel"
         case _:
             said = f"the command {name} could not be started: {why}"
-    return Failed(_sentence(said), "CommandNotFound" if number in (errno.ENOENT, errno.ENOTDIR) else "StartError")
+    return Failed(sentence(said), "CommandNotFound" if number in (errno.ENOENT, errno.ENOTDIR) else "StartError")
 
 
-def _sentence(said: str, last_line: str = "") -> str:
+def sentence(said: str, last_line: str = "") -> str:
     # A character is at most four bytes.
     return one_line(f"{said}: {last_line}" if last_line else said, ERROR_LIMIT // 4)
 
@@ -118,7 +118,7 @@ def _signal_name(number: int) -> str:
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
-def _last_line(output: str | None) -> str:
+def last_line_of(output: str | None) -> str:
     """Return the last line that says something, as a terminal would show it: no colours, what follows the last \\r."""
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

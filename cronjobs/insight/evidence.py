@@ -43,6 +43,7 @@ from cronjobs.insight.schedule_history import (
     runs_after_a_gap,
 )
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.rules.pausing import of_schedule
 from cronjobs.rules.retry import ON_TIME_WITHIN
 from cronjobs.schedules.planning import Piece, pieces_from
 from cronjobs.schedules.wrong_clock import FUTURE_WATERMARK
@@ -318,9 +319,8 @@ class ScheduleEvidence:
         if not on:
             on = [
                 pause
-                for pause in map(pause_from, self.pause_rows)
-                if (pause.scope == "all" or (pause.scope, pause.name) == ("schedule", self.stored.name))
-                and in_force(pause, moment)
+                for pause in of_schedule(map(pause_from, self.pause_rows), self.stored.name)
+                if in_force(pause, moment)
             ]
         return min(on, key=lambda pause: (pause.skip, pause.scope), default=None)
 

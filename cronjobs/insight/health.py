@@ -19,6 +19,7 @@ from cronjobs.masking import mask
 from cronjobs.model import Status, duration_text, in_zone
 from cronjobs.rules.concurrency import Limit, full, waiting_by_limit
 from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing
+from cronjobs.rules.pausing import of_queue
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.store import concurrency, expiry, listing, meta, schedules
 from cronjobs.store.crashing_types import crashing
@@ -110,7 +111,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     unresolved: dict[str, int] = {}
     oldest: list[datetime] = []
     for row in listing.waiting_groups(connection, late_after(settings)):
-        queue = queues.setdefault(row.queue, Queue(paused=_queue_paused(pauses, row.queue)))
+        queue = queues.setdefault(row.queue, Queue(paused=bool(of_queue(pauses, row.queue))))
         queue.due += row.due
         queue.future += row.waiting - row.due
         queue.failed += row.waiting if row.status == "failed" else 0
@@ -122,7 +123,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         if not queue.paused and not (unknown and now - row.run_at < UNKNOWN_IS_LATE):
             queue.late += row.late
     for capped in pressures(connection):
-        queue = queues.setdefault(capped.name, Queue(paused=_queue_paused(pauses, capped.name)))
+        queue = queues.setdefault(capped.name, Queue(paused=bool(of_queue(pauses, capped.name))))
         queue.max_waiting, queue.dropped = capped.max_waiting, capped.dropped
         queue.on_full = None if capped.max_waiting is None else capped.on_full
     running_total, overdue = listing.running_count(connection)
@@ -282,10 +283,6 @@ def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
 def _ticking(ticks: Sequence[dict[str, Any]], now: datetime, settings: Settings) -> list[dict[str, Any]]:
     """The last ticks of the hosts that tick now."""
     return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(settings)]
-
-
-def _queue_paused(pauses: Sequence[Any], queue: str) -> bool:
-    return any(pause.scope == "all" or (pause.scope == "queue" and pause.name == queue) for pause in pauses)
 
 
 def troubles(health: Health, settings: Settings) -> list[Finding]:

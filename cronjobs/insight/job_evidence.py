@@ -28,6 +28,7 @@ from cronjobs.insight.schedule_history import (
 )
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.rules.concurrency import reached
+from cronjobs.rules.pausing import of_queue
 from cronjobs.store import explaining
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.sql import database_now
@@ -102,16 +103,14 @@ def job_facts(
         waits = row.status in ("queued", "failed")
         job_type = types().types.get(row.job_type) if waits else None
         stopped_by = reached(settings.limits, running, row.concurrency_key) if waits else None
-        paused = [
-            brake for brake in brakes if brake.scope == "all" or (brake.scope, brake.name) == ("queue", row.queue)
-        ]
+        paused = of_queue(brakes, row.queue)
         found[row.id] = JobFacts(
             **{name: row._mapping[name] for name in _SAME},
             attempt=row.attempts,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,
             attempts=tuple(attempts.get(row.id, ())),
-            paused=min(paused, key=lambda brake: brake.scope) if waits and paused else None,
+            paused=paused[0] if waits and paused else None,
             limit=stopped_by.reached if stopped_by else None,
             known=not waits or job_type is not None,
             passed_over=passed.get(row.id),

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
 from cronjobs.errors import MESSAGE_LIMIT
+from cronjobs.rules.pausing import what
 from cronjobs.store import listing
 from cronjobs.store import unresolved as store
 from cronjobs.store.schedules import StoredSchedule
@@ -227,11 +228,7 @@ def held_back(
     """Pauses that somebody may have forgotten: older than a day, or with something of a schedule behind them."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
-        what, option = {
-            "all": ("everything", "--all"),
-            "queue": (f"queue {name}", f"--queue {name}"),
-            "schedule": (f"schedule {name}", name),
-        }[scope]
+        option = {"all": "--all", "queue": f"--queue {name}", "schedule": name}[scope]
         names = [] if scope == "queue" else sorted(_behind_pause(found, pause, schedules, now))
         waits = bool(found.waiting) if scope == "all" else scope == "queue" and name in found.waiting
         if names:
@@ -242,7 +239,7 @@ def held_back(
             why = "for more than a day"
         else:
             continue
-        text = f"{what} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"
+        text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"
         yield Finding("pause", text, since=pause["paused_at"], command=f"cronjobs resume {option}")
 
 

@@ -147,6 +147,20 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
     return Settled(tuple(rows), tuple(jobs))
 
 
+def decide_all(
+    mine: Sequence[Due], known: Mapping[int, Known], caps: Mapping[str, Cap], waiting: Mapping[str, int]
+) -> list[tuple[Due, Settled]]:
+    """Decide about each of *mine*, by schedule id; a job that one makes takes room from the next."""
+    waiting = dict(waiting)
+    settled = []
+    for due in mine:
+        decided = decide(due, known[due.stored.id], caps, waiting)
+        for job in decided.jobs:
+            waiting[job.queue] = waiting.get(job.queue, 0) + 1
+        settled.append((due, decided))
+    return settled
+
+
 def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Range, str | None, _Put]]:
     """The outcome of each span of *part*, with the reason and the job that it names."""
     nothing = _Put(Placed("missed"), None)

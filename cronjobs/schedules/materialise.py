@@ -19,7 +19,7 @@ from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue
 from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks, refusal
-from cronjobs.schedules.decide import Due, Known, decide, plan_for, wants_room
+from cronjobs.schedules.decide import Due, Known, decide_all, plan_for, wants_room
 from cronjobs.schedules.planning import joined, read, stored_pieces
 from cronjobs.schedules.wrong_clock import Ahead, undo
 from cronjobs.store import schedules as store
@@ -171,9 +171,6 @@ def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Mate
         emit(event)
 
 
-# --- one schedule: decide ---------------------------------------------------------------------------------------------
-
-
 # --- many schedules: write --------------------------------------------------------------------------------------------
 
 
@@ -203,7 +200,7 @@ def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: t
     taken = tuple(due for due in chunk if due.stored.id not in locked)
     if not mine:
         return SettledChunk((), busy, taken)
-    known = _known(connection, mine, within)
+    known = known_about(connection, mine, within)
     wanted = {due.stored.id: wants_room(due, known[due.stored.id]) for due in mine}
     queues = set().union(*wanted.values())
     with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
@@ -220,7 +217,8 @@ def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: t
     return SettledChunk(rows, busy, (*taken, *held), tuple(told), set_right=bool(ahead))
 
 
-def _known(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
+def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
+    """What the database knows about each of *mine*, by schedule id."""
     ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
     names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
     busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
@@ -230,13 +228,7 @@ def _known(connection: Connection, mine: Sequence[Due], within: timedelta) -> di
 def _write(
     connection: Connection, mine: Sequence[Due], known: Mapping[int, Known], room: Room, now: datetime
 ) -> tuple[tuple[str, LedgerRow], ...]:
-    waiting = dict(room.waiting)
-    settled = []
-    for due in mine:
-        decided = decide(due, known[due.stored.id], room.caps, waiting)
-        for job in decided.jobs:
-            waiting[job.queue] = waiting.get(job.queue, 0) + 1
-        settled.append((due, decided))
+    settled = decide_all(mine, known, room.caps, room.waiting)
     ids = insert_jobs(connection, [job for _, decided in settled for job in decided.jobs])
     rows: list[tuple[str, LedgerRow]] = []
     first = 0

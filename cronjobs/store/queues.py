@@ -96,6 +96,23 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
     return Room(caps, {row.name: row.waiting for row in counted})
 
 
+def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
+    """What room queues *names* have once *changed* caps are in force and *lifted* ones are gone; nothing is locked."""
+    asked = group_value(connection, sorted(names))
+    stored = run(
+        connection,
+        "SELECT name, max_waiting, on_full FROM {queues} WHERE name {among_queues} AND max_waiting IS NOT NULL",
+        names=asked,
+    ).all()
+    caps = {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in stored if row.name not in lifted}
+    caps |= {cap.queue: cap for cap in changed if cap.queue in names}
+    if not caps:
+        return Room({}, {})
+    rows = group_value(connection, [{"name": name} for name in sorted(caps)])
+    counted = run(connection, _COUNT, rows=rows, most=max(cap.max_waiting for cap in caps.values())).all()
+    return Room(caps, {row.name: row.waiting for row in counted})
+
+
 def _still_locked(connection: Connection, locked_in: str | None, counted_in: str | None) -> bool:
     if is_postgresql(connection):
         return locked_in == counted_in

@@ -31,7 +31,8 @@ def due_jobs(connection: Connection, *, known: Collection[str], queue: str | Non
     parameters = {"known": group_value(connection, sorted(known)), "queue": queue}
     first = run(
         connection,
-        "SELECT b.id, b.job_type, b.queue, b.priority, b.run_at, b.schedule, b.timeout_s FROM {jobs} b "
+        "SELECT b.id, b.job_type, b.queue, b.priority, b.run_at, b.schedule, b.timeout_s, b.concurrency_key "
+        "FROM {jobs} b "
         "WHERE {due_here} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
         limit=limit,
         **parameters,

@@ -21,7 +21,7 @@ from cronjobs.clock import Clock, process_age, sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.execution.attempt import Attempt, Ended, Workers, lease_margin_s, refusal, unbegun
+from cronjobs.execution.attempt import Attempt, Ended, Workers, heartbeat_s, lease_margin_s, refusal, unbegun
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import (
     Finished,
@@ -635,4 +635,4 @@ class Loop:
         )
 
     def _heartbeat_s(self) -> float:
-        return self.settings.run.lease.total_seconds() / 4
+        return heartbeat_s(self.settings.run.lease.total_seconds())

@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "a container that applies an old file at once",
-        "cronjobs/schedules/sync.py",
+        "cronjobs/schedules/applying.py",
         " and not ticks.carried_since(connection, str(in_force), seen.now - silence)",
         "",
         ("tests/test_sync.py",),

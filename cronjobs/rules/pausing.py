@@ -1,0 +1,37 @@
+"""What a pause holds, and what it is called. Pure. (Whether it is in force at an instant: ``schedules.planning``.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+
+class Scoped(Protocol):
+    """``scope``: "all", "queue" or "schedule"; ``name``: which, "" for all."""
+
+    @property
+    def scope(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+P = TypeVar("P", bound=Scoped)
+
+
+def of_queue(pauses: Iterable[P], queue: str) -> list[P]:
+    """Those of *pauses* that keep jobs of *queue* from beginning, the one of everything first."""
+    return sorted((pause for pause in pauses if _is_for(pause, "queue", queue)), key=lambda pause: pause.scope)
+
+
+def of_schedule(pauses: Iterable[P], schedule: str) -> list[P]:
+    """Those of *pauses* that keep *schedule* from firing."""
+    return [pause for pause in pauses if _is_for(pause, "schedule", schedule)]
+
+
+def _is_for(pause: Scoped, scope: str, name: str) -> bool:
+    return pause.scope == "all" or (pause.scope, pause.name) == (scope, name)
+
+
+def what(scope: str, name: str) -> str:
+    """ "everything", "queue mail" or "schedule nightly"."""
+    return "everything" if scope == "all" else f"{scope} {name}"
