@@ -19,7 +19,7 @@ from cronjobs.config.settings import JobTypeSettings, RunSettings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import crashing_types
 from cronjobs.execution import attempt as worker
-from cronjobs.execution import child, process
+from cronjobs.execution import child, handler, process
 from cronjobs.execution.child_protocol import Request
 from cronjobs.insight.health import look, troubles
 from cronjobs.jobs.context import StopSignal
@@ -138,9 +138,9 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         attempt.begun = True
         if attempt.job.max_attempts == 1:
             return Failed("killed by SIGSEGV", "SIGSEGV"), None
-        return worker._run_handler(attempt, around, clock)
+        return handler._run_handler(attempt, around, clock)
 
-    monkeypatch.setattr(worker, "_run_apart", run_here)
+    monkeypatch.setattr(handler, "_run_apart", run_here)
     return seen
 
 

@@ -19,11 +19,11 @@ from commands import LINUX_ONLY, until
 from postgres import PostgresServer
 
 from cronjobs.clock import process_started
-from cronjobs.drill import checks
-from cronjobs.drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
-from cronjobs.drill.mailserver import ReceivedMail, Try
-from cronjobs.drill.plan import MIX, Fault, Planned, plan
-from cronjobs.drill.scaffold import HANDLERS
+from cronjobs_drill import checks
+from cronjobs_drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
+from cronjobs_drill.plan import MIX, Fault, Planned, plan
+from cronjobs_drill.server import ReceivedMail, Try
+from cronjobs_drill.setup import HANDLERS
 
 pytestmark = [
     LINUX_ONLY,
@@ -39,8 +39,8 @@ WITH_HANDLERS = """
 import sys
 from pathlib import Path
 from cronjobs.cli.main import run
-from cronjobs.drill import scaffold
-scaffold.HANDLERS = Path(sys.argv.pop(1))
+from cronjobs_drill import setup
+setup.HANDLERS = Path(sys.argv.pop(1))
 run()
 """
 

@@ -19,7 +19,8 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs
 from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import Attempt, Workers
+from cronjobs.execution.attempt import Attempt
+from cronjobs.execution.worker_threads import Workers
 from cronjobs.insight.explain_job import explain_job
 from cronjobs.insight.facts import AttemptFacts, JobFacts, JobLife, Now
 from cronjobs.jobs import registry

@@ -29,8 +29,9 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs
 from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import Attempt, WorkerContext, run_attempt
+from cronjobs.execution.attempt import Attempt, WorkerContext
 from cronjobs.execution.child_protocol import read_outcome, write_outcome
+from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.output import follow_threads
 from cronjobs.jobs import registry
 from cronjobs.jobs.job_types import JobType

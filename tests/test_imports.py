@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cronjobs"
 ORDER = [
     *("version", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
-    *("jobs", "execution", "tick", "insight", "crontab", "testing", "drill", "cli", "__main__"),
+    *("jobs", "execution", "tick", "insight", "crontab", "testing", "cli", "__main__"),
 ]
 STUBS = ("launcher", "child", "long")  # where the version before looks for them; for one release
 
@@ -38,8 +38,8 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
-def imported(path: Path) -> set[str]:
-    """Full names of what a file imports when it is loaded or later; type-only imports do not count."""
+def imported(path: Path, *, types: bool = False) -> set[str]:
+    """Full names of what a file imports when it is loaded or later; with *types*, also for the type checker alone."""
     names: set[str] = set()
     tree = ast.parse(path.read_text())
     typing_only = {
@@ -49,7 +49,7 @@ def imported(path: Path) -> set[str]:
         for node in ast.walk(block)
     }
     for node in ast.walk(tree):
-        if id(node) in typing_only:
+        if id(node) in typing_only and not types:
             continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -88,6 +88,17 @@ def test_a_module_imports_only_what_stands_below_it(module: str, path: Path) -> 
         if (name := own(full)) and rank(name) > place and name.partition(".")[0] != module.partition(".")[0]
     }
     assert not above, f"{module} imports {sorted(above)}, which stand above it"
+
+
+def test_no_module_comes_back_to_itself_by_imports_not_even_by_those_for_types() -> None:
+    names = {name for name, _ in modules()}
+    graph = {
+        name: {found for full in imported(path, types=True) if (found := own(full)) in names} - {name}
+        for name, path in modules()
+    }
+    while leaves := {name for name, needed in graph.items() if not needed}:
+        graph = {name: needed - leaves for name, needed in graph.items() if name not in leaves}
+    assert not graph, f"circles among, or above: {sorted(graph)}"
 
 
 @pytest.mark.slow

@@ -192,6 +192,18 @@ def test_jobs_list_json_has_the_columns_as_keys_and_instants_in_utc(cronjobs: Cr
     assert job["finished_at"] is None
 
 
+def test_a_job_that_will_be_tried_again_is_shown_as_retrying(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job("code.only", "failed", failures=3, last_error="boom")
+    for word in ("failed", "retrying"):
+        assert "code.only" in cronjobs("jobs", "list", "--status", word).out
+    assert " retrying " in cronjobs("jobs", "list").out
+    assert cronjobs("jobs", "show", "1").out.splitlines()[0].endswith("  retrying")
+    assert cronjobs("jobs", "list", "--json").json[0]["status"] == "failed"
+    wrong = cronjobs("jobs", "list", "--status", "broken")
+    assert wrong.code == 2
+    assert "'broken' is not one of" in wrong.err
+
+
 def test_without_jobs_json_is_an_empty_array_and_text_says_so_on_stderr(cronjobs: Cronjobs, rows: Rows) -> None:
     assert cronjobs("jobs", "list", "--json").json == []
     answer = cronjobs("jobs", "list")
@@ -202,7 +214,7 @@ JOBS = """\
 id  status     type             when          note
  6  cancelled  mail.send        9 min ago
  5  dead       mail.send        9 min ago     failed 5 of 5: 503 from the mail …
- 4  failed     reports.nightly  in 4 min      failed 3 of 10, lost 1 time: no d…
+ 4  retrying   reports.nightly  in 4 min      failed 3 of 10, lost 1 time: no d…
  3  succeeded  reports.nightly  9 min ago     1m
  2  running    mail.send        for 12 s      on web1, lease 48 s left
  1  queued     code.only        due 10 s ago
@@ -223,7 +235,7 @@ def test_jobs_list_fits_into_80_columns_and_tells_tries_never_the_fence(cronjobs
 def test_failures_of_a_type_that_only_code_knows_are_not_told_as_a_share(cronjobs: Cronjobs, rows: Rows) -> None:
     rows.job("code.only", "failed", failures=3, last_error="boom")
     rows.job("code.only", "failed", failures=3, last_error="boom", max_attempts=4)
-    told = [line.partition("failed ")[2].partition("failed ")[2] for line in cronjobs("jobs", "list").out.split("\n")]
+    told = [line.partition("failed ")[2] for line in cronjobs("jobs", "list").out.split("\n")]
     assert told[1:3] == ["3 of 4: boom", "3 times: boom"]
 
 
@@ -306,7 +318,7 @@ def test_jobs_show_tells_the_whole_life_of_a_job(cronjobs: Cronjobs, rows: Rows)
     rows.attempt(job_id, "lost", attempt=4, output="line 1\nline 2\n", finished_at=ago(minutes=8))
     out = cronjobs("jobs", "show", str(job_id)).out
     assert out.splitlines()[:3] == [
-        f"job {job_id}  mail.send  failed",
+        f"job {job_id}  mail.send  retrying",
         "next       waits for its 2nd try, in 2 min (14:05:17)",
         "tries      failed 1 of 5",
     ]

@@ -19,6 +19,7 @@ from test_tick import put
 from cronjobs.config.settings import JobTypeSettings, RunSettings
 from cronjobs.database.connection import Database
 from cronjobs.execution import attempt as worker
+from cronjobs.execution import handler, worker_threads
 from cronjobs.execution.child_protocol import read_outcome, write_outcome
 from cronjobs.execution.foreground import Foreground
 from cronjobs.execution.foreground_claim import CannotRun, begin_existing, begin_new
@@ -126,21 +127,21 @@ def test_a_tick_frozen_between_its_claim_and_the_handler_begins_nothing_without_
     """It wakes when another runner may long have the job; and it is not to be charged for what it did not begin."""
     host.carry(run=RunSettings(workers=1, lease=timedelta(seconds=10)))
     job_id = put(host.database, job_type="pay.single")  # its only try
-    hand, frozen = worker.Workers.hand, [timedelta(seconds=9)]
+    hand, frozen = worker_threads.Workers.hand, [timedelta(seconds=9)]
 
-    def slow_hand(workers: worker.Workers, attempt: worker.Attempt) -> bool:
+    def slow_hand(workers: worker_threads.Workers, attempt: worker.Attempt) -> bool:
         clock.advance(frozen.pop() if frozen else timedelta(0))
         return hand(workers, attempt)
 
-    monkeypatch.setattr(worker.Workers, "hand", slow_hand)
+    monkeypatch.setattr(worker_threads.Workers, "hand", slow_hand)
     seen: list[int] = []
-    begin = worker.run_attempt
+    begin = handler.run_attempt
 
     def note(attempt: worker.Attempt, *around: Any) -> Any:
         seen.append(attempt.job.attempt)
         return begin(attempt, *around)
 
-    monkeypatch.setattr(worker, "run_attempt", note)
+    monkeypatch.setattr(worker_threads, "run_attempt", note)
     host.tick(budget_s=50)
     found = row(host, job_id)
     assert (found.status, found.losses, found.failures) == ("succeeded", 0, 0)
@@ -155,14 +156,14 @@ def test_the_kernels_timer_stands_before_a_claimed_job_goes_to_a_worker(
     host.carry(run=RunSettings(workers=2, lease=timedelta(seconds=10)))
     for _ in range(3):
         put(host.database, job_type="pay.once")
-    stands, hand = [math.inf], worker.Workers.hand
+    stands, hand = [math.inf], worker_threads.Workers.hand
     monkeypatch.setattr(Unarmed, "stand_at", lambda _, instant: stands.append(instant))
 
-    def note(workers: worker.Workers, attempt: worker.Attempt) -> bool:
+    def note(workers: worker_threads.Workers, attempt: worker.Attempt) -> bool:
         assert stands[-1] <= attempt.safe_until
         return hand(workers, attempt)
 
-    monkeypatch.setattr(worker.Workers, "hand", note)
+    monkeypatch.setattr(worker_threads.Workers, "hand", note)
     host.tick()
     assert len(ran) == 3
 
@@ -179,7 +180,7 @@ def test_a_failure_of_ours_before_the_handler_begins_is_not_the_jobs(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "Context", broken)
+        patch.setattr(handler, "Context", broken)
         host.tick()
     assert untouched(host, job_id)
     assert "MemoryError" in row(host, job_id).last_error

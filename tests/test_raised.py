@@ -16,7 +16,8 @@ import pytest
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze, TransactionBroken
-from cronjobs.execution.attempt import Attempt, WorkerContext, run_attempt
+from cronjobs.execution.attempt import Attempt, WorkerContext
+from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.raised import outcome_of
 from cronjobs.jobs.job_types import JobType
 from cronjobs.jobs.registry import Registration

@@ -19,8 +19,9 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs as jobs_table
 from cronjobs.database.tables import schedules as schedules_table
 from cronjobs.jobs import job_types, registry
+from cronjobs.jobs.job_types import policy_of
 from cronjobs.model import RetryPolicy, TimedOut, duration
-from cronjobs.rules.attempt_policy import AttemptPolicy, policy_of, read_policy
+from cronjobs.rules.attempt_policy import AttemptPolicy, read_policy
 from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.ending import running_row
 from cronjobs.store import leases, operating

@@ -14,7 +14,8 @@ from cronjobs import events
 from cronjobs.clock import SYSTEM
 from cronjobs.config.load import load
 from cronjobs.errors import GiveUp, RetryLater, Snooze
-from cronjobs.execution.attempt import Attempt, WorkerContext, run_attempt
+from cronjobs.execution.attempt import Attempt, WorkerContext
+from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.raised import outcome_of
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobType

@@ -22,7 +22,7 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs, ticks
 from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import Workers
+from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs import registry
 from cronjobs.store import claims, leases
 from cronjobs.testing import FakeClock

@@ -16,7 +16,8 @@ from ticking import Project, Tick, rivals
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
-from cronjobs.execution.attempt import Attempt, WorkerContext, Workers
+from cronjobs.execution.attempt import Attempt, WorkerContext
+from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobType
 from cronjobs.jobs.registry import Registration
 from cronjobs.model import CancelledByRequest, Job, Released, RetryPolicy

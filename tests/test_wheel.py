@@ -63,7 +63,7 @@ def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -
     names = set(zipfile.ZipFile(wheel).namelist())
     migrations = {f"cronjobs/{file.relative_to(ROOT)}" for file in ROOT.glob("alembic/versions/*.py")}
     assert names >= {"cronjobs/py.typed", "cronjobs/alembic/env.py", "cronjobs/alembic/script.py.mako"} | migrations
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"cronjobs"}
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"cronjobs", "cronjobs_drill"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".db"))]
     assert "cronjobs/alembic/__init__.py" not in names
 

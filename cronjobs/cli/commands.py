@@ -52,6 +52,8 @@ def _no_options() -> None:
 class CommandRow(NamedTuple):
     """One row of a table. ``where``: "module:function" in this folder, or "module:app" for a group.
 
+    A module with a dot in its name is another package's.
+
     ``help``: the first line of the function's docstring, or of the group's help; a test holds them together.
     """
 
@@ -73,7 +75,7 @@ class Listed(TyperCommand):
         """The command itself. Its module is imported here."""
         if self._loaded is None:
             module, _, attribute = self.row.where.partition(":")
-            found = getattr(import_module(f"cronjobs.cli.{module}"), attribute)
+            found = getattr(import_module(module if "." in module else f"cronjobs.cli.{module}"), attribute)
             if not isinstance(found, typer.Typer):
                 one = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
                 one.command(self.name, cls=PlainCommand, epilog=self.row.epilog)(found)

@@ -184,7 +184,7 @@ def copy(
         str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
     ] = None,
     wait: Annotated[
-        str | None, typer.Option("--wait", metavar="SPAN", help="Wait, at most so long, for what runs: 60s.")
+        str | None, typer.Option("--wait", metavar="DURATION", help="Wait, at most so long, for what runs: 60s.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

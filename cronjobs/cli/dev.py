@@ -56,7 +56,7 @@ def dev(
     schedules: Annotated[
         bool, typer.Option("--schedules", help="Apply the file's schedules, and fire those that are due.")
     ] = False,
-    every: Annotated[str, typer.Option("--every", metavar="SPAN", help="A tick at least this often.")] = "5s",
+    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="A tick at least this often.")] = "5s",
     yes: Annotated[bool, typer.Option("--yes", help='Also where the file says "environment: production".')] = False,
 ) -> None:
     """Run ticks in the foreground while you write handlers: what cron does, but at once, and you see each event.

@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
 from cronjobs.cli.output import Times, columns_of, complain, counted, echo, safe, table, width, write, write_json
 from cronjobs.cli.project_database import jobs_database, operator, our_database
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
@@ -116,7 +116,7 @@ def settle(
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help="With done: what later attempts find as its result.")
     ] = None,
-    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Kept in the audit trail.")] = None,
+    why: WhyOption = None,
     config: ConfigOption = None,
     database_url: UrlOption = None,
 ) -> None:

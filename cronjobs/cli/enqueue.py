@@ -12,7 +12,7 @@ import typer
 
 from cronjobs.cli import leaving, typed
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
-from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.cli.output import complain, echo, echo_json, status_word
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.clock import sleep
 from cronjobs.config.reader import nearest
@@ -41,7 +41,7 @@ def enqueue(
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Not before: 2026-11-20T09:00, with +01:00 or in timezone:.")
     ] = None,
-    delay: Annotated[str | None, typer.Option("--in", metavar="SPAN", help="Not before: 5m, 24h from now.")] = None,
+    delay: Annotated[str | None, typer.Option("--in", metavar="DURATION", help="Not before: 5m, 24h from now.")] = None,
     queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
     idempotency_key: Annotated[
@@ -54,13 +54,15 @@ def enqueue(
         str | None, typer.Option(metavar="KEY", help="What limits: counts it under.", show_default=False)
     ] = None,
     max_attempts: Annotated[int | None, typer.Option(metavar="N", min=1, help="Tries; else the job type's.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="Time limit; else the job type's.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit; else the job type's.")] = None,
     meta: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="A string to hand along, as trace=abc; repeatable.")
     ] = None,
     wait: Annotated[
         str,
-        typer.Option(metavar="SPAN", help="How long to wait for room, if its queue is full and says on_full: wait."),
+        typer.Option(
+            metavar="DURATION", help="How long to wait for room, if its queue is full and says on_full: wait."
+        ),
     ] = "30s",
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Do not import handlers to see whether TYPE is known.")
@@ -117,7 +119,7 @@ def enqueue(
     elif put.new or put.replaced:
         echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings)}")
     else:
-        echo(f"job {put.id} was there already ({put.status})")
+        echo(f"job {put.id} was there already ({status_word(put.status or '')})")
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
         sys.stdout.flush()  # told before any code of the user's runs
     if not put.new and put.status in ("dead", "cancelled"):

@@ -58,7 +58,7 @@ def explain(
     ] = None,
     back: Annotated[
         str | None,
-        typer.Option("--since", metavar="SPAN", show_default=False, help="As --from, counted back: 24h, 7d."),
+        typer.Option("--since", metavar="DURATION", show_default=False, help="As --from, counted back: 24h, 7d."),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Of a list, the newest so many.")] = 1000,
     config: ConfigOption = None,

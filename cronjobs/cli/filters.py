@@ -10,13 +10,30 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli.output import Times, since_instant
+from cronjobs.cli.output import Times, since_instant, status_word
 from cronjobs.model import Status
 from cronjobs.store.listing import Filter
 
 TypeOption = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")]
+STATUS_WORDS: Final = [status_word(status) for status in Status]
+
+
+def _status(text: str) -> Status:
+    try:
+        return Status("failed" if text == "retrying" else text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(STATUS_WORDS)}") from None
+
+
 StatusOption = Annotated[
-    Status | None, typer.Option("--status", metavar="STATUS", help=f"Only in this state: {', '.join(Status)}.")
+    Status | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        parser=_status,
+        autocompletion=lambda: STATUS_WORDS,
+        help=f"Only in this state: {', '.join(STATUS_WORDS)}.",
+    ),
 ]
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
 ScheduleOption = Annotated[str | None, typer.Option("--schedule", metavar="NAME", help="Only of this schedule.")]

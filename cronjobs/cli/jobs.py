@@ -19,7 +19,7 @@ class JobsGroup(LazyGroup):
         ),
         "retry": CommandRow(
             "jobs_change:retry",
-            "Put dead, cancelled or waiting failed jobs back: due now, with all their tries again.",
+            "Put dead, cancelled or retrying jobs back: due now, with all their tries again.",
             epilog="For example: cronjobs jobs retry 17 18, jobs retry --status dead --type mail.send",
         ),
         "cancel": CommandRow(

@@ -12,8 +12,20 @@ from typing import Annotated, Final
 import typer
 
 from cronjobs.cli.filters import ALL, Filters, with_filters
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
-from cronjobs.cli.output import Times, complain, counted, echo, echo_json, host_of, rough, safe, table, width
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
+from cronjobs.cli.output import (
+    Times,
+    complain,
+    counted,
+    echo,
+    echo_json,
+    host_of,
+    rough,
+    safe,
+    status_word,
+    table,
+    width,
+)
 from cronjobs.cli.progress import Interruptible, Progress, is_interactive
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.clock import sleep
@@ -35,7 +47,6 @@ IdsArgument = Annotated[
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every job that it can be done to.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask. Without a terminal nobody can be asked.")]
-WhyOption = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Kept in the audit trail.")]
 
 SHOWN: Final = 20  # jobs that are named in text, of those that could not be changed
 LOCKED_PATIENCE_S: Final = 2.0  # for rows that somebody's transaction holds
@@ -55,7 +66,7 @@ def retry(
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put dead, cancelled or waiting failed jobs back: due now, with all their tries again.
+    """Put dead, cancelled or retrying jobs back: due now, with all their tries again.
 
     Name them, or choose them as "jobs list" does; then it says how many and asks. Their history stays. Exit code 1: one
     of them is running, has succeeded, or is not there.
@@ -336,8 +347,9 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
             f"(cronjobs jobs {verb.name} --type mail.send --since 24h), or --all"
         )
     if filters.status is not None and filters.status not in verb.takes:
-        takes = " and ".join((", ".join(verb.takes[:-1]), verb.takes[-1]) if len(verb.takes) > 1 else verb.takes)
-        raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {filters.status} ones")
+        *first, last = [status_word(status) for status in verb.takes]
+        takes = f"{', '.join(first)} and {last}" if first else last
+        raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {status_word(filters.status)} ones")
 
 
 def _choose(operation: Operation, verb: Verb, filters: Filters, yes: bool) -> array[int]:
@@ -370,7 +382,10 @@ def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
             f"this would {what}, and without a terminal nobody can be asked: add --yes. Nothing was changed"
         )
     complain(f"This would {what}:")
-    rows = [[f"{number:,}", safe(job_type), status] for (job_type, status), number in kinds.most_common(KINDS_SHOWN)]
+    rows = [
+        [f"{number:,}", safe(job_type), status_word(status)]
+        for (job_type, status), number in kinds.most_common(KINDS_SHOWN)
+    ]
     more = sum(kinds.values()) - sum(number for _, number in kinds.most_common(KINDS_SHOWN))
     if more:
         rows.append([f"{more:,}", "of other types", ""])

@@ -27,6 +27,7 @@ from cronjobs.cli.output import (
     ordinal,
     rough,
     safe,
+    status_word,
     table,
     took,
     tries,
@@ -132,7 +133,13 @@ def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) 
     with_schedule = room >= 100 and any(job["schedule"] for job in jobs)
     rows = []
     for job in jobs:
-        row = [str(job["id"]), job["status"], safe(job["job_type"]), _when(job, times), _note(job, times, settings)]
+        row = [
+            str(job["id"]),
+            status_word(job["status"]),
+            safe(job["job_type"]),
+            _when(job, times),
+            _note(job, times, settings),
+        ]
         rows.append([*row[:4], safe(job["schedule"]), row[4]] if with_schedule else row)
     header = [">id", "status", "type", "when", *(["schedule"] if with_schedule else []), "note"]
     return table(rows, header, room=room, at_most={2: max(24, room // 4), 4: 20 if with_schedule else room})
@@ -253,7 +260,7 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
 
 def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence: str) -> list[str]:
     room = width() - 11
-    status = job["status"]
+    status = status_word(job["status"])
     title = f"job {job['id']}  {safe(job['job_type'])}  {coloured(status, COLOURS.get(status, 'white'))}"
     lines = [title, *labelled("next", wrapped(sentence, room))]
     counts = [tries(job["failures"], most)]

@@ -125,7 +125,7 @@ class Root(LazyGroup):
             "For example: cronjobs dev --every 2s",
         ),
         "drill": CommandRow(
-            "drill:drill",
+            "cronjobs_drill.command:drill",
             "Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives "
             "once.",
             SET_UP,

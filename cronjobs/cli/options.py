@@ -31,6 +31,12 @@ UrlOption = Annotated[
         help="The jobs database; else $CRONJOBS_DATABASE_URL, else the configuration's.",
     ),
 ]
+WhyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--why", "--reason", metavar="TEXT", show_default=False, help="The reason, for status and the audit trail."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

@@ -34,6 +34,7 @@ COLOURS: Final = {
     "succeeded": "green",
     "running": "cyan",
     "failed": "yellow",
+    "retrying": "yellow",
     "timed_out": "yellow",
     "lost": "yellow",
     "interrupted": "yellow",
@@ -86,6 +87,11 @@ def is_terminal() -> bool:
         return sys.stdout is not None and sys.stdout.isatty()
     except ValueError:
         return False
+
+
+def status_word(status: str) -> str:
+    """A job's status as people read it: the column's "failed" means that it will be tried again."""
+    return "retrying" if status == "failed" else status
 
 
 def coloured(text: str, colour: str) -> str:

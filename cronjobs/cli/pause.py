@@ -10,7 +10,7 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli import typed
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
 from cronjobs.cli.output import complain, echo, echo_json
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.cli.quiet import wait_until_quiet
@@ -45,7 +45,6 @@ AllOption = Annotated[bool, typer.Option("--all", help="Everything: no job is be
 QueueOption = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
 ]
-WhyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever finds it.", show_default=False)]
 SkipOption = Annotated[
     bool, typer.Option("--skip", help="With --all or a schedule: what comes due meanwhile is skipped, for good.")
 ]
@@ -62,14 +61,14 @@ def pause(
         str | None, typer.Option(metavar="TIME", help="Ends by itself: 2026-11-20T09:00.", show_default=False)
     ] = None,
     span: Annotated[
-        str | None, typer.Option("--for", metavar="SPAN", help="Ends by itself: 1h.", show_default=False)
+        str | None, typer.Option("--for", metavar="DURATION", help="Ends by itself: 1h.", show_default=False)
     ] = None,
     why: WhyOption = None,
     skip: SkipOption = False,
     wait: Annotated[
         str | None,
         typer.Option(
-            metavar="SPAN",
+            metavar="DURATION",
             help="With --all or --queue: wait, at most so long, until nothing of it runs any more: 60s.",
             show_default=False,
         ),

@@ -54,7 +54,7 @@ def run_due(
         int | None, typer.Option(metavar="N", min=1, max=64, help="Jobs at once; else run.workers.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Time for this tick, as 30s; else run.budget.")
+        str | None, typer.Option(metavar="DURATION", help="Time for this tick, as 30s; else run.budget.")
     ] = None,
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None,

@@ -22,8 +22,9 @@ from types import FrameType
 from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext, call_handler, refusal
+from cronjobs.execution.attempt import Attempt, WorkerContext
 from cronjobs.execution.child_protocol import Request, read_reason, write_outcome
+from cronjobs.execution.handler import MISMATCH_DELAY, call_handler, refusal
 from cronjobs.jobs import job_types
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.registry import registered

@@ -23,8 +23,9 @@ from cronjobs.clock import Clock, sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.execution.attempt import Attempt, WorkerContext, heartbeat_s, lease_margin_s, run_attempt
+from cronjobs.execution.attempt import Attempt, WorkerContext, heartbeat_s, lease_margin_s
 from cronjobs.execution.foreground_claim import NO_LIMIT, WORKER, CannotRun
+from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.live_output import Streams
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import JobType

@@ -12,13 +12,13 @@ from sqlalchemy import Connection
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError
-from cronjobs.jobs.job_types import JobTypes
+from cronjobs.jobs.job_types import JobTypes, policy_of
 from cronjobs.model import (
     Failed,
     Job,
     Status,
 )
-from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies, policy_of
+from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.ending import (
     running_row,

@@ -49,7 +49,7 @@ MOST_TRACED: Final = 100  # beyond it only the outermost exception's own frames 
 MOST_NAMED: Final = 3  # errors of a group, in the one line that stands for it
 LONGEST_DELAY: Final = timedelta(days=3660)  # what ``duration`` takes as well; further ahead is a mistake
 UNREADABLE: Final = "the handler raised an exception that cannot be read"
-_WORKER: Final = str(Path(__file__).with_name("attempt.py"))
+_WORKER: Final = str(Path(__file__).with_name("handler.py"))
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:

@@ -30,7 +30,7 @@ from cronjobs.errors import (
     LeaseLost,
     UsageError,
 )
-from cronjobs.jobs.registry import KEY_LIMIT, key_text
+from cronjobs.jobs.checking import KEY_LIMIT, key_text
 from cronjobs.jobs.unsent import Watch
 from cronjobs.rules.lease import Lease
 from cronjobs.rules.payload import result_json

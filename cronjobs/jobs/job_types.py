@@ -12,11 +12,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from cronjobs.config.settings import JobTypeSettings, Settings
+from cronjobs.config.settings import JobTypeSettings, RunSettings, Settings
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
 from cronjobs.masking import mask
 from cronjobs.model import ExitCodes, Isolation, OnLost, OnShutdown, RetryPolicy
+from cronjobs.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
 from cronjobs.text import one_line
 
 
@@ -168,3 +169,15 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
         trace = mask("".join(traceback.format_exception(error)), secrets)
         return Fault(where, f"cannot be imported: {mask(said, secrets)}", trace)
     return None
+
+
+def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
+    """The policy of an attempt of *job_type* that begins now; *runner*: how old its process gets at most."""
+    return AttemptPolicy(
+        job_type.retry,
+        on_lost=job_type.on_lost,
+        max_losses=run.max_losses,
+        in_thread=job_type.isolation == "thread" and not job_type.is_long(run.longest_in_tick),
+        runner_s=None if runner is None else round((runner + RUNNER_SLACK).total_seconds(), 1),
+        lease_s=run.lease.total_seconds(),
+    )

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cronjobs.model import OnLost, RetryPolicy, duration
 
 if TYPE_CHECKING:
-    from cronjobs.config.settings import RunSettings
-    from cronjobs.jobs.job_types import JobType
+    pass
 
 RUNNER_SLACK: Final = timedelta(seconds=5)  # by which a runner may outlast its own limit, to write its last words
 
@@ -68,18 +67,6 @@ class AttemptPolicy:
     def for_attempt(self, attempt: int) -> str:
         """The whole value of the column, as JSON text."""
         return json.dumps(self.row() | {"attempt": attempt}, separators=(",", ":"), allow_nan=False)
-
-
-def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
-    """The policy of an attempt of *job_type* that begins now; *runner*: how old its process gets at most."""
-    return AttemptPolicy(
-        job_type.retry,
-        on_lost=job_type.on_lost,
-        max_losses=run.max_losses,
-        in_thread=job_type.isolation == "thread" and not job_type.is_long(run.longest_in_tick),
-        runner_s=None if runner is None else round((runner + RUNNER_SLACK).total_seconds(), 1),
-        lease_s=run.lease.total_seconds(),
-    )
 
 
 def read_policy(value: Any, attempt: int) -> AttemptPolicy | None:

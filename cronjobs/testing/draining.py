@@ -23,8 +23,10 @@ from cronjobs.clock import SYSTEM, Clock, sleep
 from cronjobs.config.settings import RunSettings
 from cronjobs.errors import Snooze, UsageError
 from cronjobs.events import Event
-from cronjobs.execution.attempt import Attempt, Ended, WorkerContext, Workers, run_attempt
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.raised import outcome_of
+from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.enqueue import Target
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Finished, Succeeded

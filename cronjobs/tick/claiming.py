@@ -8,8 +8,8 @@ from typing import Final
 
 from cronjobs.config.settings import Settings
 from cronjobs.execution.attempt import PROCESS_GRACE
-from cronjobs.jobs.job_types import JobType, JobTypes
-from cronjobs.rules.attempt_policy import ClaimPolicies, policy_of
+from cronjobs.jobs.job_types import JobType, JobTypes, policy_of
+from cronjobs.rules.attempt_policy import ClaimPolicies
 from cronjobs.rules.retry import fits
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.tick.in_flight import InFlight

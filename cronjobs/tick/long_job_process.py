@@ -27,7 +27,8 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseError
-from cronjobs.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext, Workers
+from cronjobs.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
+from cronjobs.execution.worker_threads import Workers
 from cronjobs.host.identity import Identity
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Job

@@ -23,8 +23,8 @@ from typing import Any, Final
 from cronjobs.clock import Clock
 from cronjobs.config.settings import Settings
 from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended
+from cronjobs.jobs.job_types import policy_of
 from cronjobs.model import ExitCodes, Finished, Released, RetryPolicy
-from cronjobs.rules.attempt_policy import policy_of
 
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
 REAPED_WITHIN_S: Final = 0.1

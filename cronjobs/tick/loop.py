@@ -21,7 +21,9 @@ from cronjobs.clock import Clock, process_age, sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.execution.attempt import Attempt, Ended, Workers, heartbeat_s, lease_margin_s, refusal, unbegun
+from cronjobs.execution.attempt import Attempt, Ended, heartbeat_s, lease_margin_s
+from cronjobs.execution.handler import refusal
+from cronjobs.execution.worker_threads import Workers, unbegun
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import (
     Finished,

@@ -14,9 +14,9 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
 from cronjobs.host.identity import Identity, is_gone
-from cronjobs.jobs.job_types import JobTypes
+from cronjobs.jobs.job_types import JobTypes, policy_of
 from cronjobs.model import Lost, RetryPolicy
-from cronjobs.rules.attempt_policy import AttemptPolicy, policy_of
+from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.ending import Decided, called_off, settle_expired
 from cronjobs.rules.lease import Expired
 from cronjobs.store import expiry, leases

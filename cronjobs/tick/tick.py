@@ -31,8 +31,8 @@ from cronjobs.tick.deadline import PAST_DEADLINE_S
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result
 from cronjobs.tick.safety_net import SafetyNet
 from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.tick_row import TickRow
 from cronjobs.tick.watchdog import Watchdog
-from cronjobs.version import __version__
 
 # What only a tick with work needs is imported by the part that needs it: an idle one runs 1,440 times a day.
 if TYPE_CHECKING:
@@ -72,12 +72,10 @@ class Tick:
         self.result = Result()
         self.loop: Loop | None = None
         self.job_types: JobTypes | None = None
-        self.row_begun = self.types_recorded = False
+        self.row = TickRow(self.identity, self.fire_schedules)
         self.applied = False  # the file was, by this tick
         self.unknown_due: set[str] = set()  # job types of due jobs that no tick knew lately
         self.stop_requested: str | None = None
-        self.started_at: datetime | None = None
-        self.fingerprint: str | None = None  # of the definitions that this tick found or put in force
         self.applies = False  # whether this tick puts its file in force
         self.database_gone = self.many_queues = False
         self.tried_again = False  # so that what the parts before the work made is not known for certain
@@ -166,8 +164,8 @@ class Tick:
             self.applies = self.fire_schedules and applies(connection, seen, self.settings, host=self.identity.host)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
-        self.fingerprint, self.many_queues = seen.last_fingerprint, seen.many_queues
-        self.started_at = seen.now - timedelta(seconds=sent - self.began)
+        self.row.fingerprint, self.many_queues = seen.last_fingerprint, seen.many_queues
+        self.row.started_at = seen.now - timedelta(seconds=sent - self.began)
         skew = self.clock.now() - seen.now
         if abs(skew) > SKEW:
             self.emit(events.clock_skew(skew.total_seconds()))
@@ -189,7 +187,7 @@ class Tick:
                 self._types,
                 self.emit,
                 self.result.counts,
-                self._begin_row,
+                self.row.begin,
                 self._go_on,
             )
         return self.recovery
@@ -206,14 +204,14 @@ class Tick:
         """Apply the file where ``applies`` says so."""
         mark = fingerprint(self.settings)
         if not self.applies:
-            self.fingerprint = mark
+            self.row.fingerprint = mark
             return
         if not self._go_on():
             return
         if not seen.fingerprint_known and not self.settings.defines_something:
             with self.database.read() as connection:
                 if not ticks.any_schedule(connection) and not ticks.any_cap(connection):
-                    self.fingerprint = mark
+                    self.row.fingerprint = mark
                     return  # nothing to apply, nothing to retire
         from cronjobs.schedules.sync import sync
 
@@ -223,7 +221,7 @@ class Tick:
             self._emit_occurrence,
             host=self.identity.host,
             actor="tick",
-            before_writing=self._begin_row,
+            before_writing=self.row.begin,
             go_on=self._time_to_settle,
         )
         if done.plan.refused:
@@ -232,7 +230,7 @@ class Tick:
             self.emit(events.fault(str(self.settings.file), done.plan.refused))
         if done.applied:
             # Not before: a tick that was killed, or refused, leaves the change to the next.
-            self.fingerprint, self.applied = mark, True
+            self.row.fingerprint, self.applied = mark, True
 
     def _materialise(self) -> None:
         from cronjobs.schedules.materialise import materialise
@@ -243,7 +241,7 @@ class Tick:
             self._emit_occurrence,
             but=self.settings.disabled_schedules,
             within=remembered(self.settings.run.every),
-            before_writing=self._begin_row,
+            before_writing=self.row.begin,
             go_on=self._time_to_settle,
         )
 
@@ -261,8 +259,9 @@ class Tick:
         self.emit(event)
 
     def _work(self) -> None:
-        from cronjobs.execution.attempt import WorkerContext, Workers
+        from cronjobs.execution.attempt import WorkerContext
         from cronjobs.execution.strays import keep_orphans
+        from cronjobs.execution.worker_threads import Workers
         from cronjobs.store.crashing_types import watched
         from cronjobs.tick.loop import Loop
 
@@ -284,7 +283,7 @@ class Tick:
             database_now=self.database_now,
             now_read_at=self.now_read_at,
             emit=self.emit,
-            before_writing=self._begin_row,
+            before_writing=self.row.begin,
             host=self.identity.host,
             limits=self.limits,
             counts=self.result.counts,
@@ -390,7 +389,7 @@ class Tick:
             Before.of(self.settings.retention, seen.now),
             self.clock,
             go_on=lambda: self._go_on() and self.clock.monotonic() < until,
-            before_writing=self._begin_row,
+            before_writing=self.row.begin,
         )
         try:
             done = pruner.run()
@@ -407,7 +406,7 @@ class Tick:
         from cronjobs.store.pruning import set_pruned_at
 
         with self.database.write() as connection:
-            self._begin_row(connection)
+            self.row.begin(connection)
             set_pruned_at(connection, now)
 
     def _record(self) -> None:
@@ -429,48 +428,9 @@ class Tick:
             return "time is up"
         return ALL_PAUSED if self.result.not_started[-1:] == [{"why": "paused"}] else NOTHING_DUE
 
-    # --- the tick's row -----------------------------------------------------------------------------------------------
-
-    def _begin_row(self, connection: Connection) -> None:
-        """A working tick INSERTs its row with its first write, so that a killed one has left a trace."""
-        types = self.job_types is not None
-        if not self.row_begun or (types and not self.types_recorded):
-            # Should this transaction roll back, the last write still writes the whole row.
-            self.row_begun, self.types_recorded = True, types
-            ticks.begin_tick(connection, self._row() | self._recorded_types(connection))
-
-    def _recorded_types(self, connection: Connection) -> dict[str, Any]:
-        if self.job_types is None:
-            return {"job_types": None}
-        from cronjobs.store.job_types import record_types
-
-        return {"job_types": record_types(connection, self.job_types.types.keys())}
-
     def _write_row(self, connection: Connection) -> None:
         finished_at = self.database_now + timedelta(seconds=self.clock.monotonic() - self.now_read_at)
-        ticks.end_tick(
-            connection,
-            self._row()
-            | self._recorded_types(connection)
-            | {
-                "finished_at": finished_at,
-                "did": self.result.did(),
-                "ended": self.result.ended,
-                "not_started": self.result.not_started or None,
-            },
-        )
-
-    def _row(self) -> dict[str, Any]:
-        return {
-            "tick": self.identity.tick,
-            "host": self.identity.host,
-            "boot_id": self.identity.boot_id,
-            "pid": self.identity.pid,
-            "version": __version__,
-            "fingerprint": self.fingerprint,
-            "schedules_on": int(self.fire_schedules),
-            "started_at": self.started_at,
-        }
+        self.row.end(connection, finished_at, self.result)
 
     # --- small things -------------------------------------------------------------------------------------------------
 
@@ -487,6 +447,7 @@ class Tick:
                     runnable = frozenset()  # ours is the first
             loaded = job_types.load(self.settings)
             self.job_types = replace(loaded, elsewhere=None if runnable is None else runnable - loaded.types.keys())
+            self.row.known = self.job_types.types.keys()
             self.result.faults += len(self.job_types.faults)
             for fault in self.job_types.faults:
                 self.emit(events.fault(fault.where, fault.what))

@@ -26,7 +26,10 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, metadata
-from cronjobs.execution.attempt import Attempt, Ended, WorkerContext, Workers, run_attempt
+from cronjobs.execution import worker_threads
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.execution.handler import run_attempt
+from cronjobs.execution.worker_threads import Workers
 from cronjobs.host import identity
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
@@ -36,7 +39,6 @@ from cronjobs.model import Finished, RetryPolicy, TimedOut
 from cronjobs.rules.ending import running_row
 from cronjobs.store import claims, leases
 from cronjobs.testing import FakeClock
-from cronjobs.tick import tick
 from cronjobs.tick.result import Result
 from cronjobs.tick.tick import Tick
 
@@ -366,7 +368,7 @@ def world(url: str, folder: Path) -> Iterator[World]:
     here = World(database, clock, folder)
     with (
         patch.object(job_types, "load", lambda _settings: here.registry),
-        patch.object(tick, "Workers", Inline),
+        patch.object(worker_threads, "Workers", Inline),
         patch.object(identity, "_launchers_of", lambda _pid: []),  # nothing is started here, and /proc is large
     ):
         try:

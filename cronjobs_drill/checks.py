@@ -10,8 +10,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-from cronjobs.drill.mailserver import ReceivedMail, Try
-from cronjobs.drill.plan import PASSES_BY_ITSELF, Fault, Planned, numbers_of
+from cronjobs_drill.plan import PASSES_BY_ITSELF, Fault, Planned, numbers_of
+from cronjobs_drill.server import ReceivedMail, Try
 
 SLACK_S: Final = 1.0  # the promise is: gone by the time-out, the grace and a second more
 SHORTEST_PAUSE_S: Final = 0.8  # the handler's delay of a second, less its jitter

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from cronjobs.clock import SYSTEM
-from cronjobs.drill.checks import Check, Form
-from cronjobs.drill.mailserver import MailServer
-from cronjobs.drill.plan import plan
-from cronjobs.drill.play import Play
-from cronjobs.drill.scaffold import stage
-from cronjobs.drill.stage import Stage
+from cronjobs_drill.checks import Check, Form
+from cronjobs_drill.plan import plan
+from cronjobs_drill.scenes import Play
+from cronjobs_drill.server import MailServer
+from cronjobs_drill.setup import stage
+from cronjobs_drill.stage import Stage
 
 
 @dataclass(frozen=True)

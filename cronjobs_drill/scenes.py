@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.drill import checks
-from cronjobs.drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
-from cronjobs.drill.mailserver import MailServer
-from cronjobs.drill.plan import Planned, quiet_start
-from cronjobs.drill.stage import (
+from cronjobs.store.operating import statuses
+from cronjobs_drill import checks
+from cronjobs_drill import statements as store
+from cronjobs_drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
+from cronjobs_drill.plan import Planned, quiet_start
+from cronjobs_drill.server import MailServer
+from cronjobs_drill.stage import (
     LEASE_S,
     PATIENCE_S,
     POLL_S,
@@ -26,8 +28,6 @@ from cronjobs.drill.stage import (
     is_alive,
     until,
 )
-from cronjobs.store import drill as store
-from cronjobs.store.operating import statuses
 
 RECEIPT: Final = "drill.receipt"
 CAUGHT: Final = 2  # mails that are taken and not answered when a runner is interrupted

@@ -19,10 +19,10 @@ from cronjobs.cli import leaving
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
 from cronjobs.cli.output import coloured, complain, counted, echo, echo_json, is_terminal, width, wrapped
 from cronjobs.database.address import parse_url
-from cronjobs.drill import Drilled
-from cronjobs.drill import drill as play
-from cronjobs.drill.checks import Check, Form
-from cronjobs.drill.stage import Stage
+from cronjobs_drill import Drilled
+from cronjobs_drill import drill as play
+from cronjobs_drill.checks import Check, Form
+from cronjobs_drill.stage import Stage
 
 
 class Forms(StrEnum):

@@ -21,7 +21,7 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, DatabaseBusy
 from cronjobs.host.identity import Identity
 from cronjobs.jobs.registry import enqueue
-from cronjobs.store import drill as store
+from cronjobs_drill import statements as store
 
 T = TypeVar("T")
 

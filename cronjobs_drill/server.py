@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from cronjobs.clock import SYSTEM
-from cronjobs.drill.plan import Fault, Planned, meets
 from cronjobs.errors import CronjobsError
+from cronjobs_drill.plan import Fault, Planned, meets
 
 PACE_S: Final = 0.01  # what a message takes
 POLL_S: Final = 0.005

@@ -19,10 +19,10 @@ from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.retrying import patiently
-from cronjobs.drill.stage import BUDGET_S, LEASE_S, MARK_VARIABLE, SHUTDOWN_GRACE_S, WORKERS, Stage, StuckError
 from cronjobs.errors import DatabaseError
 from cronjobs.schema import migrations
-from cronjobs.store import drill as store
+from cronjobs_drill import statements as store
+from cronjobs_drill.stage import BUDGET_S, LEASE_S, MARK_VARIABLE, SHUTDOWN_GRACE_S, WORKERS, Stage, StuckError
 
 CONFIG: Final = """\
 # What "cronjobs drill" ran its ticks with.

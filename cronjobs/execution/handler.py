@@ -1,0 +1,218 @@
+"""What one attempt runs: the user's handler, here or in a process of its own, or a declared command."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo
+
+from cronjobs.clock import Clock
+from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, WorkerContext
+from cronjobs.execution.output import captured
+from cronjobs.execution.raised import outcome_of
+from cronjobs.host.forks import EndingCopies
+from cronjobs.jobs.context import Context, not_committed, result_of
+from cronjobs.jobs.registry import LONGEST_TIMEOUT
+from cronjobs.masking import mask
+from cronjobs.model import (
+    Failed,
+    Finished,
+    Outcome,
+    Succeeded,
+)
+from cronjobs.rules.payload import payload_fault, result_json
+from cronjobs.text import ERROR_LIMIT, clean, one_line
+
+if TYPE_CHECKING:
+    pass
+
+# An old host in mid-deploy must not kill a job of the new shape: the new code is there by then.
+MISMATCH_DELAY: Final = timedelta(minutes=5)
+
+
+def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
+    """Run one attempt here and now; whatever the user's code does, what comes back is an Outcome."""
+    started = clock.monotonic()
+    outcome, output, secrets = refusal(attempt), None, around.settings.secrets
+    if outcome is None:
+        if attempt.is_command:
+            run = _run_command
+        else:
+            run = _run_apart if attempt.has_process else _run_handler
+        outcome, output = run(attempt, around, clock)
+    return Finished(
+        job=attempt.job,
+        outcome=_masked(outcome, secrets),
+        duration=timedelta(seconds=clock.monotonic() - started),
+        worker=attempt.worker,
+        output=None if output is None else clean(mask(output, secrets)),
+    )
+
+
+def refusal(attempt: Attempt) -> Outcome | None:
+    """What is wrong with the row itself; plain SQL can write anything."""
+    fault = payload_fault(attempt.job.payload)
+    if fault:
+        return Failed(fault, "PayloadError", permanent=True)
+    if attempt.timeout > LONGEST_TIMEOUT:
+        return Failed(
+            f"timeout_s {attempt.timeout.total_seconds():g} is more than the longest timeout, 30 days",
+            "TimeoutError",
+            permanent=True,
+        )
+    registration = attempt.job_type.registration
+    if registration is not None:
+        fault = registration.bind(attempt.job.payload)
+        if fault:
+            return Failed(one_line(fault, ERROR_LIMIT), "SignatureMismatch", at_least=MISMATCH_DELAY)
+    return None
+
+
+def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
+    with captured(also=around.on_output) as output:
+        outcome = call_handler(attempt, around, clock)
+    return outcome, output.text()
+
+
+def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outcome:
+    """Call the user's function in this thread, and classify whatever comes of it."""
+    registration = attempt.job_type.registration
+    assert registration is not None
+    ctx = Context(
+        attempt.job,
+        timeout=attempt.timeout,
+        stop=attempt.stop,
+        clock=clock,
+        database=around.database,
+        worker=attempt.worker,
+    )
+    arguments = (ctx,) if registration.takes_ctx else ()
+    attempt.begun = True
+    try:
+        with EndingCopies():
+            result = registration.handler(*arguments, **attempt.job.payload)
+            if inspect.isawaitable(result):
+                result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+        return not_committed(ctx) or _succeeded(result_of(ctx, result))
+    except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
+        return outcome_of(error, attempt, clock)
+
+
+def _run_apart(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
+    from cronjobs.execution.child_protocol import Request
+    from cronjobs.execution.process import run_handler
+
+    started = clock.monotonic() if attempt.started is None else attempt.started
+    request = Request.of(
+        around.settings,
+        attempt.job,
+        ends_at=started + (attempt.timeout + attempt.to_start).total_seconds(),
+        timeout=attempt.timeout,
+        grace=_shutdown_grace(around),
+        worker=attempt.worker,
+    )
+    attempt.begun = True
+    return run_handler(
+        request,
+        attempt.stop,
+        env=os.environ,
+        timeout=attempt.timeout + attempt.to_start,
+        grace=PROCESS_GRACE,
+        max_memory=attempt.job_type.max_memory,
+        clock=clock,
+        lease=lease_of_process(attempt),
+        on_output=around.on_output,
+    )
+
+
+def lease_of_process(attempt: Attempt) -> Callable[[], float] | None:
+    """Until when (monotonic) a process may run although its runner is silent, frozen perhaps; renewals move that."""
+    return (lambda: attempt.safe_until) if attempt.lease_s else None
+
+
+def _shutdown_grace(around: WorkerContext) -> timedelta:
+    """What a process has from SIGTERM to SIGKILL at shutdown, so that its end is still recorded within the grace."""
+    return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
+
+
+def _succeeded(result: Any) -> Outcome:
+    """The work is done, whatever its result is made of: it must not be run again for that.
+
+    What goes on is plain JSON: nothing of the handler's is looked at a second time, by the thread that has the leases.
+    """
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        what = "a generator" if inspect.isgenerator(result) else "an async generator"
+        text = (
+            f"the handler returned {what}: its body has not run, so the work is not done; call it, and return a value"
+        )
+        return Failed(text, "UsageError", at_least=MISMATCH_DELAY)
+    written, note = result_json(result)
+    return Succeeded(None if written is None else json.loads(written), note)
+
+
+async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
+    """Await a handler, cancelled through its loop at its time-out and when it is to stop.
+
+    At shutdown it has half the grace to end by itself, since its context says so at once.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def stopped(reason: str) -> None:  # from the tick's main thread, or a signal handler
+        wait_s = shutdown_grace.total_seconds() / 2 if reason == "shutdown" else 0.0
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, task.cancel))
+
+    attempt.stop.when_set(stopped)
+    async with asyncio.timeout(attempt.timeout.total_seconds()):
+        with EndingCopies():  # before a copy's loop is closed, whose epoll is the same as ours
+            return await result
+
+
+def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
+    from cronjobs.execution.command import Command
+    from cronjobs.execution.process import command_environment, run_command
+
+    job, declared = attempt.job, attempt.job_type
+    assert declared.command is not None
+    ends_at = clock.now() + attempt.timeout
+    job = replace(job, idempotency_key=job.idempotency_key or f"cronjobs-job-{job.id}")
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if declared.inherit_env is None or name in declared.inherit_env
+    }
+    env = command_environment(
+        inherited | dict(declared.env), job, deadline=ends_at.astimezone(UTC), timezone=ZoneInfo(job.timezone)
+    )
+    command = Command(
+        argv=declared.command,
+        folder=around.settings.folder,
+        env=env,
+        stdin=json.dumps(job.payload).encode(),
+        timeout=attempt.timeout,
+        grace=PROCESS_GRACE,
+        exit_codes=declared.exit_codes,
+        shutdown_grace=_shutdown_grace(around),
+        max_memory=declared.max_memory,
+    )
+    attempt.begun = True
+    return run_command(command, attempt.stop, clock=clock, lease=lease_of_process(attempt), on_output=around.on_output)
+
+
+def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:
+    error = getattr(outcome, "error", None)
+    if not secrets or error is None:
+        return outcome
+    changes: dict[str, Any] = {"error": mask(error, secrets)}
+    trace = getattr(outcome, "traceback", None)
+    if trace is not None:
+        changes["traceback"] = mask(trace, secrets)
+    return replace(outcome, **changes)

@@ -1,0 +1,125 @@
+"""The daemon threads that run attempts.
+
+Workers compute, the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. The threads are
+daemons and no ThreadPoolExecutor, which joins its threads at exit: a handler that never returns would hold the tick for
+ever.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from typing import TYPE_CHECKING, Final
+
+from cronjobs.clock import Clock
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.execution.handler import run_attempt
+from cronjobs.execution.raised import outcome_of
+from cronjobs.model import (
+    CancelledByRequest,
+    Finished,
+    Outcome,
+    Released,
+)
+from cronjobs.text import ERROR_LIMIT, one_line
+
+if TYPE_CHECKING:
+    pass
+
+DROPPED: Final = "dropped at shutdown"
+
+
+def unbegun(attempt: Attempt) -> Outcome | None:
+    """What becomes of an attempt that was asked to stop before any worker took it; None: begin it."""
+    match attempt.stop.reason:
+        case None:
+            return None
+        case "cancelled":
+            return CancelledByRequest()
+        case "shutdown" if attempt.job_type.on_shutdown == "drop":
+            return CancelledByRequest(DROPPED)
+        case _:
+            return Released()
+
+
+class Workers:
+    """Daemon threads, up to ``count``. ``hand`` gives them an attempt, ``ended`` is where ends come back.
+
+    ``fault``: why there are fewer than were asked for; ``count`` is then how many there are.
+    """
+
+    def __init__(self, count: int, around: WorkerContext, clock: Clock) -> None:
+        self.count = count
+        self.fault: str | None = None
+        self.ended: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._around = around
+        self._clock = clock
+        self._threads: list[threading.Thread] = []
+
+    def hand(self, attempt: Attempt) -> bool:
+        """Give *attempt* to a worker; False: there is none, and none can be started."""
+        if len(self._threads) < self.count:
+            self._start_one()
+        if not self._threads:
+            return False
+        attempt.on_its_way = True
+        self._inbox.put(attempt)
+        return True
+
+    def _start_one(self) -> None:
+        name = str(len(self._threads) + 1)
+        thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:  # a limit on processes, or on memory: those that run go on
+            self.count, self.fault = len(self._threads), one_line(str(error), 200)
+        else:
+            self._threads.append(thread)
+
+    def take_back(self) -> list[Attempt]:
+        """The attempts that no worker has begun; they are given back untouched."""
+        unbegun: list[Attempt] = []
+        while True:
+            try:
+                attempt = self._inbox.get_nowait()
+            except queue.Empty:
+                return unbegun
+            if attempt is not None:
+                unbegun.append(attempt)
+
+    def dismiss(self) -> None:
+        """Let the threads end, each after what it runs: for a process that lives on."""
+        for _ in self._threads:
+            self._inbox.put(None)
+
+    def wake(self) -> None:
+        """Let the loop's wait end now; safe to call from a signal handler."""
+        self.ended.put(None)
+
+    def _work(self, name: str) -> None:
+        while True:
+            attempt = self._inbox.get()
+            if attempt is None:
+                return
+            stopped = unbegun(attempt)
+            if stopped is None and self._clock.monotonic() >= attempt.safe_until:
+                stopped = Released()  # this process was frozen since the claim: another runner may have the job by now
+            if stopped is not None:
+                self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self._clock.monotonic()))
+                continue
+            attempt.worker = name
+            attempt.started = self._clock.monotonic()
+            try:
+                finished = run_attempt(attempt, self._around, self._clock)
+            except BaseException as error:  # ours, not the user's; the slot must not be lost for it
+                finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the next handler's, and of whatever that starts
+            self.ended.put(Ended(attempt, finished, self._clock.monotonic()))
+
+    def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
+        """What an exception of ours means for *attempt*: nothing, if its code had not begun."""
+        if attempt.begun:
+            return outcome_of(error, attempt, self._clock)
+        return Released(one_line(f"it could not be begun: {type(error).__name__}: {error}", ERROR_LIMIT // 4))

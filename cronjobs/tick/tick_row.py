@@ -1,0 +1,69 @@
+"""The tick's own row: begun with its first write, so that a killed tick has left a trace, and ended with its last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cronjobs.host.identity import Identity
+from cronjobs.store import ticks
+from cronjobs.tick.result import Result
+from cronjobs.version import __version__
+
+
+@dataclass
+class TickRow:
+    """What of a tick its row says. ``fingerprint``: of the definitions that it found or put in force.
+
+    ``known``: the names of the job types that its handlers register; None: it has not loaded them.
+    """
+
+    identity: Identity
+    schedules_on: bool
+    started_at: datetime | None = None
+    fingerprint: str | None = None
+    known: Collection[str] | None = None
+    _begun: bool = False
+    _types_recorded: bool = False
+
+    def begin(self, connection: Connection) -> None:
+        """INSERT the row, in the transaction of the first write; again when the handlers are known."""
+        types = self.known is not None
+        if not self._begun or (types and not self._types_recorded):
+            # Should this transaction roll back, the last write still writes the whole row.
+            self._begun, self._types_recorded = True, types
+            ticks.begin_tick(connection, self._facts(connection))
+
+    def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
+        """Write the whole row, whether it was begun or not."""
+        ends = {
+            "finished_at": finished_at,
+            "did": result.did(),
+            "ended": result.ended,
+            "not_started": result.not_started or None,
+        }
+        ticks.end_tick(connection, self._facts(connection) | ends)
+
+    def _facts(self, connection: Connection) -> dict[str, Any]:
+        return {
+            "tick": self.identity.tick,
+            "host": self.identity.host,
+            "boot_id": self.identity.boot_id,
+            "pid": self.identity.pid,
+            "version": __version__,
+            "fingerprint": self.fingerprint,
+            "schedules_on": int(self.schedules_on),
+            "started_at": self.started_at,
+            "job_types": self._recorded_types(connection),
+        }
+
+    def _recorded_types(self, connection: Connection) -> Any:
+        if self.known is None:
+            return None
+        from cronjobs.store.job_types import record_types
+
+        return record_types(connection, self.known)
