@@ -250,7 +250,8 @@ def test_one_end_that_can_be_written_in_no_form_costs_only_itself(
     assert result.exit_code() == 70
     states = dict(tuple(row) for row in rows(database, select(jobs_table.c.id, jobs_table.c.status)))
     assert states.pop(ids[2]) == "running"  # its lease runs out, and the next tick finds it
-    assert set(states.values()) == {"succeeded"}
+    # On a busy machine not all had begun when the fault came: those went back.
+    assert states == {job_id: "succeeded" if job_id in ran else "queued" for job_id in ids if job_id != ids[2]}
     [said] = host.said("job.end_not_recorded")
     assert said.facts["job_id"] == ids[2]
 
