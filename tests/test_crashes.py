@@ -67,7 +67,7 @@ Loop._heartbeat_s = lambda self: 1000.0
 
 KILLED_AFTER_CLAIM = """
 import os, signal
-from cronjobs.execution.attempt import Workers
+from cronjobs.execution.worker_threads import Workers
 Workers.hand = lambda self, attempt: os.kill(os.getpid(), signal.SIGKILL)
 """
 
