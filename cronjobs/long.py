@@ -1,4 +1,4 @@
-"""For one release: ``-m cronjobs.long``, as ticks of the version before start a long job while files are replaced."""
+"""``python -m cronjobs.long``: the process of a long job, by the name that operators signal it by (docs/long-jobs.md)."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_a_process_that_dies_before_it_answers_is_noticed_at_once(longs: LongJob
 # --- by hand: the process itself --------------------------------------------------------------------------------------
 
 
-NOW, BEFORE = "cronjobs.tick.long_job_process", "cronjobs.long"  # BEFORE: as ticks of the version before name it
+NOW, ITSELF = "cronjobs.long", "cronjobs.tick.long_job_process"
 
 
 def run_process(project: Project, handover: Handover, module: str = NOW) -> tuple[int, str]:
@@ -234,7 +234,7 @@ def leased(project: Project, job_type: str = "t.quick") -> int:
     return job_id
 
 
-@pytest.mark.parametrize("module", [NOW, BEFORE])
+@pytest.mark.parametrize("module", [NOW, ITSELF])
 def test_the_process_runs_the_job_that_its_tick_holds(longs: LongJobs, module: str) -> None:
     project = longs.project
     job_id = leased(project)

@@ -26,6 +26,7 @@ from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended
 from cronjobs.jobs.job_types import policy_of
 from cronjobs.model import ExitCodes, Finished, Released, RetryPolicy
 
+PROGRAM: Final = "cronjobs.long"  # by this name operators signal long jobs, see docs/long-jobs.md
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
@@ -138,7 +139,7 @@ def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
             request.seek(0)
             # Its streams are none of cron's: cron waits, and mails, until the last one that holds its pipe is gone.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cronjobs.tick.long_job_process", str(writer)],
+                [sys.executable, "-P", "-m", PROGRAM, str(writer)],
                 stdin=request,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
