@@ -1,4 +1,4 @@
-"""``python -m cronjobs.long``: the process of a long job, by the name that operators signal it by (docs/long-jobs.md)."""
+"""``python -m cronjobs.long``: the process of a long job, by the name that operators signal it by."""
 
 from __future__ import annotations
 
