@@ -64,7 +64,6 @@ def drill(
 
     Exit codes: 0 everything held, 1 something did not, 2 usage, 3 configuration, 4 database.
     """
-
     url = _postgresql_url(ctx, config, database_url)
     printer = _Printer(as_json)
     where = _where(url)
@@ -102,7 +101,6 @@ def drill(
 
 def _postgresql_url(ctx: typer.Context, config: Path | None, given: str | None) -> str | None:
     """The user's database, if it is PostgreSQL; None: a SQLite file of the drill's own."""
-
     root = ctx.find_root().params
     url = given or root.get("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     named = config or root.get("config") or os.environ.get("CRONJOBS_CONFIG")

@@ -54,7 +54,6 @@ def upgrade(
     All or nothing, and harmless to repeat; two at once wait for each other. Ticks may go on meanwhile: migrations only
     expand, so the version that runs now also runs on the new tables.
     """
-
     settings = load_settings(ctx, config, database_url)
     if new:
         forget(settings, parse_url(settings.database, settings.schema))
@@ -75,7 +74,6 @@ def current(
     ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
 ) -> None:
     """Print the revision that the database is at, "none" without tables."""
-
     database = open_database(load_settings(ctx, config, database_url))
     try:
         revision, newest = migrations.current(database), migrations.head()
@@ -98,7 +96,6 @@ def check(
     What you added yourself, an index or a column, is no finding. On PostgreSQL it makes temporary tables to compare
     with, and rolls them back.
     """
-
     database = open_database(load_settings(ctx, config, database_url))
     try:
         findings = migrations.check(database)
@@ -132,7 +129,6 @@ def sql(
 
     No database is asked. The kind and the schema are those of the configured database, or of the options.
     """
-
     echo(migrations.sql(_address(ctx, config, database_url, dialect, schema)).rstrip("\n"))
 
 
@@ -161,7 +157,6 @@ def grants(
     cronjobs db grants | psql …: harmless to repeat, and due again after an upgrade. Roles that are missing are made
     without a login: grant them to your users, GRANT cronjobs_run TO app.
     """
-
     names = _names(role or [])
     echo(statements(RoleNames(schema or _home(ctx, config, database_url), names, replace)))
 
@@ -194,7 +189,6 @@ def copy(
     transaction, or nothing. Run it again for what was enqueued on the old side meanwhile: nothing is doubled. The way
     back, as long as the new side has not been used: cronjobs db adopt on the old one.
     """
-
     if (to is None) == (old is None):
         raise UsageError(
             "say where to, --to postgresql://…, or, once that is the configured database, --from sqlite:///…"
@@ -243,7 +237,6 @@ def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOpti
     then nothing of it is claimed.
     Think before you adopt a copy of production: its waiting jobs will run here. It is written to the audit trail.
     """
-
     settings = load_settings(ctx, config, database_url)
     database = open_database(settings)
     try:
@@ -292,7 +285,6 @@ def _copied(report: CopyReport, where: str) -> Iterator[str]:
 
 def _names(given: list[str]) -> dict[Role, str]:
     """Kinds of roles and the names to give rights to; nothing given: each under its own."""
-
     names: dict[Role, str] = {}
     for pair in given:
         kind, _, name = pair.partition("=")
@@ -304,7 +296,6 @@ def _names(given: list[str]) -> dict[Role, str]:
 
 def _home(ctx: typer.Context, config: ConfigOption, database_url: UrlOption) -> str:
     """The schema that the tables are in, or would be made in."""
-
     settings = load_settings(ctx, config, database_url)
     address = parse_url(settings.database, settings.schema)
     if address.is_sqlite:

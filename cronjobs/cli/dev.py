@@ -66,7 +66,6 @@ def dev(
     tick says again and again is shown once. Ctrl-C stops the intake, gives running jobs their shutdown grace, and ends
     with 0; a second one ends at once.
     """
-
     pause = typed.span(every, "--every", above_zero=True)
     settings = load_settings(ctx, config, database_url)
     _refuse_production(settings, yes)
@@ -215,7 +214,6 @@ class _Watch:
 
 def _wait(ticks: _Ticks, seconds: float, watch: _Watch | None) -> None:
     """Until the next tick should begin."""
-
     until = SYSTEM.monotonic() + seconds
     while ticks.stopped_by is None and (left := until - SYSTEM.monotonic()) > 0:
         if watch is not None and watch.came():

@@ -178,7 +178,6 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
 
 def _result(given: str | None, verdict: Verdict) -> str | None:
     """The JSON text of ``--result``, checked as a handler's would be."""
-
     if given is None:
         return None
     if verdict is Verdict.NOT_DONE:

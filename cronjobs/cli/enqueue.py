@@ -78,7 +78,6 @@ def enqueue(
     Exit codes: 0 enqueued, there already, or dropped as its queue says; 1 its queue is full; 2 refused; in both nothing
     was written; 3 configuration; 4 database.
     """
-
     arguments = typed.payload(payload)
     if at is not None and delay is not None:
         raise UsageError("give --at or --in, not both")

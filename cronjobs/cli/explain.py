@@ -177,7 +177,6 @@ def _occurrence(evidence: ScheduleEvidence, at: str | None) -> Explanation:
 
 def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
     """Read a time as people say it: an ISO time, or a time of day, which is the last such one."""
-
     zone, now = evidence.timezone, evidence.around.now
     try:
         wall = _of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))

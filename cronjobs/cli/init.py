@@ -28,7 +28,6 @@ def init(
 
     Nothing is ever overwritten. The project is called like the folder, the time zone is this host's.
     """
-
     files = {
         folder / "cronjobs.yaml": starter_yaml(timezone=host_timezone(), project=_project(folder)),
         folder / "jobs.py": starter_handlers(),
@@ -65,7 +64,6 @@ def _refuse_what_is_there(folder: Path, files: list[Path]) -> None:
 
 def _write(files: dict[Path, str]) -> None:
     """Write all of *files*, none of which may exist, and see that they can be used; or none."""
-
     made: list[Path] = []
     try:
         for file, text in files.items():

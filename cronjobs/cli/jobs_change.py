@@ -176,7 +176,6 @@ class Operation:
 
     def is_gone(self, locked_by: str) -> bool | None:
         """As ``identity.is_gone``, asked once for each runner: one may have held hundreds of jobs."""
-
         if locked_by not in self.gone:
             self.gone[locked_by] = is_gone(locked_by, self.here)
         return self.gone[locked_by]
@@ -244,7 +243,6 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 
 def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
     """Say why each of *ids* was left as it is; one that the verb takes is locked by somebody, and comes again."""
-
     if not ids:
         return
     with operation.database.read() as connection:
@@ -273,7 +271,6 @@ def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
 
 def _may_release(holding: HeldJob, operation: Operation, times: Times) -> bool:
     """Whether the runner is gone; or nobody can say, and the lease is none that a living runner would have left so."""
-
     gone = operation.is_gone(holding.locked_by)
     return gone is True or (gone is None and lease_is_wrong(holding.locked_until, times.now, holding.lease_s))
 
@@ -354,7 +351,6 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
 
 def _choose(operation: Operation, verb: Verb, filters: Filters, yes: bool) -> array[int]:
     """The ids that the filters mean, after a person agreed. What is written is exactly what was counted."""
-
     chosen: array[int] = array("q")
     kinds: Counter[tuple[str, str]] = Counter()
     left = 0

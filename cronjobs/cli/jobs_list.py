@@ -80,7 +80,6 @@ def list_jobs(
     error: error_type, message (numbers, ids and quoted values are taken out), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
-
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         wanted = filters.wanted(times)
@@ -198,7 +197,6 @@ def show(
     --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
     "occurrences", the sentence under "next".
     """
-
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         row = listing.one_job(connection, job_id)

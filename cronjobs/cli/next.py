@@ -133,7 +133,6 @@ def _is_expression(text: str) -> bool:
 
 def _expression(text: str, zone: str) -> Listed:
     """Raises UsageError for what is none, with a mark below the column where it goes wrong."""
-
     timing: Timing
     if text.startswith("every "):
         try:
@@ -199,7 +198,6 @@ def _schedule(schedule: ScheduleSettings, zone: str | None) -> Listed:
 
 def _start(given: str | None, zone: str) -> datetime:
     """The instant after which to look: now, or just before ``--from``, which without an offset is meant in *zone*."""
-
     if given is None:
         return SYSTEM.now()
     try:
@@ -228,7 +226,6 @@ def _merged(all_due: Sequence[Listed], start: datetime, until: datetime | None) 
 
 def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
     """Of a schedule that comes often only the first, which then speaks for all."""
-
     counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
     told: set[Listed] = set()

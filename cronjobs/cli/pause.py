@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from cronjobs.cli import typed
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
 from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.cli.pause_wait import wait_until_quiet
 from cronjobs.cli.project_database import operator, our_database
-from cronjobs.cli.quiet import wait_until_quiet
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
@@ -111,7 +111,6 @@ def pause(
 
 def _record_skipped(database: Database, settings: Settings, name: str) -> None:
     """Record what the pause before has skipped: its row is about to say something else."""
-
     materialise(database, Log(settings.log).write, put_aside=name)
 
 
@@ -130,7 +129,6 @@ def resume(
     What waited runs with the next tick. About what it held back of schedules catch_up decides now, and each of them is
     listed with what becomes of it. Prints the pauses that are still in force.
     """
-
     scope, name = _scope(everything, queue, schedule)
     with our_database(ctx, config, database_url) as (settings, database):
         with database.write() as connection:
@@ -152,7 +150,6 @@ def resume(
 
 def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
     """Settle what is held back no more; a line for each schedule (*name* None: of all that had something)."""
-
     log, events = Log(settings.log), []
 
     def emit(event: Event) -> None:
@@ -180,7 +177,6 @@ def _held_line(
     settings: Settings, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool
 ) -> str:
     """ "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
-
     span = _local(settings, what.last)
     if what.count > 1:
         span = f"from {_local(settings, what.first)} to {span}"
@@ -227,7 +223,6 @@ def _end(settings: Settings, until: str | None, span: str | None, now: datetime)
 
 def _require_known(connection: Connection, settings: Settings, scope: str, name: str) -> None:
     """A brake on a mistyped name would brake nothing."""
-
     if scope == "all":
         return
     if scope == "schedule":
@@ -282,7 +277,6 @@ def _print_in_force(database: Database, settings: Settings, as_json: bool) -> No
 
 def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
     """Each pause in a line of words."""
-
     lines = []
     for pause in pauses:
         until = f"until {_local(settings, pause.until)}" if pause.until is not None else "until someone resumes it"

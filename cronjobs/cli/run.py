@@ -54,7 +54,6 @@ def run(
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
-
     arguments = None if payload is None else typed.payload(payload)
     with our_database(ctx, config, database_url, adopt=True) as (settings, database), live_streams() as streams:
         say = _Say(streams, quiet or bool(ctx.find_root().params.get("quiet")))
@@ -180,7 +179,6 @@ def _unknown(settings: Settings, known: JobTypes, target: str, schedule: bool) -
 
 def _tell(done: RunResult, streams: Streams, say: _Say) -> None:
     """The traceback as soon as it is over, and one line that says what became of the job."""
-
     trace = getattr(done.outcome, "traceback", None)
     if trace and done.signal is None:
         streams.say(visible(trace).rstrip())

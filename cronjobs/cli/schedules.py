@@ -58,7 +58,6 @@ def list_schedules(
     They are those of the database, which a tick brings up to date with the file: "new" is what only the file has,
     "disabled" what is bad in it. --json prints one array, an object per schedule with the table's columns as keys.
     """
-
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         stored = schedules.all_schedules(connection)
@@ -98,7 +97,6 @@ def show(
     --json prints one object: the table's columns as keys, the occurrences to come under "next", the last 20 ledger
     rows under "ledger".
     """
-
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         stored = schedules.all_schedules(connection)
@@ -152,7 +150,6 @@ def _only_in_file(
 
 def _coming(name: str, definition: Any, now: datetime, count: int) -> list[datetime]:
     """The next occurrences; none of a definition that this version cannot read."""
-
     try:
         schedule = schedule_from_definition(name, definition)
         return list(islice(timing(schedule.cron, schedule.every, schedule.timezone).after(now), count))

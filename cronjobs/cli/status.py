@@ -90,7 +90,6 @@ def status(
     pauses that hold something back or are a day old; files that are refused, or differ between hosts for 15 minutes.
     It only looks: the exit code is 0 whatever it finds. Times are the database's.
     """
-
     with jobs_database(ctx, config, database_url) as (settings, database):
         types = known_types(settings)
         with database.read() as connection:
@@ -312,7 +311,6 @@ def history(
     coalesced), with the reason; and, unless a type or an outcome is asked for, the times in which no tick reached the
     database. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
     """
-
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         begin = since_instant(since, times.now, settings.timezone)

@@ -1,10 +1,10 @@
-"""``cronjobs sync``, ``pause`` and ``resume``: which definitions are in force, and the brake."""
+"""``cronjobs sync``: which definitions are in force."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,10 +27,6 @@ from cronjobs.store.ownership import is_ours
 from cronjobs.store.schedules import StoredSchedule, all_schedules
 from cronjobs.tick.log import Log
 
-if TYPE_CHECKING:
-    pass
-
-
 # --- sync -------------------------------------------------------------------------------------------------------------
 
 
@@ -52,7 +48,6 @@ def sync(
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
     """
-
     if plan:
         settings, stored, caps = _look(ctx, config, database_url)
         todo = core.plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
@@ -102,7 +97,6 @@ def _look(
     ctx: typer.Context, config: Path | None, url: str | None
 ) -> tuple[Settings, dict[str, StoredSchedule], dict[str, Cap]]:
     """The settings and what is in force, without making so much as a file."""
-
     settings = load_settings(ctx, config, url)
     if settings.database.startswith("sqlite") and not _sqlite_file(settings).exists():
         return settings, {}, {}
@@ -135,7 +129,6 @@ def _stored(database: Database) -> dict[str, StoredSchedule]:
 
 def _changes(settings: Settings, stored: Mapping[str, Any], name: str) -> dict[str, Any]:
     """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
-
     written = definition(settings.schedules[name])
     return {
         key: "changed" if key == "payload" else {"from": stored.get(key), "to": written[key]}
@@ -183,6 +176,3 @@ def _when(settings: Settings, name: str) -> str:
     if schedule.every is not None:
         return f"every {duration_text(schedule.every)}"
     return f'"{schedule.cron}" {schedule.timezone}'
-
-
-# --- pause, resume ----------------------------------------------------------------------------------------------------

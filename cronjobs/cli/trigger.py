@@ -32,7 +32,6 @@ def trigger(
 
     Exit codes: 0 enqueued, 1 it gave way, or there is no such schedule.
     """
-
     with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
         host = Identity.here().host
         job_id = fill.trigger(connection, schedule, force=force, actor=operator(), host=host)
@@ -58,7 +57,6 @@ def backfill(
     at a time unless the schedule allows overlap; ctx.scheduled_for tells each which day it is for. Instants without
     an offset are meant in the configuration's timezone.
     """
-
     with our_database(ctx, config, database_url) as (settings, database):
         begin = typed.instant(first, settings.timezone, "--from")
         end = typed.instant(last, settings.timezone, "--to")

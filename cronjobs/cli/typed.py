@@ -23,7 +23,6 @@ EXAMPLE: Final = """--payload '{"invoice_id": 42}'"""
 
 def payload(given: str) -> dict[str, Any]:
     """The object of ``--payload``: JSON text, ``@FILE``, or ``-`` for stdin. Raises PayloadError."""
-
     value = _json(_text(given))
     fault = payload_fault(value)
     if fault:
@@ -95,7 +94,6 @@ def instant(given: str, zone: str, option: str) -> datetime:
 
     A time that the zone's clocks skip or show twice is refused: which instant is meant only the caller knows.
     """
-
     shown = one_line(given, 60)
     try:
         read = datetime.fromisoformat(given.strip())

@@ -1,7 +1,7 @@
-"""The user's crontab: one marked block in it, and not a byte of the rest touched. The only caller of crontab(1).
+"""The text of a crontab: one marked block in it, and not a byte of the rest touched. Pure.
 
-First the text (pure), then the program, then what can be known about the host. A crontab is handled as UTF-8 with
-surrogateescape, split at "\\n" only, so that whatever stands in it comes out as it went in.
+A crontab is handled as UTF-8 with surrogateescape, split at "\\n" only, so that whatever stands in it comes out as it
+went in.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ class BlockBroken(CrontabError):
             f"line {line} of the crontab: {what}, so it is not clear which lines belong to cronjobs. "
             'Nothing was changed: put it right with "crontab -e"'
         )
-
-
-# ---------------------------------------------------------------------------------------------------------- the text
 
 
 def command(config: Path, interpreter: Path) -> str:
@@ -226,15 +223,9 @@ def unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-# ------------------------------------------------------------------------------------------------------- crontab(1)
-
-
 def text_of(output: bytes) -> str:
     return output.decode("utf-8", "surrogateescape")
 
 
 def indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-# --------------------------------------------------------------------------------------------------------- the host

@@ -1,4 +1,4 @@
-"""Engine, URL forms, pragmas, timeouts, and whose turn it is to write.
+"""Engine, pragmas, timeouts, and whose turn it is to write.
 
 Both drivers run in autocommit and the ``begin`` event opens the transaction, so that one round trip carries BEGIN and
 the timeouts (``SET LOCAL``: nothing outlives the transaction, as PgBouncer's transaction mode asks).

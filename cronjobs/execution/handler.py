@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
@@ -29,9 +29,6 @@ from cronjobs.model import (
 )
 from cronjobs.rules.payload import payload_fault, result_json
 from cronjobs.text import ERROR_LIMIT, clean, one_line
-
-if TYPE_CHECKING:
-    pass
 
 # An old host in mid-deploy must not kill a job of the new shape: the new code is there by then.
 MISMATCH_DELAY: Final = timedelta(minutes=5)

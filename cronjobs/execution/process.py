@@ -289,9 +289,6 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
     return "too much output" if child.disk_used() > DISK_LIMIT else None
 
 
-# --- from an ending to an outcome, pure ------------------------------------------------------------------------------
-
-
 # --- the launcher's other end ----------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cronjobs.clock import Clock
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
@@ -23,9 +23,6 @@ from cronjobs.model import (
     Released,
 )
 from cronjobs.text import ERROR_LIMIT, one_line
-
-if TYPE_CHECKING:
-    pass
 
 DROPPED: Final = "dropped at shutdown"
 

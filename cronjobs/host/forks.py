@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -24,7 +25,7 @@ _inherited: Final[list[Any]] = []  # in the copy: never collected, since their d
 _outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own streams, and which file each of them was
 
 
-class OutOfReach:
+class OutOfReach(ABC):
     """Has something that a forked copy must not touch: ``forked`` is called there, as the first thing."""
 
     def __init__(self) -> None:
@@ -36,8 +37,9 @@ class OutOfReach:
         """Whether this process is not the one that made it."""
         return self._pid != os.getpid()
 
+    @abstractmethod
     def forked(self) -> None:
-        raise NotImplementedError
+        """Make it unusable here, and leave the original's alone."""
 
 
 def undisturbed() -> threading.Lock:

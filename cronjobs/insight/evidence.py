@@ -1,4 +1,4 @@
-"""Gather what the database knows about an occurrence or a job, for ``explain`` to tell.
+"""Gather what the database knows about an occurrence, for ``explain`` to tell.
 
 Which definition was in force comes from the audit trail, what became of an occurrence from the ledger, who did it from
 the ticks. Nothing is guessed: where rows do not say it, the fact is None.
@@ -51,9 +51,6 @@ from cronjobs.store import explaining
 from cronjobs.store.schedules import StoredSchedule
 
 LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, and once in eight
-
-
-# --- one schedule -----------------------------------------------------------------------------------------------------
 
 
 class ScheduleEvidence:
@@ -342,6 +339,3 @@ class NoSuchSchedule(CronjobsError):
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(f'there is no schedule "{name}"')
         self.name, self.known = name, known
-
-
-# --- jobs -------------------------------------------------------------------------------------------------------------

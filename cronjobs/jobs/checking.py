@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, from_microseconds
 from cronjobs.errors import UsageError
 from cronjobs.model import duration, duration_text
 from cronjobs.rules.payload import check_meta, check_payload, text_fault
 from cronjobs.store.enqueue import NewJob
-
-if TYPE_CHECKING:
-    pass
 
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500

@@ -362,6 +362,3 @@ def connection_of(target: Any, schema: str | None = None) -> Connection:
 
 def _is_async(target: Any) -> bool:
     return hasattr(target, "run_sync") or type(target).__module__.startswith("sqlalchemy.ext.asyncio")
-
-
-# --- checking ---------------------------------------------------------------------------------------------------------

@@ -12,12 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cronjobs.model import OnLost, RetryPolicy, duration
-
-if TYPE_CHECKING:
-    pass
 
 RUNNER_SLACK: Final = timedelta(seconds=5)  # by which a runner may outlast its own limit, to write its last words
 

@@ -101,9 +101,6 @@ def with_caps(todo: SyncPlan, in_force: Mapping[str, Cap], settings: Settings) -
     return replace(todo, cap=cap, uncap=tuple(name for name in in_force if name not in kept))
 
 
-# --- whether to apply -------------------------------------------------------------------------------------------------
-
-
 # --- applying ---------------------------------------------------------------------------------------------------------
 
 

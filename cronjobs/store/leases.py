@@ -1,4 +1,4 @@
-"""Renew, finish, recover: every statement about a lease that is held. The fence is in each of them."""
+"""Renew, finish, hand over: every statement about a lease that is held. The fence is in each of them."""
 
 from __future__ import annotations
 
@@ -341,9 +341,6 @@ define(
       l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long
       AND NOT {unsettled_l}""",
 )
-
-
-# --- recover ----------------------------------------------------------------------------------------------------------
 
 
 # --- after an answer was lost -----------------------------------------------------------------------------------------

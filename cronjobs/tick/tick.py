@@ -159,8 +159,8 @@ class Tick:
                 fingerprint=mark,
                 lease=self.settings.run.lease + CLOCK_SLACK,
             )
-            if seen.expired or seen.held_here or seen.far_lease:
-                self.to_recover = self._recovery().look(connection, seen)
+            leases = seen.expired or seen.held_here or seen.far_lease
+            self.to_recover = bool(leases) and self._recovery().look(connection, seen)
             self.applies = self.fire_schedules and applies(connection, seen, self.settings, host=self.identity.host)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
