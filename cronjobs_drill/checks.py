@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-from cronjobs_drill.plan import PASSES_BY_ITSELF, Fault, Planned, numbers_of
+from cronjobs_drill.plan import PASSES_BY_ITSELF, Mishap, Planned, numbers_of
 from cronjobs_drill.server import ReceivedMail, Try
 
 SLACK_S: Final = 1.0  # the promise is: gone by the time-out, the grace and a second more
@@ -152,10 +152,10 @@ def listed(
     *tries* up to then, *lost* how many attempts at each receipt died with their runner, *open_ends* how many effects
     were begun and never recorded.
     """
-    wrong_addresses = numbers_of(planned, Fault.NO_SUCH_ADDRESS)
+    wrong_addresses = numbers_of(planned, Mishap.NO_SUCH_ADDRESS)
     refused = {each.receipt for each in dead if each.error_type == "GiveUp" and "550" in each.error}
     unknown = {each.receipt for each in dead if each.error_type == "EffectUnknown"}
-    asked = Counter(each.receipt for each in tries if each.met is Fault.NO_SUCH_ADDRESS)
+    asked = Counter(each.receipt for each in tries if each.met is Mishap.NO_SUCH_ADDRESS)
     twice = sorted(receipt for receipt, times in asked.items() if times > 1 + lost[receipt])
     missing = sorted(wrong_addresses - refused - unknown)
     others = sorted({each.receipt for each in dead} - unknown - (refused & wrong_addresses))
@@ -166,7 +166,7 @@ def listed(
         + (f"; not listed: {_some(missing)}" if missing else "")
         + (f"; dead for no such reason: {_some(others)}" if others else "")
     )
-    unanswered = numbers_of(planned, Fault.KEPT_UNANSWERED, Fault.LOST_UNANSWERED)
+    unanswered = numbers_of(planned, Mishap.KEPT_UNANSWERED, Mishap.LOST_UNANSWERED)
     held = not (twice or missing or others) and unknown >= unanswered and len(unknown) == open_ends
     figures = {"refused": len(refused), "unknown": len(unknown), "tried_again": twice, "missing": missing}
     return Check("dead", held, said, figures | {"others": others})

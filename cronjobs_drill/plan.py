@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Fault(StrEnum):
+class Mishap(StrEnum):
     """What the mail server does to a receipt."""
 
     BUSY = "450 at the address"
@@ -24,34 +24,34 @@ class Fault(StrEnum):
 class Planned:
     """``times``: so many tries meet it, then all is well; an address that is wrong stays so until it is corrected."""
 
-    trouble: Fault
+    trouble: Mishap
     times: int = 1
 
 
-PASSES_BY_ITSELF: Final = frozenset({Fault.BUSY, Fault.BUSY_AFTER_MESSAGE, Fault.HANGS_UP, Fault.SILENT})
+PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
 # In this order, and from the start again: of few receipts, too, some meet each of the first.
 MIX: Final = (
-    Planned(Fault.NO_SUCH_ADDRESS),
-    Planned(Fault.BUSY_AFTER_MESSAGE, 2),
-    Planned(Fault.KEPT_UNANSWERED),
-    Planned(Fault.LOST_UNANSWERED),
-    Planned(Fault.HANGS_UP),
-    Planned(Fault.BUSY),
-    Planned(Fault.NO_SUCH_ADDRESS),
-    Planned(Fault.SILENT),
-    Planned(Fault.BUSY, 3),
-    Planned(Fault.NO_SUCH_ADDRESS),
-    Planned(Fault.BUSY_AFTER_MESSAGE),
-    Planned(Fault.BUSY),
-    Planned(Fault.NO_SUCH_ADDRESS),
-    Planned(Fault.BUSY_AFTER_MESSAGE, 3),
-    Planned(Fault.HANGS_UP, 2),
-    Planned(Fault.NO_SUCH_ADDRESS),
-    Planned(Fault.BUSY, 2),
-    Planned(Fault.BUSY_AFTER_MESSAGE),
-    Planned(Fault.NO_SUCH_ADDRESS),
-    Planned(Fault.BUSY),
+    Planned(Mishap.NO_SUCH_ADDRESS),
+    Planned(Mishap.BUSY_AFTER_MESSAGE, 2),
+    Planned(Mishap.KEPT_UNANSWERED),
+    Planned(Mishap.LOST_UNANSWERED),
+    Planned(Mishap.HANGS_UP),
+    Planned(Mishap.BUSY),
+    Planned(Mishap.NO_SUCH_ADDRESS),
+    Planned(Mishap.SILENT),
+    Planned(Mishap.BUSY, 3),
+    Planned(Mishap.NO_SUCH_ADDRESS),
+    Planned(Mishap.BUSY_AFTER_MESSAGE),
+    Planned(Mishap.BUSY),
+    Planned(Mishap.NO_SUCH_ADDRESS),
+    Planned(Mishap.BUSY_AFTER_MESSAGE, 3),
+    Planned(Mishap.HANGS_UP, 2),
+    Planned(Mishap.NO_SUCH_ADDRESS),
+    Planned(Mishap.BUSY, 2),
+    Planned(Mishap.BUSY_AFTER_MESSAGE),
+    Planned(Mishap.NO_SUCH_ADDRESS),
+    Planned(Mishap.BUSY),
 )
 FORCED_SHARE: Final = 5  # one in so many
 QUIET_START: Final = 0.3  # of the receipts: the first interruption is to meet work that goes well
@@ -69,14 +69,14 @@ def quiet_start(receipts: int) -> int:
     return int(receipts * QUIET_START)
 
 
-def numbers_of(planned: Mapping[int, Planned], *troubles: Fault) -> frozenset[int]:
+def numbers_of(planned: Mapping[int, Planned], *troubles: Mishap) -> frozenset[int]:
     return frozenset(receipt for receipt, meets in planned.items() if meets.trouble in troubles)
 
 
-def meets(planned: Planned | None, tried: int, corrected: bool) -> Fault | None:
+def meets(planned: Planned | None, tried: int, corrected: bool) -> Mishap | None:
     """What a receipt's next try meets after *tried* that met trouble; None: the mail is taken and answered."""
     if planned is None:
         return None
-    if planned.trouble is Fault.NO_SUCH_ADDRESS:
+    if planned.trouble is Mishap.NO_SUCH_ADDRESS:
         return None if corrected else planned.trouble
     return planned.trouble if tried < planned.times else None

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import CronjobsError
-from cronjobs_drill.plan import Fault, Planned, meets
+from cronjobs_drill.plan import Mishap, Planned, meets
 
 PACE_S: Final = 0.01  # what a message takes
 POLL_S: Final = 0.005
@@ -36,7 +36,7 @@ class Try:
     """One receipt handed to the server; *at* is the monotonic clock. ``met`` None: taken, and said so."""
 
     receipt: int
-    met: Fault | None
+    met: Mishap | None
     at: float
 
 
@@ -100,16 +100,16 @@ class MailServer:
             return "553 5.1.3 this server knows customers only"
         receipt = int(found[1])
         match self._meets(receipt):
-            case Fault.BUSY as met:
+            case Mishap.BUSY as met:
                 self._note(receipt, met)
                 return "450 4.2.1 try again later"
-            case Fault.NO_SUCH_ADDRESS as met:
+            case Mishap.NO_SUCH_ADDRESS as met:
                 self._note(receipt, met)
                 return "550 5.1.1 no such address"
-            case Fault.HANGS_UP as met:
+            case Mishap.HANGS_UP as met:
                 self._note(receipt, met)
                 return self._hang_up(server)
-            case Fault.SILENT as met:
+            case Mishap.SILENT as met:
                 self._note(receipt, met)
                 await asyncio.sleep(3600)  # the sender has had enough long before, which ends this, too
         envelope.rcpt_tos.append(address)
@@ -124,11 +124,11 @@ class MailServer:
         met = self._meets(mail.receipt)
         self._note(mail.receipt, met)
         match met:
-            case Fault.BUSY_AFTER_MESSAGE:
+            case Mishap.BUSY_AFTER_MESSAGE:
                 return "451 4.3.0 try again later"
-            case Fault.LOST_UNANSWERED:
+            case Mishap.LOST_UNANSWERED:
                 return self._hang_up(server)
-            case Fault.KEPT_UNANSWERED:
+            case Mishap.KEPT_UNANSWERED:
                 self.mailbox.append(mail)
                 return self._hang_up(server)
         self.mailbox.append(mail)
@@ -145,10 +145,10 @@ class MailServer:
         finally:  # the sender may be killed meanwhile
             self.waiting_for_answer -= 1
 
-    def _meets(self, receipt: int) -> Fault | None:
+    def _meets(self, receipt: int) -> Mishap | None:
         return meets(self._planned.get(receipt), self._tried[receipt], self.corrected)
 
-    def _note(self, receipt: int, met: Fault | None) -> None:
+    def _note(self, receipt: int, met: Mishap | None) -> None:
         self._tried[receipt] += met is not None
         self.tries.append(Try(receipt, met, SYSTEM.monotonic()))
 

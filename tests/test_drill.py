@@ -21,7 +21,7 @@ from postgres import PostgresServer
 from cronjobs.clock import process_started
 from cronjobs_drill import checks
 from cronjobs_drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
-from cronjobs_drill.plan import MIX, Fault, Planned, plan
+from cronjobs_drill.plan import MIX, Mishap, Planned, plan
 from cronjobs_drill.server import ReceivedMail, Try
 from cronjobs_drill.setup import HANDLERS
 
@@ -306,8 +306,8 @@ def test_of_100_receipts_20_are_forced_to_fail_some_for_good() -> None:
     planned = plan(100)
     kinds = Counter(meets.trouble for meets in planned.values())
     assert len(planned) == 20
-    assert kinds[Fault.NO_SUCH_ADDRESS] == 6
-    assert set(kinds) == set(Fault)
+    assert kinds[Mishap.NO_SUCH_ADDRESS] == 6
+    assert set(kinds) == set(Mishap)
     assert min(planned) > 30  # what is interrupted first goes well until then
     assert max(planned) <= 100
 
@@ -323,15 +323,15 @@ def test_few_receipts_or_many_meet_what_matters(receipts: int) -> None:
 # --- each check can fail ----------------------------------------------------------------------------------------------
 
 PLANNED = {
-    1: Planned(Fault.BUSY, 2),
-    2: Planned(Fault.NO_SUCH_ADDRESS),
-    3: Planned(Fault.KEPT_UNANSWERED),
+    1: Planned(Mishap.BUSY, 2),
+    2: Planned(Mishap.NO_SUCH_ADDRESS),
+    3: Planned(Mishap.KEPT_UNANSWERED),
 }
 TRIES = [
-    Try(1, Fault.BUSY, 0.0),
-    Try(2, Fault.NO_SUCH_ADDRESS, 0.1),
-    Try(3, Fault.KEPT_UNANSWERED, 0.2),
-    Try(1, Fault.BUSY, 1.0),
+    Try(1, Mishap.BUSY, 0.0),
+    Try(2, Mishap.NO_SUCH_ADDRESS, 0.1),
+    Try(3, Mishap.KEPT_UNANSWERED, 0.2),
+    Try(1, Mishap.BUSY, 1.0),
     Try(1, None, 2.0),
 ]
 DEAD = [Dead(2, "GiveUp", "the mail server said 550: no"), Dead(3, "EffectUnknown", "this effect was begun …")]
@@ -385,7 +385,7 @@ FAILS: dict[str, Check] = {
     "cancelled: too late": checks.cancelled(CALLED_OFF, outlived_its_tick=False),
     "cancelled: it went on": checks.cancelled(replace(CALLED_OFF, worked_s=5.1), outlived_its_tick=True),
     "cancelled: retried": checks.cancelled(replace(CALLED_OFF, status="failed"), outlived_its_tick=True),
-    "retried: at once": checks.retried(PLANNED, [*TRIES[:3], Try(1, Fault.BUSY, 0.5), *TRIES[4:]], ()),
+    "retried: at once": checks.retried(PLANNED, [*TRIES[:3], Try(1, Mishap.BUSY, 0.5), *TRIES[4:]], ()),
     "retried: never": checks.retried(PLANNED, TRIES[:4], ()),
     "retried: once more": checks.retried(PLANNED, [*TRIES, Try(1, None, 3.0)], ()),
     "retried: none to look at": checks.retried(PLANNED, TRIES, (1,)),

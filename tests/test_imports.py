@@ -125,3 +125,13 @@ def test_nobody_but_the_clock_reads_time() -> None:
             ):
                 readers.add(module)
     assert readers == {"clock"}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """A reader who meets a name knows which class it is."""
+    homes: dict[str, list[str]] = {}
+    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.with_name("cronjobs_drill").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE.parent)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

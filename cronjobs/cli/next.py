@@ -34,7 +34,7 @@ MARKED: Final = 60  # characters of an expression that are shown around a mistak
 
 
 @dataclass(frozen=True)
-class Listed:
+class Upcoming:
     """Something that comes due: a schedule of the file, or an expression, which has no name."""
 
     name: str | None
@@ -44,7 +44,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Occurrence:
-    due: Listed
+    due: Upcoming
     at: datetime
     remark: str | None
 
@@ -131,7 +131,7 @@ def _is_expression(text: str) -> bool:
     return not NAME.fullmatch(text)
 
 
-def _expression(text: str, zone: str) -> Listed:
+def _expression(text: str, zone: str) -> Upcoming:
     """Raises UsageError for what is none, with a mark below the column where it goes wrong."""
     timing: Timing
     if text.startswith("every "):
@@ -140,12 +140,12 @@ def _expression(text: str, zone: str) -> Listed:
         except (ValueError, OverflowError) as error:
             raise UsageError(f"{one_line(text, MARKED)}: {one_line(str(error), 200)}") from None
         _require_zone(zone)
-        return Listed(None, timing, zone)
+        return Upcoming(None, timing, zone)
     try:
         expression = parse(text)
     except CronError as error:
         raise UsageError(f"column {error.column}: {error}", below=_marked(text, error)) from None
-    return Listed(None, CronTiming(expression, zone), zone)
+    return Upcoming(None, CronTiming(expression, zone), zone)
 
 
 def _marked(text: str, error: CronError) -> list[str]:
@@ -172,7 +172,7 @@ def _default_zone(ctx: typer.Context, config: Path | None) -> str:
         return "UTC"
 
 
-def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Listed]:
+def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Upcoming]:
     """Those of the file, or the one called *name*. Raises UsageError if there is none, ConfigError if it is bad."""
     if zone is not None:
         _require_zone(zone)
@@ -192,8 +192,10 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[L
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
 
 
-def _schedule(schedule: ScheduleSettings, zone: str | None) -> Listed:
-    return Listed(schedule.name, timing_of(schedule.cron, schedule.every, schedule.timezone), zone or schedule.timezone)
+def _schedule(schedule: ScheduleSettings, zone: str | None) -> Upcoming:
+    return Upcoming(
+        schedule.name, timing_of(schedule.cron, schedule.every, schedule.timezone), zone or schedule.timezone
+    )
 
 
 def _start(given: str | None, zone: str) -> datetime:
@@ -213,10 +215,10 @@ def _start(given: str | None, zone: str) -> datetime:
 # --- what comes -------------------------------------------------------------------------------------------------------
 
 
-def _merged(all_due: Sequence[Listed], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
+def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
     """The occurrences of all, in order; those at the same instant by name."""
 
-    def of(due: Listed) -> Iterator[Occurrence]:
+    def of(due: Upcoming) -> Iterator[Occurrence]:
         coming = due.timing.after(start)
         for at in coming if until is None else takewhile(until.__ge__, coming):
             yield Occurrence(due, at, remarks(due.timing, at))
@@ -228,7 +230,7 @@ def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
     """Of a schedule that comes often only the first, which then speaks for all."""
     counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
-    told: set[Listed] = set()
+    told: set[Upcoming] = set()
     for one in found:
         if counts[one.due] <= FREQUENT:
             shown.append(one)
@@ -262,7 +264,7 @@ def _print(found: Sequence[Occurrence]) -> None:
     write(table(rows, header, room=WHOLE))
 
 
-def _nothing(all_due: Sequence[Listed], start: datetime, *, windowed: bool) -> str:
+def _nothing(all_due: Sequence[Upcoming], start: datetime, *, windowed: bool) -> str:
     if not all_due:
         return "the file has no schedule"
     first = next(_merged(all_due, start, None), None) if windowed else None
