@@ -36,7 +36,7 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing, Ends, after_death, count_ends, is_crash
+from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing, EndCounts, after_death, count_ends, is_crash
 from cronjobs.store import crashing_types as store
 from cronjobs.store.claims import claim
 from cronjobs.testing import FakeClock
@@ -104,8 +104,8 @@ def test_clean_ends_count_from_the_last_crash_on() -> None:
     ended: list[tuple[str, Outcome]] = [("a", good), ("a", bad), ("a", good), ("b", good), ("b", good)]
     ended.append(("c", Interrupted()))
     assert count_ends(Finished(Job(1, name, {}), outcome) for name, outcome in ended) == {
-        "a": Ends(1, crashed=True),
-        "b": Ends(2),
+        "a": EndCounts(1, crashed=True),
+        "b": EndCounts(2),
     }
 
 
@@ -318,7 +318,7 @@ def test_a_loss_after_it_left_is_a_first_one_again(host: Host, apart: list[str])
     die(host, "first", "pay.tries")
     die(host, "second", "pay.tries")
     with host.database.write() as connection:
-        assert store.note_ends(connection, {"pay.tries": Ends(CLEAN_ENDS)}) == ["pay.tries"]
+        assert store.note_ends(connection, {"pay.tries": EndCounts(CLEAN_ENDS)}) == ["pay.tries"]
     die(host, "third", "pay.tries")
     assert crashing_now(host) == []
 

@@ -64,7 +64,7 @@ def good(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
         return run(loop)
 
     def stop(job_id: int, reason: str) -> None:
-        attempt = loops[0].hands.held.get(job_id)
+        attempt = loops[0].in_flight.held.get(job_id)
         if attempt is not None:
             attempt.stop.set(reason)
 

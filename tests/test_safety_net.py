@@ -26,30 +26,35 @@ from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs import registry
 from cronjobs.store import claims, leases
 from cronjobs.testing import FakeClock
+from cronjobs.tick import ends as ends_module
 from cronjobs.tick import loop as loop_module
 from cronjobs.tick.claiming import ClaimPlanner
+from cronjobs.tick.ends import Ends
 from cronjobs.tick.in_flight import InFlight
 from cronjobs.tick.loop import Loop
-from cronjobs.tick.report import Teller
+from cronjobs.tick.report import EndReporter
 from cronjobs.tick.safety_net import FAULT, MOST_FALLS
 from cronjobs.tick.writer import Writer
 
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
 LOOP = (
-    *("_tell_stopping", "_note_overdue", "_give_back_what_waits", "_turn", "_state", "_collect", "_take"),
-    *("_decide", "_room", "_long_admission", "_after", "_begin", "_begin_one", "_forget", "_move_watchdog", "_release"),
+    *("_tell_stopping", "_give_back_what_waits", "_turn", "_state", "_room", "_long_admission", "_after", "_begin"),
+    *("_begin_one", "_next_renewal", "_move_watchdog"),
 )
+ENDS = ("collect", "_take", "release", "note_overdue", "overdue_rows", "decided", "decide", "written", "_after_end")
 PLACES: list[tuple[Any, str]] = [
     *((Loop, name) for name in LOOP),
+    *((Ends, name) for name in ENDS),
     *((Writer, name) for name in ("write", "_finish", "_claim", "_settle_claim")),
     *((InFlight, name) for name in ("take", "settle", "leases", "busy", "recorded", "forget")),
     *((ClaimPlanner, name) for name in ("admission", "room", "note")),
     *((Workers, name) for name in ("hand", "take_back")),
-    (Teller, "ended"),
+    (EndReporter, "ended"),
     (leases, "finish"),
     (claims, "claim"),
-    *((loop_module, name) for name in ("decide_end", "why_ended", "wait_s")),
+    *((loop_module, name) for name in ("why_ended", "wait_s")),
+    (ends_module, "decide_end"),
 ]
 
 
@@ -168,7 +173,7 @@ def test_a_single_fault_in_the_loop_loses_repeats_and_charges_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("owner", "name"), [(Loop, "_note_overdue"), (loop_module, "why_ended"), (claims, "claim")])
+@pytest.mark.parametrize(("owner", "name"), [(Ends, "note_overdue"), (loop_module, "why_ended"), (claims, "claim")])
 def test_a_fault_that_stays_ends_the_tick_before_its_time(
     database: Database, host: Host, ran: Counter[int], owner: Any, name: str
 ) -> None:
@@ -222,7 +227,7 @@ def test_an_end_that_cannot_be_decided_is_recorded_in_our_own_words(
         raise ValueError("no luck")
 
     good_id, bad_id = put(database), put(database, job_type="t.fail")
-    with Broken(loop_module, "decide_end"), Broken(leases, "finish"):
+    with Broken(ends_module, "decide_end"), Broken(leases, "finish"):
         result = host.tick()
     assert result.exit_code() == 70
     states = dict(tuple(row) for row in rows(database, select(jobs_table.c.id, jobs_table.c.status)))

@@ -60,21 +60,21 @@ def _boot(runner: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Ends:
+class EndCounts:
     """How jobs of a type ended: ``clean`` in a row, since the last crash if one ``crashed``."""
 
     clean: int = 0
     crashed: bool = False
 
 
-def count_ends(finished: Iterable[Finished]) -> Mapping[str, Ends]:
+def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
     """By job type; an end that says nothing (cancelled, interrupted, not begun) is not counted."""
-    found: dict[str, Ends] = {}
+    found: dict[str, EndCounts] = {}
     for end in finished:
-        so_far = found.get(end.job.job_type, Ends())
+        so_far = found.get(end.job.job_type, EndCounts())
         match is_crash(end.outcome):
             case True:
-                found[end.job.job_type] = Ends(0, crashed=True)
+                found[end.job.job_type] = EndCounts(0, crashed=True)
             case False:
                 found[end.job.job_type] = replace(so_far, clean=so_far.clean + 1)
     return found

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import crashing_types
-from cronjobs.rules.crashing_types import FOR_AT_MOST, Crashing, Ends, after_death, ends_needed
+from cronjobs.rules.crashing_types import FOR_AT_MOST, Crashing, EndCounts, after_death, ends_needed
 from cronjobs.store.sql import database_now, define, group, group_value, is_postgresql, run
 
 define(
@@ -50,7 +50,7 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
     return found
 
 
-def note_ends(connection: Connection, ends: Mapping[str, Ends]) -> list[str]:
+def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str]:
     """Count how jobs of watched types ended; return the types that have ended cleanly often enough, and are cleared.
 
     A row that somebody else holds locked is passed over: the next end counts.

@@ -43,18 +43,18 @@ class ClaimPlanner:
 
     # --- how many -----------------------------------------------------------------------------------------------------
 
-    def free(self, hands: InFlight) -> int:
+    def free(self, in_flight: InFlight) -> int:
         """How many jobs would begin at once; below zero: so many wait for a worker. None can: no slot is left."""
-        busy = hands.busy()
+        busy = in_flight.busy()
         overdue = sum(attempt.recorded is not None for attempt in busy)
-        return self._slots(overdue, hands) - (len(busy) - overdue)
+        return self._slots(overdue, in_flight) - (len(busy) - overdue)
 
-    def room(self, hands: InFlight) -> int:
+    def room(self, in_flight: InFlight) -> int:
         """How many jobs to claim: for free slots, and what will start within about 50 ms."""
-        overdue = sum(attempt.recorded is not None for attempt in hands.busy())
-        if self._slots(overdue, hands) <= 0:
+        overdue = sum(attempt.recorded is not None for attempt in in_flight.busy())
+        if self._slots(overdue, in_flight) <= 0:
             return 0
-        return max(0, min(self.free(hands) + self.ahead(), self.left()))
+        return max(0, min(self.free(in_flight) + self.ahead(), self.left()))
 
     def ahead(self) -> int:
         """How many jobs will start within about 50 ms; one worker takes one at a time, in exact order."""
@@ -66,13 +66,13 @@ class ClaimPlanner:
         """How many jobs the limit still allows."""
         return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
 
-    def _slots(self, overdue: int, hands: InFlight) -> int:
+    def _slots(self, overdue: int, in_flight: InFlight) -> int:
         """Workers that are not lost to code which does not end."""
-        return self.workers - overdue - len(hands.adrift)
+        return self.workers - overdue - len(in_flight.adrift)
 
     # --- which --------------------------------------------------------------------------------------------------------
 
-    def admission(self, remaining: timedelta, hands: InFlight) -> ClaimFilter:
+    def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """Those whose time-out ends before the tick does, so that the tick never has to interrupt one."""
         longest = self.settings.run.longest_in_tick
         known = self._known()
@@ -86,7 +86,7 @@ class ClaimPlanner:
             remaining_s=min(remaining, longest).total_seconds(),
             queue=self.limits.queue,
             careful=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
-            free=max(0, self.free(hands)),
+            free=max(0, self.free(in_flight)),
             limits=self.settings.limits,
             policies=self.policies(),
             runnable=self.job_types.runnable,

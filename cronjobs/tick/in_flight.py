@@ -56,6 +56,12 @@ class InFlight:
             self.adrift.append(attempt)
         return attempt
 
+    def drop(self, ended: Ended) -> None:
+        """The database takes this end in no form."""
+        self.unwritten = [other for other in self.unwritten if other is not ended]
+        self.dropped.add(ended.attempt.job.id)
+        self.forget(ended.attempt.job.id)
+
     def end_itself(self, job_id: int) -> None:
         """Its attempt ended it in a transaction of its own: no lease is left, its code may still run, in its slot."""
         attempt = self.held[job_id]

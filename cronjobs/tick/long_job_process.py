@@ -210,7 +210,7 @@ class Supervisor:
             cron_mail.leave_word(
                 self._settings.file, f"long job {job.id} {job.job_type} is dead: cronjobs jobs show {job.id}"
             )
-        if loop.trouble.error is not None:
+        if loop.outage.error is not None:
             return 4
         if loop.net.error is not None:
             return EX_SOFTWARE

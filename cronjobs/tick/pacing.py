@@ -11,6 +11,8 @@ from cronjobs.execution.attempt import Attempt
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.tick.safety_net import FAULT
 
+POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
+UNSEEN_S: Final = 0.02  # until the next claim, where another runner was judging what limits let begin
 UNBEGUN_S: Final = 1.0  # after this, what was claimed ahead goes back: its turn will not come soon
 LINGER_S: Final = 0.25  # what stops when it is told to, at its time-out, still ends in this tick
 LOCKED_PAUSE_S: Final = 0.1  # until the next try for a row that somebody's transaction holds
@@ -20,6 +22,35 @@ TIME_IS_UP: Final = "time is up"
 NO_WRITES: Final = "the database takes no writes"
 LIMIT_REACHED: Final = "the limit is reached"
 NO_SLOT: Final = "no slot will come free"
+
+
+@dataclass
+class Pace:
+    """When to look for work next, on the monotonic clock.
+
+    ``nothing_due``: the last look found less than there was room for.
+    """
+
+    next_claim: float = 0.0
+    next_long_claim: float = 0.0
+    nothing_due: bool = False
+
+    def look_again(self) -> None:
+        self.nothing_due, self.next_claim = False, 0.0
+
+    def pause(self, now: float) -> None:
+        self.next_claim = max(self.next_claim, now + POLL_S)
+
+    def no_more_long_jobs(self) -> None:
+        self.next_long_claim = math.inf
+
+    def looked(self, sent: float, *, room: int, found: int, unseen: bool) -> None:
+        """A claim sent at *sent* found so many; *unseen*: another runner was judging what limits let begin."""
+        self.nothing_due = found < room and not unseen
+        self.next_claim = sent + (POLL_S if self.nothing_due else UNSEEN_S if unseen else 0.0)
+
+    def looked_for_long_jobs(self, sent: float, *, unseen: bool) -> None:
+        self.next_long_claim = sent + (UNSEEN_S if unseen else POLL_S)
 
 
 @dataclass(frozen=True)

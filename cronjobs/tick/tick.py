@@ -294,13 +294,13 @@ class Tick:
         if self.stop_requested is not None and self.loop.stopping is None:
             self.loop.stop(self.stop_requested)
         self.result.ended = self.loop.run()
-        if self.loop.trouble.told and self.loop.trouble.error is not None:
-            self.result.trouble = str(self.loop.trouble.error)  # whatever the last write says: work was left undone
+        if self.loop.outage.told and self.loop.outage.error is not None:
+            self.result.trouble = str(self.loop.outage.error)  # whatever the last write says: work was left undone
 
     def _note_waiting(self) -> None:
         """Due work that this tick did not begin, and why: for its row, and what of it is worth a line in the log."""
         loop = self.loop
-        if loop is None or loop.trouble.error is not None:
+        if loop is None or loop.outage.error is not None:
             return
         from cronjobs.store.concurrency import running_by_key
         from cronjobs.store.not_started import lanes_due
@@ -316,8 +316,8 @@ class Tick:
             remaining_s=self.deadline - self.clock.monotonic(),
             queue=self.limits.queue,
             only=self.limits.only,
-            left=loop.intake.left(),
-            slots=loop.intake.free(loop.hands) > 0,
+            left=loop.planner.left(),
+            slots=loop.planner.free(loop.in_flight) > 0,
             stopped=self.stop_requested is not None,
             limits=self.settings.limits,
             running=running,
@@ -378,7 +378,7 @@ class Tick:
 
     def _prune(self, seen: Overview, share: float = PRUNING_SHARE) -> None:
         """Remove old rows in short batches; the next tick goes on where the time of this one ends."""
-        held = self.loop is not None and (self.loop.hands.held or self.loop.trouble.error is not None)
+        held = self.loop is not None and (self.loop.in_flight.held or self.loop.outage.error is not None)
         if not pruning.is_due(seen.pruned_at, seen.now) or pruning.clock_jumped(seen.last_tick_at, seen.now) or held:
             return
         from cronjobs.tick.pruner import Before, Pruner
@@ -414,8 +414,8 @@ class Tick:
             self.result.ended = self.stop_requested or self._why_idle()
         if self.loop is not None:
             self.result.stuck = self.loop.finish(self._write_row)
-            if self.loop.trouble.error is not None:
-                self.result.trouble = str(self.loop.trouble.error)
+            if self.loop.outage.error is not None:
+                self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
             # The loop's way, which asks nobody what became of a COMMIT: an idle tick is one statement, and repeatable.

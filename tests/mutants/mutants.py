@@ -21,7 +21,6 @@ class Mutant:
 
 SQL = "cronjobs/store/sql.py"
 LEASES = "cronjobs/store/leases.py"
-LOOP = "cronjobs/tick/loop.py"
 FENCE = "tests/test_fence.py"
 CRASHES = "tests/test_crashes.py"
 HANGING = "tests/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
@@ -118,12 +117,12 @@ MUTANTS = (
     ),
     Mutant(
         "a timed-out thread's row freed at once",
-        LOOP,
+        "cronjobs/tick/ends.py",
         """                attempt.stop.set("timeout")
-                self.hands.unrecorded.append(attempt)
+                self.in_flight.unrecorded.append(attempt)
 """,
         """                attempt.stop.set("timeout")
-                self.hands.unwritten.append(Ended(attempt, Finished(attempt.job, self._timed_out(attempt)), now))
+                self.in_flight.unwritten.append(Ended(attempt, Finished(attempt.job, _timed_out(attempt)), now))
 """,
         (HANGING,),
     ),
@@ -340,8 +339,8 @@ MUTANTS = (
     Mutant(
         "what is not on its way to a worker charged with a loss",
         "cronjobs/tick/loop.py",
-        "            self._release([attempt for attempt in self.hands.busy() if not attempt.on_its_way])",
-        "            self._release([])",
+        "            self.ends.release([attempt for attempt in self.in_flight.busy() if not attempt.on_its_way])",
+        "            self.ends.release([])",
         ("tests/test_not_begun.py", "tests/test_safety_net.py"),
     ),
 )

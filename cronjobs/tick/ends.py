@@ -1,0 +1,270 @@
+"""Ends of attempts, on their way from the workers to the database: collected, judged, written and reported."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from cronjobs import events
+from cronjobs.clock import Clock
+from cronjobs.errors import BadValue, DatabaseError
+from cronjobs.execution.attempt import Attempt, Ended
+from cronjobs.execution.worker_threads import Workers, unbegun
+from cronjobs.model import Finished, Interrupted, Released, RetryPolicy, Succeeded, TimedOut, duration_text
+from cronjobs.rules.ending import (
+    Decided,
+    as_stopped,
+    called_off,
+    decide_end,
+    plain_end,
+    running_row,
+    succeeded_itself,
+)
+from cronjobs.rules.lease import Finish
+from cronjobs.store.leases import Written
+from cronjobs.tick.claiming import AHEAD_S, ClaimPlanner
+from cronjobs.tick.in_flight import InFlight
+from cronjobs.tick.long_jobs import ADOPTED, FULL
+from cronjobs.tick.outage import Outage
+from cronjobs.tick.pacing import Pace
+from cronjobs.tick.report import EndReporter
+from cronjobs.tick.writer import BatchResult, End, Writer
+
+NOT_BEGUN: Final = Released()
+
+
+@dataclass
+class Ends:
+    """What ended and is not written yet waits in ``in_flight``.
+
+    ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` takes an error that nobody expected.
+    """
+
+    clock: Clock
+    workers: Workers
+    in_flight: InFlight
+    planner: ClaimPlanner
+    pace: Pace
+    outage: Outage
+    writer: Writer
+    reporter: EndReporter
+    caught: Callable[[Exception], None]
+    database_now: datetime
+    now_read_at: float
+
+    # --- collecting ---------------------------------------------------------------------------------------------------
+
+    def collect(self, wait_s: float) -> None:
+        """Wait for an end, then take all that are there."""
+        try:
+            ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
+            first = self.clock.monotonic()
+            while True:
+                if ended is not None:
+                    self._take_safely(ended)
+                ended = self._next_end(first + AHEAD_S / 2, wait_s > 0)
+        except queue.Empty:
+            pass
+
+    def _next_end(self, until: float, may_wait: bool) -> Ended | None:
+        """The next end that is there. With many short jobs in flight, wait a little, so that one write takes many."""
+        left = until - self.clock.monotonic()
+        running = len(self.in_flight.held) - len(self.in_flight.unwritten)
+        if may_wait and left > 0 and running > max(self.workers.count, self.planner.ahead() // 2):
+            return self.workers.ended.get(timeout=left)
+        return self.workers.ended.get_nowait()
+
+    def _take_safely(self, ended: Ended) -> None:
+        try:
+            self._take(ended)
+        except Exception as error:  # it is on no queue any more: it must not be forgotten
+            self.caught(error)
+            waits = any(each.attempt is ended.attempt for each in self.in_flight.unwritten)
+            if self.in_flight.holds(ended.attempt) and not waits:
+                self.in_flight.unwritten.append(_plain(ended, error))
+
+    def _take(self, ended: Ended) -> None:
+        attempt = ended.attempt
+        if ended.answer is not None:
+            self._answered(attempt, ended.answer)
+            return
+        self.in_flight.came_back(attempt)
+        if not self.in_flight.holds(attempt) and not attempt.succeeded:
+            return  # its lease is lost: whatever it did, nothing of it is recorded
+        if isinstance(ended.finished.outcome, Released):
+            self.release([attempt], ended.finished.outcome)
+            return
+        self.pace.look_again()  # it may have enqueued more
+        self.planner.note(ended.finished.duration)
+        late = _timed_out(attempt) if attempt.recorded == "timed_out" else None
+        outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
+        ended = Ended(attempt, replace(ended.finished, outcome=outcome), ended.at)
+        self.in_flight.unwritten.append(ended)
+
+    def _answered(self, attempt: Attempt, answer: str) -> None:
+        """A long job's process answered, or did not start."""
+        if answer == ADOPTED:
+            self.in_flight.forget(attempt.job.id)
+            self.reporter.handed_over(attempt)
+            return
+        self.pace.no_more_long_jobs()  # the next tick tries again
+        if answer != FULL:
+            self.reporter.emit(events.not_handed_over(attempt.job, answer))
+        self.release([attempt])
+
+    def release(self, attempts: Sequence[Attempt], why: Released = NOT_BEGUN) -> None:
+        """Give these back, as if they had never been claimed."""
+        now = self.clock.monotonic()
+        if why.error is not None:  # the next one would hardly fare better at once
+            self.pace.pause(now)
+        waiting = {id(ended.attempt) for ended in self.in_flight.unwritten}
+        for attempt in attempts:
+            if self.in_flight.holds(attempt) and id(attempt) not in waiting:
+                outcome = unbegun(attempt) or why
+                self.in_flight.unwritten.append(Ended(attempt, Finished(attempt.job, outcome), now))
+                self.planner.typical_s = None  # and claim no further ahead until the pace is known again
+
+    # --- what does not end --------------------------------------------------------------------------------------------
+
+    def note_overdue(self) -> None:
+        """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
+        self.collect(0)  # what ended while a turn took its time is not overdue
+        now = self.clock.monotonic()
+        for attempt in self.in_flight.busy():
+            if attempt.recorded is None and now >= attempt.overdue_at:
+                attempt.recorded, attempt.recorded_at = "timed_out", now
+                attempt.stop.set("timeout")
+                self.in_flight.unrecorded.append(attempt)
+                self.reporter.timed_out(attempt)
+
+    def note_stuck(self, stopping: str | None) -> list[Attempt]:
+        """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
+        stuck = self.in_flight.busy()
+        for attempt in stuck:
+            if attempt.recorded is None:
+                attempt.recorded = "interrupted"
+                attempt.stop.set("shutdown")
+                self.in_flight.unrecorded.append(attempt)
+                self.reporter.interrupted(attempt, stopping)
+        return stuck
+
+    def overdue_rows(self) -> list[Finish]:
+        """The history rows of what still runs and should not."""
+        return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded]
+
+    def _overdue_row(self, attempt: Attempt) -> Finish:
+        outcome = _timed_out(attempt) if attempt.recorded == "timed_out" else Interrupted()
+        started = attempt.started if attempt.started is not None else self.clock.monotonic()
+        ran = timedelta(seconds=max(0.0, self.clock.monotonic() - started))
+        return running_row(attempt.job, outcome, ran, attempt.worker)
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+
+    def decided(self) -> list[End]:
+        """What is to be written, each end with what becomes of its job."""
+        return [(ended, self.decide(ended)) for ended in self.in_flight.unwritten]
+
+    def decide(self, ended: Ended) -> Decided:
+        policy = self.reporter.policy(ended.attempt)
+        try:
+            return self._decide_by(ended, policy)
+        except Exception as error:
+            self.caught(error)
+            return self._decide_by(_plain(ended, error), RetryPolicy())
+
+    def _decide_by(self, ended: Ended, policy: RetryPolicy) -> Decided:
+        now = self.clock.monotonic()
+        run = self.reporter.settings.run
+        return decide_end(
+            ended.finished,
+            policy,
+            self.database_now + timedelta(seconds=now - self.now_read_at),
+            ended_ago=timedelta(seconds=max(0.0, now - ended.at)),
+            max_losses=run.max_losses,
+            every=run.every,
+        )
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write_one_by_one(self) -> bool:
+        """One bad value must not hold up a batch: each end for itself; whether the database was there for all."""
+        for ended in list(self.in_flight.unwritten):
+            try:
+                turn = self._write_one(ended)
+            except BadValue as error:  # in no form: its lease runs out, and the next tick finds it lost
+                self._drop(ended, error)
+            except DatabaseError as error:
+                self.outage.note(error)
+                return False
+            except Exception as error:
+                self.caught(error)
+                self._drop(ended, error)
+            else:
+                self.written(turn)
+        self.outage.over()
+        return True
+
+    def _write_one(self, ended: Ended) -> BatchResult:
+        try:
+            return self.writer.write_one((ended, self.decide(ended)))
+        except DatabaseError:
+            raise
+        except Exception as error:
+            self.caught(error)
+            return self.writer.write_one((ended, self.decide(_plain(ended, error))))
+
+    def _drop(self, ended: Ended, error: Exception) -> None:
+        self.in_flight.drop(ended)
+        self.reporter.unwritten([ended], str(error))
+
+    def written(self, turn: BatchResult) -> None:
+        """Report what a committed turn wrote, and let go of it."""
+        settled: set[int] = set()
+        try:
+            for ended, decided in turn.ends:
+                self._after_end(ended, decided, turn.written, settled)
+        finally:  # what was not come to is written again, and found in the history
+            self.in_flight.settle(settled)
+
+    def _after_end(self, ended: Ended, decided: Decided, written: Written, settled: set[int]) -> None:
+        job_id = decided.finish.lease.job_id
+        released = isinstance(decided.finished.outcome, Released)
+        if job_id in written.written:
+            self.in_flight.forget(job_id)
+            settled.add(job_id)
+            if released:
+                self.pace.nothing_due = False  # it is due again, and perhaps nobody else takes it
+            if job_id in written.called_off:
+                decided = called_off(decided, written.called_off[job_id])
+            elif job_id in written.succeeded:
+                decided = succeeded_itself(decided)
+            self.reporter.ended(ended.attempt, decided)
+        elif job_id in written.lost:
+            self.in_flight.forget(job_id)
+            settled.add(job_id)
+            # We released this job, the COMMIT's reply was lost, and another runner has claimed it since: nothing is
+            # left to record.
+            if not released:
+                self.reporter.lost(ended.attempt)
+
+    def report_the_rest(self) -> None:
+        """At the end of a tick: what could not be written, and jobs that ended themselves and whose code runs on."""
+        self.outage.tell()
+        why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
+        self.reporter.unwritten(self.in_flight.unwritten, why)
+        now = self.clock.monotonic()
+        for attempt in [attempt for attempt in self.in_flight.adrift if attempt.succeeded]:
+            ran = timedelta(seconds=now - (attempt.started or now))
+            finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
+            self.reporter.ended(attempt, self.decide(Ended(attempt, finished, 0.0)))
+
+
+def _timed_out(attempt: Attempt) -> TimedOut:
+    return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}")
+
+
+def _plain(ended: Ended, error: Exception) -> Ended:
+    return replace(ended, finished=plain_end(ended.finished, type(error).__name__))

@@ -1,0 +1,677 @@
+"""The engine, driven by hand: workers whose jobs end when the test says so, a clock that moves only while it waits.
+
+Everything here is one thread. The loop waits on the workers' queue; there the clock goes on to the next thing that the
+script has, or to the end of the wait. The database is a dictionary that can be made to fail.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cronjobs import events
+from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.errors import BadValue, DatabaseBusy, DatabaseReadOnly, DatabaseUnreachable
+from cronjobs.execution.attempt import Attempt, Ended, heartbeat_s, lease_margin_s
+from cronjobs.execution.worker_threads import unbegun
+from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.model import Failed, Finished, Job, Outcome, Released, RetryPolicy, Succeeded
+from cronjobs.store import leases
+from cronjobs.store.leases import Renewal, Written
+from cronjobs.tick import loop as loop_module
+from cronjobs.tick.long_jobs import ADOPTED
+from cronjobs.tick.loop import CUT_LEASE, LAST_BREATH_S, Loop
+from cronjobs.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
+from cronjobs.tick.result import NOTHING_DUE
+from cronjobs.tick.safety_net import FAULT
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.watchdog import Watchdog
+from cronjobs.tick.writer import Batch, BatchResult
+
+ME = "host:boot:1:tick"
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+BUDGET_S = 55.0
+LEASE_S = 60.0
+AWAY = DatabaseUnreachable("db", "it is away")
+MOST_ROUNDS = 5_000  # of a loop that does not spin
+
+
+class Clock:
+    """Seconds since the tick began."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.s)
+
+    def monotonic(self) -> float:
+        return self.s
+
+    @property
+    def shift(self) -> timedelta:
+        return timedelta(0)
+
+
+class Script:
+    """What happens at which second, in place of the workers' queue of ends."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.steps: list[tuple[float, Callable[[], None]]] = []
+        self.ends: deque[Ended | None] = deque()
+        self.waits = 0
+
+    def at(self, second: float, do: Callable[[], None]) -> None:
+        self.steps.append((second, do))
+        self.steps.sort(key=lambda step: step[0])
+
+    def put(self, ended: Ended | None) -> None:
+        self.ends.append(ended)
+
+    def get_nowait(self) -> Ended | None:
+        return self.get(0)
+
+    def get(self, timeout: float) -> Ended | None:
+        self.waits += timeout > 0
+        assert self.waits < MOST_ROUNDS, "the loop spins"
+        until = self.clock.s + timeout
+        while not self.ends and self.steps and self.steps[0][0] <= until:
+            second, do = self.steps.pop(0)
+            self.clock.s = max(self.clock.s, second)
+            do()
+        if self.ends:
+            return self.ends.popleft()
+        self.clock.s = until
+        raise queue.Empty
+
+
+class HandDriven:
+    """In place of Workers: begins what it is given while a slot is free, ends it when the test says so."""
+
+    def __init__(self, count: int, clock: Clock) -> None:
+        self.count, self.clock = count, clock
+        self.fault: str | None = None
+        self.ended = Script(clock)
+        self.inbox: list[Attempt] = []
+        self.running: dict[int, Attempt] = {}
+        self.began: dict[int, float] = {}
+        self.most = 0
+
+    def hand(self, attempt: Attempt) -> bool:
+        if not self.count:
+            return False
+        attempt.on_its_way = True
+        self.inbox.append(attempt)
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        while self.inbox and len(self.running) < self.count:
+            attempt = self.inbox.pop(0)
+            stopped = unbegun(attempt)
+            if stopped is not None:
+                self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self.clock.s))
+                continue
+            attempt.started, attempt.begun, attempt.worker = self.clock.s, True, "1"
+            self.running[attempt.job.id] = attempt
+            self.began[attempt.job.id] = self.clock.s
+            self.most = max(self.most, len(self.running))
+
+    def end(self, job_id: int, outcome: Outcome | None = None) -> None:
+        attempt = self.running.pop(job_id)
+        ran = timedelta(seconds=self.clock.s - self.began[job_id])
+        self.ended.put(Ended(attempt, Finished(attempt.job, outcome or Succeeded(job_id), ran, "1"), self.clock.s))
+        self._begin()
+
+    def end_all(self) -> None:
+        for job_id in list(self.running):
+            self.end(job_id)
+
+    def take_back(self) -> list[Attempt]:
+        given, self.inbox = self.inbox, []
+        return given
+
+    def wake(self) -> None:
+        self.ended.put(None)
+
+
+@dataclass
+class Rows:
+    """In place of the database. ``fails``: how transactions end now; not ``answers``: the next COMMIT has no answer."""
+
+    clock: Clock
+    due: list[Job] = field(default_factory=list)
+    wrote: list[tuple[float, int, str]] = field(default_factory=list)  # when, which job, as what
+    leased_at: dict[int, float] = field(default_factory=dict)
+    renewals: list[float] = field(default_factory=list)
+    claims: list[float] = field(default_factory=list)
+    overdue: dict[int, str] = field(default_factory=dict)
+    cut: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
+    taken_over: set[int] = field(default_factory=set)
+    locked: set[int] = field(default_factory=set)
+    bad: set[int] = field(default_factory=set)  # an end of theirs is refused in any form
+    fails: Exception | None = None
+    answers: bool = True
+    claim_unsettled: bool = False
+    warily: bool = False
+
+    def write(self, batch: Batch) -> BatchResult:
+        if self.fails is not None:
+            self.claim_unsettled = self.claim_unsettled or bool(batch.room)
+            raise self.fails
+        if any(end.attempt.job.id in self.bad for end, _ in batch.ends):
+            raise BadValue("a value that no column takes")
+        written, lost = self._finish(batch.ends)
+        self.overdue |= {row.lease.job_id: str(row.outcome) for row in batch.overdue}
+        renewal, settled = None, list[Job]()
+        held = {lease.job_id for lease in batch.held}
+        if batch.renew and held:
+            self.renewals.append(self.clock.s)
+            gone = held & self.taken_over
+            renewed = frozenset(held - gone - self.locked - written)
+            self.leased_at |= dict.fromkeys(renewed, self.clock.s)
+            renewal = Renewal(renewed, frozenset(self.cancelled & renewed), frozenset(gone))
+        if self.claim_unsettled:
+            settled = [self._jobs[job_id] for job_id in self.leased_at.keys() - held - written]
+        claimed = list[Job]()
+        if batch.room:
+            self.claims.append(self.clock.s)
+            claimed, self.due = self.due[: batch.room], self.due[batch.room :]
+            self._jobs |= {job.id: job for job in claimed}
+            self.leased_at |= {job.id: self.clock.s for job in claimed}
+        if batch.last is not None:
+            batch.last(cast("Any", self))
+        if not self.answers:
+            self.answers = True
+            self.claim_unsettled = self.claim_unsettled or bool(batch.room)
+            raise AWAY
+        self.claim_unsettled = False
+        return BatchResult(
+            sent=self.clock.s,
+            ends=batch.ends,
+            written=Written(frozenset(written), frozenset(lost)),
+            recorded=frozenset(row.lease.job_id for row in batch.overdue),
+            renewal=renewal,
+            settled=settled,
+            claimed=claimed,
+            database_now=self.clock.now(),
+        )
+
+    _jobs: dict[int, Job] = field(default_factory=dict)
+
+    def _finish(self, ends: Sequence[tuple[Ended, Any]]) -> tuple[set[int], set[int]]:
+        written, lost = set(), set()
+        for _, decided in ends:
+            job_id, word = decided.finish.lease.job_id, decided.finish.outcome or "released"
+            if job_id in self.taken_over:
+                lost.add(job_id)
+            elif job_id in self.leased_at:
+                self.wrote.append((self.clock.s, job_id, word))
+                del self.leased_at[job_id]
+                written.add(job_id)
+            elif any(row[1:] == (job_id, word) for row in self.wrote):  # the COMMIT before had no answer
+                written.add(job_id)
+        return written, lost
+
+    def write_one(self, end: tuple[Ended, Any]) -> BatchResult:
+        if end[0].attempt.job.id in self.bad:
+            raise BadValue("a value that no column takes")
+        written, lost = self._finish([end])
+        return BatchResult(self.clock.s, [end], Written(frozenset(written), frozenset(lost)))
+
+    def write_alone(self, last: Callable[[Any], None]) -> None:
+        last(self)
+
+    def may_work_row_by_row(self, error: Exception) -> bool:
+        return False
+
+    def ends(self) -> dict[int, str]:
+        return {job_id: word for _, job_id, word in self.wrote}
+
+
+class Engine:
+    """A loop with hand-driven workers; ``play`` runs it to its end."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, workers: int = 2, limit: int | None = None, **run: Any
+    ) -> None:
+        self.clock = Clock()
+        self.workers = HandDriven(workers, self.clock)
+        self.rows = Rows(self.clock)
+        self.events: list[events.Event] = []
+        self.watchdog: list[tuple[float, float]] = []
+        run_settings = RunSettings(workers=workers, **run)
+        retry = RetryPolicy()
+        types = {
+            "t": JobType("t", timedelta(seconds=10), retry),
+            "t.slow": JobType("t.slow", timedelta(seconds=40), retry),
+            "t.long": JobType("t.long", timedelta(hours=1), retry, command=("sleep", "1")),
+        }
+        monkeypatch.setattr(loop_module, "sleep", self.sleep)
+        monkeypatch.setattr(loop_module, "Writer", lambda *_, **__: self.rows)
+        monkeypatch.setattr(leases, "cut_leases", self._cut)
+        self.loop = Loop(
+            database=cast("Any", None),
+            settings=Settings(Path("cronjobs.yaml"), Path(), run=run_settings),
+            job_types=JobTypes(types),
+            workers=cast("Any", self.workers),
+            watchdog=cast("Watchdog", self),
+            clock=self.clock,
+            locked_by=ME,
+            deadline=BUDGET_S,
+            database_now=NOW,
+            now_read_at=0.0,
+            emit=self.events.append,
+            before_writing=lambda _: None,
+            limits=TickFilter(jobs=limit),
+            catches=False,
+        )
+        self.handovers: list[Attempt] = []
+        monkeypatch.setattr(self.loop.handovers, "begin", lambda attempt, until: self._hand_over(attempt))
+
+    def stand_at(self, instant: float) -> None:
+        self.watchdog.append((self.clock.s, instant))
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.s += max(seconds, 0.001)
+
+    def _cut(self, _: Any, cut: Collection[Any], lease: timedelta) -> None:
+        assert lease == CUT_LEASE
+        self.rows.cut |= {each.job_id for each in cut}
+
+    def _hand_over(self, attempt: Attempt) -> None:
+        attempt.handed_over = attempt.on_its_way = True
+        self.handovers.append(attempt)
+
+    def answer(self, job_id: int, answer: str) -> None:
+        [attempt] = [attempt for attempt in self.handovers if attempt.job.id == job_id]
+        self.workers.ended.put(Ended(attempt, Finished(attempt.job, Released()), self.clock.s, answer))
+
+    def due(self, count: int, job_type: str = "t") -> None:
+        """So many more jobs are due, numbered on."""
+        first = len(self.rows.due) + len(self.rows._jobs) + 1
+        self.rows.due += [Job(n, job_type, {}, attempt=1, locked_by=ME) for n in range(first, first + count)]
+
+    def at(self, second: float, do: Callable[..., Any], *args: Any) -> None:
+        self.workers.ended.at(second, lambda: do(*args))
+
+    def play(self) -> str:
+        return self.loop.run()
+
+    def finish(self) -> bool:
+        return self.loop.finish(lambda _: None)
+
+    def names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(monkeypatch)
+
+
+# --- claiming ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_due_ends_at_once_after_one_look(engine: Engine) -> None:
+    assert engine.play() == NOTHING_DUE
+    assert engine.rows.claims == [0.0]
+    assert engine.clock.s == 0
+
+
+def test_a_free_slot_is_filled_as_soon_as_one_ends(engine: Engine) -> None:
+    engine.due(3)
+    engine.at(4, engine.workers.end, 1)
+    engine.at(5, engine.workers.end, 2)
+    engine.at(6, engine.workers.end, 3)
+    assert engine.play() == NOTHING_DUE
+    assert engine.workers.began == {1: 0, 2: 0, 3: 4}
+    assert engine.rows.wrote == [(4, 1, "succeeded"), (5, 2, "succeeded"), (6, 3, "succeeded")]
+
+
+def test_with_a_slot_free_and_nothing_due_it_looks_once_a_second(engine: Engine) -> None:
+    engine.due(1)
+    engine.at(2.5, engine.due, 1)  # enqueued meanwhile
+    engine.at(8, engine.workers.end, 1)
+    engine.at(8, engine.workers.end, 2)
+    assert engine.play() == NOTHING_DUE
+    assert engine.rows.claims[:4] == [0, POLL_S, 2 * POLL_S, 3 * POLL_S]
+    assert engine.workers.began[2] == 3 * POLL_S
+
+
+def test_while_every_slot_is_taken_it_does_not_look(engine: Engine) -> None:
+    engine.due(2)
+    engine.at(9, engine.workers.end, 1)
+    engine.at(9, engine.workers.end, 2)
+    engine.play()
+    assert engine.rows.claims == [0.0, 9.0]
+
+
+def test_short_jobs_are_claimed_ahead_and_no_more_than_workers_run(engine: Engine) -> None:
+    engine.due(40)
+
+    def one_after_another() -> None:
+        engine.workers.end_all()
+        engine.at(engine.clock.s + 0.002, one_after_another)
+
+    engine.at(0.002, one_after_another)
+    assert engine.play() == NOTHING_DUE
+    assert engine.rows.ends() == dict.fromkeys(range(1, 41), "succeeded")
+    assert engine.workers.most == 2
+    assert len(engine.rows.claims) < 20  # by heaps
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_the_callers_limit_counts_claims(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    engine = Engine(monkeypatch, limit=limit)
+    engine.due(10)
+    for second in range(1, 10):
+        engine.at(second, engine.workers.end_all)
+    assert engine.play() == LIMIT_REACHED
+    assert sorted(engine.workers.began) == list(range(1, limit + 1))
+
+
+# --- giving back ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_claimed_ahead_behind_a_slow_job_goes_back(engine: Engine) -> None:
+    engine.due(60)
+
+    def end_all() -> None:  # at first at once; then each takes nine seconds
+        engine.workers.end_all()
+        engine.at(engine.clock.s + (0.002 if len(engine.workers.began) < 20 else 9), end_all)
+
+    engine.at(0.002, end_all)
+    engine.play()
+    released = [(when, job_id) for when, job_id, word in engine.rows.wrote if word == "released"]
+    assert released
+    assert all(when <= UNBEGUN_S + 0.2 for when, _ in released)
+    assert not {job_id for _, job_id in released} & engine.workers.began.keys()
+
+
+def test_a_signal_stops_claims_tells_what_runs_and_waits_for_it(engine: Engine) -> None:
+    engine.due(3)
+    engine.at(1, engine.loop.stop, "SIGTERM")
+    engine.at(3, engine.workers.end, 1)
+    engine.at(4, engine.workers.end, 2)
+    assert engine.play() == "SIGTERM"
+    assert engine.rows.ends() == {1: "succeeded", 2: "succeeded"}
+    assert engine.clock.s == 4
+    assert engine.rows.claims == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("second_signal_at", "ends_at"),
+    [
+        (None, 11),  # the grace of ten seconds
+        (5, 5),
+    ],
+)
+def test_what_does_not_stop_is_cut_after_the_grace_or_at_a_second_signal(
+    engine: Engine, second_signal_at: float | None, ends_at: float
+) -> None:
+    engine.due(1, "t.slow")
+    engine.at(1, engine.loop.stop, "SIGTERM")
+    if second_signal_at is not None:
+        engine.at(second_signal_at, engine.loop.stop, "SIGTERM")
+    ended = engine.play()
+    assert ended.startswith("SIGTERM")
+    assert engine.clock.s == ends_at
+    assert engine.workers.running[1].stop.reason == "shutdown"
+    assert engine.finish()  # a thread still runs
+    assert engine.rows.cut == {1}
+    assert engine.rows.overdue == {1: "interrupted"}
+    assert engine.watchdog[-1][1] <= engine.clock.s + LAST_BREATH_S
+
+
+def test_what_no_worker_could_take_is_released_and_the_tick_ends_with_the_fault(engine: Engine) -> None:
+    engine.workers.count, engine.workers.fault = 0, "can't start new thread"
+    engine.loop.planner.workers = 2
+    engine.due(2)
+    assert engine.play() == FAULT
+    assert engine.rows.ends() == {1: "released", 2: "released"}
+    assert engine.workers.began == {}
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_lease_is_renewed_a_quarter_of_its_length_after_the_oldest(engine: Engine) -> None:
+    engine.due(1, "t.slow")
+    engine.at(3, engine.due, 1, "t.slow")
+    engine.at(38, engine.workers.end, 1)
+    engine.at(38, engine.workers.end, 2)
+    engine.play()
+    assert engine.rows.renewals == [15, 30]
+    assert engine.rows.ends() == {1: "succeeded", 2: "succeeded"}
+
+
+def test_a_row_that_somebody_has_locked_is_tried_again_soon(engine: Engine) -> None:
+    engine.due(1, "t.slow")
+    engine.rows.locked = {1}
+    engine.at(15.4, engine.rows.locked.clear)
+    engine.at(20, engine.workers.end, 1)
+    engine.play()
+    assert engine.rows.renewals == [15, 15.25, 15.5]
+
+
+def test_a_lost_lease_stops_the_code_and_nothing_of_it_is_recorded(engine: Engine) -> None:
+    engine.due(2, "t.slow")
+    engine.at(10, engine.rows.taken_over.add, 1)
+    engine.at(22, engine.workers.end, 2)
+    engine.at(25, engine.workers.end, 1)
+    assert engine.play() == NOTHING_DUE
+    assert engine.clock.s == 22  # the code without a lease is not waited for
+    assert engine.rows.ends() == {2: "succeeded"}
+    assert engine.names().count("job.lease_lost") == 1
+    assert engine.workers.running[1].stop.reason == "lease lost"
+    assert engine.finish()  # it runs on: the process must go
+
+
+def test_code_without_a_lease_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, workers=1)
+    engine.due(1, "t.slow")
+    engine.rows.taken_over = {1}
+    engine.at(16, engine.due, 1)
+    assert engine.play() == NO_SLOT
+    assert engine.clock.s == 15
+    assert engine.workers.began.keys() == {1}
+
+
+def test_a_cancel_request_reaches_the_code_at_the_next_renewal_and_counts_whatever_it_raises(engine: Engine) -> None:
+    engine.due(1, "t.slow")
+    engine.at(3, engine.rows.cancelled.add, 1)
+    engine.at(16, lambda: engine.workers.end(1, Failed("interrupted in the middle", "ValueError")))
+    engine.play()
+    assert engine.rows.ends() == {1: "cancelled"}
+
+
+def test_the_watchdog_stands_before_the_first_lease_ends_whenever_code_runs(engine: Engine) -> None:
+    engine.due(2, "t.slow")
+    engine.at(20, engine.workers.end, 1)
+    engine.at(35, engine.workers.end, 2)
+    engine.play()
+    margin = lease_margin_s(LEASE_S)
+    begun = [instant for when, instant in engine.watchdog if when == 0]
+    assert min(begun) <= LEASE_S - margin
+    assert all(instant <= when + LEASE_S - margin for when, instant in engine.watchdog if when < 35)
+
+
+# --- overdue ----------------------------------------------------------------------------------------------------------
+
+
+def test_overdue_code_is_recorded_keeps_slot_row_and_lease_and_a_result_that_comes_after_all_counts(
+    engine: Engine,
+) -> None:
+    engine.due(2)
+    engine.at(8, engine.workers.end, 2)
+    engine.at(8, engine.due, 1, "t.slow")
+    engine.at(20, engine.workers.end, 1)
+    engine.at(25, engine.workers.end, 3)
+    assert engine.play() == NOTHING_DUE
+    assert engine.rows.overdue == {1: "timed_out"}
+    assert engine.rows.ends() == {1: "succeeded", 2: "succeeded", 3: "succeeded"}
+    assert engine.loop.counts.timed_out == 0
+
+
+def test_an_error_after_the_time_out_stays_timed_out(engine: Engine) -> None:
+    engine.due(1)
+    engine.at(10.1, lambda: engine.workers.end(1, Failed("stopped", "RuntimeError")))
+    engine.play()
+    assert engine.rows.ends() == {1: "timed_out"}
+
+
+def test_a_tick_that_has_only_overdue_code_left_ends_and_records_it(engine: Engine) -> None:
+    engine.due(2)
+    assert engine.play() == NO_SLOT
+    assert 10 <= engine.clock.s < 11
+    assert engine.finish()
+    assert engine.rows.overdue == {1: "timed_out", 2: "timed_out"}
+    assert engine.rows.cut == {1, 2}
+    assert engine.rows.wrote == []
+
+
+def test_the_time_is_up_even_while_jobs_run(engine: Engine) -> None:
+    engine.due(1, "t.slow")
+    engine.at(20, engine.due, 1, "t.slow")
+    engine.at(39, engine.workers.end, 1)
+    assert engine.play() == TIME_IS_UP
+    assert engine.clock.s == BUDGET_S
+    assert engine.finish()
+    assert engine.rows.cut == {2}
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+
+
+def test_ends_wait_for_a_database_that_is_away_and_are_written_once(engine: Engine) -> None:
+    engine.due(2)
+    engine.at(2, lambda: setattr(engine.rows, "fails", AWAY))
+    engine.at(3, engine.workers.end, 1)
+    engine.at(4, engine.workers.end, 2)
+    engine.at(9, lambda: setattr(engine.rows, "fails", None))
+    assert engine.play() == NOTHING_DUE
+    assert sorted(row[1:] for row in engine.rows.wrote) == [(1, "succeeded"), (2, "succeeded")]
+    assert 9 <= engine.rows.wrote[0][0] <= 10.5
+    assert engine.names().count("database.trouble") == 1
+
+
+def test_a_commit_without_an_answer_is_read_back_and_each_job_runs_once(engine: Engine) -> None:
+    engine.due(2)
+    engine.rows.answers = False  # the claim
+    engine.at(3, lambda: setattr(engine.rows, "answers", False))
+    engine.at(3, engine.workers.end, 1)  # and an end
+    engine.at(4, engine.workers.end, 2)
+    assert engine.play() == NOTHING_DUE
+    assert [job_id for _, job_id, _ in engine.rows.wrote] == [1, 2]
+    assert engine.workers.began.keys() == {1, 2}
+
+
+def test_what_no_waiting_mends_ends_the_tick_once_nothing_is_held(engine: Engine) -> None:
+    engine.rows.fails = DatabaseReadOnly("db", "a standby", "connect to the primary")
+    assert engine.play() == NO_WRITES
+    assert engine.clock.s < 1
+
+
+def test_who_waits_for_sqlites_turn_reports_nothing_for_three_seconds(engine: Engine) -> None:
+    engine.rows.fails = DatabaseBusy("db", 0.25)
+    engine.at(2.5, lambda: setattr(engine.rows, "fails", None))
+    assert engine.play() == NOTHING_DUE
+    assert engine.names() == []
+
+
+def test_one_end_that_no_column_takes_does_not_hold_up_the_others(engine: Engine) -> None:
+    engine.due(2)
+    engine.rows.bad = {1}
+    engine.at(3, engine.workers.end, 1)
+    engine.at(3, engine.workers.end, 2)
+    engine.play()
+    assert engine.rows.ends() == {2: "succeeded"}
+    assert engine.names().count("job.end_not_recorded") == 1
+
+
+# --- long jobs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("answer", "ends"), [(ADOPTED, {}), ("no answer in time", {1: "released"})])
+def test_a_long_job_belongs_to_its_process_once_that_answers(engine: Engine, answer: str, ends: dict[int, str]) -> None:
+    job = Job(1, "t.long", {}, attempt=1, locked_by=ME)
+    engine.rows._jobs[1], engine.rows.leased_at[1] = job, 0.0
+    engine.loop._begin([job], 0.0)
+    engine.at(2, engine.answer, 1, answer)
+    assert engine.play() == NOTHING_DUE
+    assert engine.clock.s == 2
+    assert engine.rows.ends() == ends
+    assert engine.loop.counts.handed_over == (answer == ADOPTED)
+    assert not engine.finish()
+
+
+# --- anything at all --------------------------------------------------------------------------------------------------
+
+ACTIONS = st.sampled_from(
+    ["end", "fail", "enqueue", "cancel", "take over", "lock", "away", "back", "unanswered", "stop"]
+)
+STEPS = st.lists(st.tuples(st.floats(0, BUDGET_S), ACTIONS, st.integers(0, 30)), max_size=40)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(workers=st.integers(1, 5), jobs=st.integers(0, 20), steps=STEPS)
+def test_whatever_happens_each_job_runs_once_and_is_written_once_or_left_to_its_lease(
+    workers: int, jobs: int, steps: list[tuple[float, str, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        engine = Engine(monkeypatch, workers=workers)
+        rows = engine.rows
+        engine.due(jobs)
+
+        def act(action: str, n: int) -> None:
+            running = sorted(engine.workers.running)
+            if action in ("end", "fail") and running:
+                outcome = Failed("no luck", "ValueError") if action == "fail" else None
+                engine.workers.end(running[n % len(running)], outcome)
+            elif action == "enqueue":
+                engine.due(n % 4)
+            elif action in ("cancel", "take over", "lock") and running:
+                chosen = {"cancel": rows.cancelled, "take over": rows.taken_over, "lock": rows.locked}[action]
+                chosen.add(running[n % len(running)])
+            elif action in ("away", "back"):
+                rows.fails = AWAY if action == "away" else None
+                rows.locked.clear()
+            elif action == "unanswered":
+                rows.answers = False
+            elif action == "stop":
+                engine.loop.stop("SIGTERM")
+
+        for second, action, n in steps:
+            engine.at(second, act, action, n)
+        engine.play()
+        assert engine.clock.s <= BUDGET_S + 1
+        runs_on = engine.finish()
+        held_to_the_end = set(engine.workers.running)
+
+    assert engine.workers.most <= workers
+    written = [job_id for _, job_id, word in rows.wrote if word != "released"]
+    assert len(written) == len(set(written))
+    assert set(written) <= engine.workers.began.keys()
+    assert not set(written) & rows.taken_over
+    if held_to_the_end:
+        assert runs_on
+    if rows.fails is None:
+        # Whatever began and ended is written, unless its lease was lost; the rest is cut, or still another's.
+        assert engine.workers.began.keys() - rows.taken_over <= set(written) | rows.cut
+        assert rows.leased_at.keys() - rows.taken_over <= rows.cut
+    # Nobody's lease came near its end while the database was there and nobody had the row.
+    if not any(action in ("away", "lock", "unanswered") for _, action, _ in steps):
+        gaps = [b - a for a, b in zip(rows.renewals, rows.renewals[1:], strict=False)]
+        assert all(gap >= heartbeat_s(LEASE_S) - 0.01 or rows.taken_over for gap in gaps)
