@@ -256,11 +256,11 @@ class Loop:
             self.ends.write_one_by_one()
             return False
         self.outage.over()
-        self._after(turn)
         if long is not None:
             self.pace.looked_for_long_jobs(turn.sent, unseen=turn.unseen)
         if room:
             self.pace.looked(turn.sent, room=room, found=len(turn.claimed), unseen=turn.unseen)
+        self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
         if last is None:
             self._move_watchdog()
         return True

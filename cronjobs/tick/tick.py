@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from types import FrameType
@@ -28,7 +28,7 @@ from cronjobs.store.ownership import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.tick import pruning
 from cronjobs.tick.deadline import PAST_DEADLINE_S
-from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result
+from cronjobs.tick.result import NOTHING_DUE, Result
 from cronjobs.tick.safety_net import SafetyNet
 from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.tick_row import TickRow
@@ -36,14 +36,13 @@ from cronjobs.tick.watchdog import Watchdog
 
 # What only a tick with work needs is imported by the part that needs it: an idle one runs 1,440 times a day.
 if TYPE_CHECKING:
-    from cronjobs.jobs.job_types import JobTypes
     from cronjobs.tick.loop import Loop
     from cronjobs.tick.recovery import Recovery
+    from cronjobs.tick.work import Work
 
 PATIENT_SHARE: Final = 0.5  # of the tick, for parts before the work to try again
 PRUNING_SHARE: Final = 0.75  # of what is left of the tick when its work is done
 OVERDUE_SHARE: Final = 0.1  # of a tick that has work, when no tick had time to prune for hours
-NOTHING_CAN_START: Final = "nothing more of what is due can start"
 ALL_PAUSED: Final = "all that is due is paused"
 SKEW: Final = timedelta(seconds=60)
 
@@ -70,11 +69,9 @@ class Tick:
         self.net = SafetyNet(self.emit)
         self.emit = self.net.emit
         self.result = Result()
-        self.loop: Loop | None = None
-        self.job_types: JobTypes | None = None
+        self._work_here: Work | None = None
         self.row = TickRow(self.identity, self.fire_schedules)
         self.applied = False  # the file was, by this tick
-        self.unknown_due: set[str] = set()  # job types of due jobs that no tick knew lately
         self.stop_requested: str | None = None
         self.applies = False  # whether this tick puts its file in force
         self.database_gone = self.many_queues = False
@@ -107,15 +104,42 @@ class Tick:
                     self._part(partial(self._prune, seen, OVERDUE_SHARE))
                 self._part(self._work, retry_until=0)  # the loop tries its turns again itself
                 self._part(self._note_waiting)
-                self._tell_left_behind()
+                self.work.report_left_behind()
             elif seen.paused_due:
                 result.not_started = [{"why": "paused"}]
-            if self.job_types is not None or self.applied or self._knew_no_type(seen.not_started):
-                self._part(self._note_unknown_types)
+            # A tick with nothing to do loads its handlers for this, too, if this host's last one found any: by now
+            # somebody may have added it.
+            loaded = self._work_here is not None and self._work_here.loaded is not None
+            if loaded or self.applied or self._knew_no_type(seen.not_started):
+                self._part(self.work.note_unknown_types)
             self._part(partial(self._prune, seen))
             self._part(self._record, retry_until=self.deadline)
         result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
         return result
+
+    @property
+    def work(self) -> Work:
+        if self._work_here is None:
+            from cronjobs.tick.work import Work
+
+            self._work_here = Work(
+                self.settings,
+                self.database,
+                self.identity,
+                self.clock,
+                self.watchdog,
+                self.deadline,
+                self.emit,
+                self.limits,
+                self.result,
+                self.row,
+                self.on_output,
+            )
+        return self._work_here
+
+    @property
+    def loop(self) -> Loop | None:
+        return None if self._work_here is None else self._work_here.loop
 
     @property
     def long_jobs(self) -> list[subprocess.Popen[bytes]]:
@@ -184,7 +208,7 @@ class Tick:
                 self.database,
                 self.settings,
                 self.identity,
-                self._types,
+                self.work.types,
                 self.emit,
                 self.result.counts,
                 self.row.begin,
@@ -259,82 +283,15 @@ class Tick:
         self.emit(event)
 
     def _work(self) -> None:
-        from cronjobs.execution.attempt import WorkerContext
-        from cronjobs.execution.strays import keep_orphans
-        from cronjobs.execution.worker_threads import Workers
-        from cronjobs.store.crashing_types import watched
-        from cronjobs.tick.loop import Loop
-
-        self._load_handlers()
-        run = self.settings.run
-        keep_orphans()
-        around = WorkerContext(self.settings, self.database, self.on_output)
-        with self.database.read() as connection:
-            seen = watched(connection)
-        self.loop = Loop(
-            database=self.database,
-            settings=self.settings,
-            job_types=self._types(),
-            workers=Workers(run.workers, around, self.clock),
-            watchdog=self.watchdog,
-            clock=self.clock,
-            locked_by=str(self.identity),
-            deadline=self.deadline,
-            database_now=self.database_now,
-            now_read_at=self.now_read_at,
-            emit=self.emit,
-            before_writing=self.row.begin,
-            host=self.identity.host,
-            limits=self.limits,
-            counts=self.result.counts,
-            crashing=[each.job_type for each in seen if not each.suspected],
-            suspected=[each.job_type for each in seen if each.suspected],
-            many_queues=self.many_queues,
-        )
-        if self.stop_requested is not None and self.loop.stopping is None:
-            self.loop.stop(self.stop_requested)
-        self.result.ended = self.loop.run()
-        if self.loop.outage.told and self.loop.outage.error is not None:
-            self.result.trouble = str(self.loop.outage.error)  # whatever the last write says: work was left undone
+        loop = self.work.prepare(self.database_now, self.now_read_at, many_queues=self.many_queues)
+        if self.stop_requested is not None and loop.stopping is None:
+            loop.stop(self.stop_requested)
+        self.result.ended = loop.run()
+        if loop.outage.told and loop.outage.error is not None:
+            self.result.trouble = str(loop.outage.error)  # whatever the last write says: work was left undone
 
     def _note_waiting(self) -> None:
-        """Due work that this tick did not begin, and why: for its row, and what of it is worth a line in the log."""
-        loop = self.loop
-        if loop is None or loop.outage.error is not None:
-            return
-        from cronjobs.store.concurrency import running_by_key
-        from cronjobs.store.not_started import lanes_due
-        from cronjobs.tick.not_started import TickState, counted, record
-
-        types = self._types()
-        with self.database.read() as connection:
-            lanes = lanes_due(connection, types.runnable)
-            running = running_by_key(connection) if lanes and self.settings.limits else {}
-        state = TickState(
-            types=types,
-            longest_s=self.settings.run.longest_in_tick.total_seconds(),
-            remaining_s=self.deadline - self.clock.monotonic(),
-            queue=self.limits.queue,
-            only=self.limits.only,
-            left=loop.planner.left(),
-            slots=loop.planner.free(loop.in_flight) > 0,
-            stopped=self.stop_requested is not None,
-            limits=self.settings.limits,
-            running=running,
-        )
-        self.result.not_started = record(lanes, state)
-        if lanes and self.result.ended in (NOTHING_DUE, NOTHING_ELSE_DUE):
-            self.result.ended = NOTHING_CAN_START
-        for job_type, waiting in counted(lanes).items():
-            if job_type not in types.types:
-                self.emit(events.unresolved(job_type, waiting))
-                if types.runnable is not None and job_type not in types.runnable:
-                    self.unknown_due.add(job_type)
-        if self.say_not_started and self.stop_requested is None:
-            for entry in self.result.not_started:
-                if entry["why"] == "budget":
-                    told = (entry["job_type"], entry["jobs"], entry["timeout_s"], entry["left_s"])
-                    self.emit(events.not_started(*told))
+        self.work.note_waiting(stopped=self.stop_requested is not None, say_budget=self.say_not_started)
 
     def _knew_no_type(self, not_started: Any) -> bool:
         """Whether this host's last tick found a type that no tick knew."""
@@ -343,38 +300,6 @@ class Tick:
         from cronjobs.tick.not_started import unknown_types_in
 
         return unknown_types_in(not_started)
-
-    def _note_unknown_types(self) -> None:
-        """Job types of schedules and due jobs that no tick knew lately: a fault, until some host knows them.
-
-        A tick with nothing to do loads its handlers for this, too, if this host's last one found any: by now somebody
-        may have mended it.
-        """
-        from cronjobs.store.job_types import remembered, runnable_types, unknown_to_schedules
-        from cronjobs.tick.not_started import unknown_type
-
-        runnable = self._types().runnable
-        if runnable is None:
-            return
-        with self.database.read() as connection:
-            # Asked again: while this tick worked, another host's may have begun that knows them.
-            runnable |= runnable_types(connection, remembered(self.settings.run.every)) or frozenset()
-            schedules = unknown_to_schedules(connection, runnable)
-        self.unknown_due -= runnable
-        for job_type in sorted(self.unknown_due | schedules.keys()):
-            names = schedules.get(job_type, [])
-            if job_type not in self.settings.disabled_job_types:  # else it is a problem of the file, and told
-                self.result.faults += 1
-                self.emit(events.unknown_type(job_type, names))
-            if names:
-                self.result.not_started.insert(0, unknown_type(job_type, names))
-
-    def _tell_left_behind(self) -> None:
-        from cronjobs.execution.strays import left_behind
-
-        found = left_behind({process.pid for process in self.long_jobs})
-        if found:
-            self.emit(events.left_behind([f"{each.name} (pid {each.pid})" for each in found]))
 
     def _prune(self, seen: Overview, share: float = PRUNING_SHARE) -> None:
         """Remove old rows in short batches; the next tick goes on where the time of this one ends."""
@@ -433,29 +358,6 @@ class Tick:
         self.row.end(connection, finished_at, self.result)
 
     # --- small things -------------------------------------------------------------------------------------------------
-
-    def _load_handlers(self) -> None:
-        if self.job_types is None:
-            from cronjobs.jobs import job_types
-            from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types
-
-            self.watchdog.harden(self.settings.run.lease)  # an import is user code, too
-            within = remembered(self.settings.run.every)
-            with self.database.read() as connection:
-                runnable = runnable_types(connection, within)
-                if runnable is None and not older_versions_tick(connection, within):
-                    runnable = frozenset()  # ours is the first
-            loaded = job_types.load(self.settings)
-            self.job_types = replace(loaded, elsewhere=None if runnable is None else runnable - loaded.types.keys())
-            self.row.known = self.job_types.types.keys()
-            self.result.faults += len(self.job_types.faults)
-            for fault in self.job_types.faults:
-                self.emit(events.fault(fault.where, fault.what))
-
-    def _types(self) -> JobTypes:
-        self._load_handlers()
-        assert self.job_types is not None
-        return self.job_types
 
     def _go_on(self) -> bool:
         return self.stop_requested is None and not self.database_gone and self.clock.monotonic() < self.deadline
