@@ -57,7 +57,7 @@ def test_every_recipe_is_named() -> None:
 def test_what_it_says_of_answers_is_what_the_recipe_does() -> None:
     source = (ROOT / "examples/recipes/http_post.py").read_text()
     [later] = re.findall(r"^LATER = \{([0-9, ]+)\}", source, re.MULTILINE)
-    assert f"{later} and 5xx are asked again" in " ".join(PAGE.text.split())
+    assert f"{later} and 5xx are retried" in " ".join(PAGE.text.split())
 
 
 # --- its handlers -----------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def in_words(default: str | None, nullable: bool) -> str:
     if default is None or default.split("::")[0] == "NULL":
         return "NULL" if nullable else "required"
     if "CURRENT_USER" in default and "application_name" in default and nullable:
-        return "who is connected"
+        return "the connected user"
     said = default
     if "statement_timestamp()" in default or "strftime('%s', 'now')" in default:
         said = "now"
