@@ -31,17 +31,17 @@ def check(
     config: ConfigOption = None,
     database_url: UrlOption = None,
     no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Look into the database too: does it all run?")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Also check in the database whether it all runs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find what is wrong with the configuration and its handlers, without a database.
 
-    Reads the file, imports the handlers, and holds both together: job names, payload keys, time limits, commands on
-    cron's PATH, folders that must be writable. Notes say what may surprise: schedules that meet a clock change. --live
-    asks the database whether all is well now, as status does, and says since when and what to type. Run it in CI, and
-    after each edit.
+    Reads the file, imports the handlers, and compares the two: job names, payload keys, time limits, commands on
+    cron's PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
+    change. --live also reads the database and, as status does, lists what is wrong, since when, and what to type. Run
+    it in CI, and after each edit.
 
-    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live and no database.
+    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live, and no database.
     """
     from contextlib import redirect_stdout
 

@@ -17,7 +17,7 @@ from cronjobs.config import load as configuration
 from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host, program
 
-app = Commands("Put the one line into your crontab that runs cronjobs, look at it, take it out again.")
+app = Commands("The one line in your crontab that runs cronjobs: install, show, remove.")
 
 ConfigOption = Annotated[
     Path | None,
@@ -37,9 +37,9 @@ ForceOption = Annotated[
 
 @app.command()
 def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Print the lines that install would write, and say whether your crontab has them.
+    """Print the lines that install would write, and whether your crontab has them.
 
-    Changes nothing. Without a crontab command on this host, the line is the one to give to another scheduler.
+    Changes nothing. If this host has no crontab command, give the line to another scheduler.
     """
     wanted = CrontabArgs.of(context, config)
     state = CrontabState.of(wanted)
@@ -54,9 +54,9 @@ def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOptio
 
 @app.command(
     help="Put the line into your crontab, after one tick in cron's bare environment has worked.\n\n"
-    "The tick is a real one, it runs what is due, and shows which database cron will reach. If it fails, nothing is "
-    "installed, and the exit code is the tick's. The line stands in a block marked with the configuration's path: "
-    "to install again replaces it, several projects share a crontab, and no other line is touched."
+    "The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is "
+    "installed, and the exit code is the tick's. The line is in a block marked with the configuration's path: "
+    "installing again replaces it, several projects can share a crontab, and no other line is touched."
 )
 def install(
     context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: ForceOption = False
@@ -84,9 +84,9 @@ def install(
 
 @app.command()
 def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
-    """Take the block of this configuration out of your crontab, and nothing else.
+    """Remove the block of this configuration from your crontab, and nothing else.
 
-    The configuration file need not exist any more: its path is what marks the block.
+    The configuration file need not exist any more: the block is found by its path.
     """
     file = _config_file(context, config)
     old = program.read()

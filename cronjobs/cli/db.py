@@ -32,7 +32,7 @@ from cronjobs.schema.grants import DEFAULT_NAMES, Role, RoleNames, statements
 
 ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
 
-app = Commands("The tables in the jobs database: make, compare, hand over.")
+app = Commands("The tables in the jobs database: make, compare, copy, adopt.")
 
 
 class Dialect(StrEnum):
@@ -46,12 +46,12 @@ def upgrade(
     config: ConfigOption = None,
     database_url: UrlOption = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Make a new SQLite file where one was before and is gone, with its jobs.")
+        bool, typer.Option("--new", help="Make a new, empty SQLite file in place of one that is gone.")
     ] = False,
 ) -> None:
     """Make or migrate the tables to this version's revision.
 
-    All or nothing, and harmless to repeat; two at once wait for each other. Ticks may go on meanwhile: migrations only
+    All or nothing, and safe to repeat; two at once wait for each other. Ticks may continue meanwhile: migrations only
     expand, so the version that runs now also runs on the new tables.
     """
     settings = load_settings(ctx, config, database_url)
@@ -93,7 +93,7 @@ def check(
 ) -> None:
     """Compare the tables with what this version expects; exit 1 if something is missing or changed.
 
-    What you added yourself, an index or a column, is no finding. On PostgreSQL it makes temporary tables to compare
+    An index or a column that you added yourself is no finding. On PostgreSQL it makes temporary tables to compare
     with, and rolls them back.
     """
     database = open_database(load_settings(ctx, config, database_url))
@@ -119,15 +119,15 @@ def sql(
     database_url: UrlOption = None,
     dialect: Annotated[
         Dialect | None,
-        typer.Option("--dialect", metavar="KIND", help="For postgresql or sqlite; no configuration is read then."),
+        typer.Option("--dialect", metavar="KIND", help="For postgresql or sqlite; reads no configuration then."),
     ] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema for the tables.")
     ] = None,
 ) -> None:
-    """Print the migrations as SQL, from an empty database to this version's revision, for somebody else to apply.
+    """Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.
 
-    No database is asked. The kind and the schema are those of the configured database, or of the options.
+    Connects to no database. The dialect and the schema are those of the configured database, or of the options.
     """
     echo(migrations.sql(_address(ctx, config, database_url, dialect, schema)).rstrip("\n"))
 
@@ -142,11 +142,11 @@ def grants(
         typer.Option(
             "--role",
             metavar="KIND=NAME",
-            help="Only these, e.g. run=app_jobs; kinds: migrate, run, enqueue, read. Else all, as cronjobs_KIND.",
+            help="Only these, e.g. run=app_jobs; kinds: migrate, run, enqueue, read. Default: all, as cronjobs_KIND.",
         ),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option("--schema", metavar="NAME", help="Where the tables are; no database is asked then.")
+        str | None, typer.Option("--schema", metavar="NAME", help="Where the tables are; connects to no database then.")
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help='Enqueuers may also use on_conflict="replace": change jobs not begun.')
@@ -154,7 +154,7 @@ def grants(
 ) -> None:
     """Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.
 
-    cronjobs db grants | psql …: harmless to repeat, and due again after an upgrade. Roles that are missing are made
+    cronjobs db grants | psql …: safe to repeat, and needed again after an upgrade. The SQL makes missing roles
     without a login: grant them to your users, GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
@@ -179,15 +179,15 @@ def copy(
         str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
     ] = None,
     wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="Wait, at most so long, for what runs: 60s.")
+        str | None, typer.Option("--wait", metavar="DURATION", help="Wait at most this long for running jobs: 60s.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
 
-    The old side is closed first: its ticks end with a sentence that names the new one. Then all goes over in one
-    transaction, or nothing. Run it again for what was enqueued on the old side meanwhile: nothing is doubled. The way
-    back, as long as the new side has not been used: cronjobs db adopt on the old one.
+    It first closes the old side: its ticks end with an error that names the new one. Then it copies everything in one
+    transaction, or nothing. Run it again to bring what was enqueued on the old side meanwhile: nothing is doubled. To
+    go back, as long as the new side has not been used: cronjobs db adopt on the old one.
     """
     if (to is None) == (old is None):
         raise UsageError(
@@ -234,8 +234,8 @@ def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOpti
     """Give the database to the configuration's project and environment.
 
     For a copy that was restored elsewhere, a project that changed its name, or a database that "db copy" closed: until
-    then nothing of it is claimed.
-    Think before you adopt a copy of production: its waiting jobs will run here. It is written to the audit trail.
+    you adopt it, ticks claim nothing there.
+    Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records it.
     """
     settings = load_settings(ctx, config, database_url)
     database = open_database(settings)

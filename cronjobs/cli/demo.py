@@ -79,12 +79,12 @@ class DemoFailed(CronjobsError):
 def demo(
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", help="Leave everything in this new folder, to look around in."),
+        typer.Option("--keep", metavar="DIR", help="Leave everything in this new folder, so that you can look around."),
     ] = None,
 ) -> None:
     """See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.
 
-    Offline, on a SQLite file of its own; runs the same commands that you would, and checks what they did.
+    Offline, on its own SQLite file. It runs the commands that you would run, and checks what they did.
     """
     with _folder(keep) as folder:
         Demo(folder).play()

@@ -57,14 +57,14 @@ def dev(
         bool, typer.Option("--schedules", help="Apply the file's schedules, and fire those that are due.")
     ] = False,
     every: Annotated[str, typer.Option("--every", metavar="DURATION", help="A tick at least this often.")] = "5s",
-    yes: Annotated[bool, typer.Option("--yes", help='Also where the file says "environment: production".')] = False,
+    yes: Annotated[bool, typer.Option("--yes", help='Run even if the file has "environment: production".')] = False,
 ) -> None:
     """Run ticks in the foreground while you write handlers: what cron does, but at once, and you see each event.
 
-    A tick begins as soon as a job is due, and every few seconds. Each is a process of its own, so an edit of the
-    handlers or of the file counts from the next tick on. Schedules do not fire, unless --schedules is given. What a
-    tick says again and again is shown once. Ctrl-C stops the intake, gives running jobs their shutdown grace, and ends
-    with 0; a second one ends at once.
+    A tick begins as soon as a job is due, and every few seconds. Each is its own process, so edits of the handlers
+    or of the file apply from the next tick on. Schedules do not fire without --schedules. A message that every tick
+    repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0; a second
+    one ends at once.
     """
     pause = typed.span(every, "--every", above_zero=True)
     settings = load_settings(ctx, config, database_url)

@@ -26,7 +26,7 @@ from cronjobs.text import ERROR_LIMIT, clean, one_line
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-app = Commands("Side effects: list them, settle those whose end nobody knows.")
+app = Commands("Side effects: list them, settle those with an unknown outcome.")
 
 LISTED_JOBS = 20
 
@@ -56,19 +56,17 @@ def list_effects(
     database_url: UrlOption = None,
     state: Annotated[
         Standing | None,
-        typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}; else in every state."),
+        typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}. Default: all."),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="TEXT", help="Only those whose key begins like this.")
-    ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most so many.")] = 50,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only keys that begin with this.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List effects, the newest beginning first.
+    """List effects, the most recently begun first.
 
     Unknown: begun, and its end was never recorded; stopped: the same, and a job is dead until someone settles it;
-    skipped: the same, and taken as done. --json prints one array, an object per effect with the table's columns as
-    keys, and what this list calls its state under "standing".
+    skipped: the same, and counted as done. --json prints one array, an object per effect with the table's columns as
+    keys, and the state shown in this list under "standing".
     """
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
@@ -114,17 +112,17 @@ def settle(
     key: Annotated[str, typer.Argument(metavar="KEY", help="As effects list prints it.")],
     verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether it happened.")],
     result: Annotated[
-        str | None, typer.Option("--result", metavar="JSON", help="With done: what later attempts find as its result.")
+        str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts find.")
     ] = None,
     why: WhyOption = None,
     config: ConfigOption = None,
     database_url: UrlOption = None,
 ) -> None:
-    """Say whether an effect happened whose end was never recorded.
+    """Record whether an effect with an unknown outcome happened.
 
     done: it counts as recorded, and no attempt repeats it. not-done: it counts as never begun, and the next attempt
-    does it. Jobs that are dead for it are named, and stay so until they are retried. Exit code 1: it is recorded
-    already, is being done just now, or is not there; that changes nothing.
+    does it. Jobs that are dead because of it are listed, and stay dead until you retry them. Exit code 1, and nothing
+    changed: it is recorded already, a job is doing it now, or it does not exist.
     """
     written = _result(result, verdict)
     with our_database(ctx, config, database_url) as (_, database), database.write() as connection:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def enqueue(
     ctx: typer.Context,
-    job_type: Annotated[str, typer.Argument(metavar="TYPE", help="The job type, as billing.send_invoice.")],
+    job_type: Annotated[str, typer.Argument(metavar="TYPE", help="The job type, e.g. billing.send_invoice.")],
     config: ConfigOption = None,
     database_url: UrlOption = None,
     payload: Annotated[
@@ -45,10 +45,10 @@ def enqueue(
     queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="A second job with this key is not made, not even later.")
+        str | None, typer.Option(metavar="KEY", help="No second job is made with this key, not even later.")
     ] = None,
     on_conflict: Annotated[
-        str, typer.Option(metavar="keep|replace", help="What to do with that key's job while it has not begun.")
+        str, typer.Option(metavar="keep|replace", help="What to do with that key's job if it has not begun.")
     ] = "keep",
     concurrency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="What limits: counts it under.", show_default=False)
@@ -56,13 +56,11 @@ def enqueue(
     max_attempts: Annotated[int | None, typer.Option(metavar="N", min=1, help="Tries; else the job type's.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit; else the job type's.")] = None,
     meta: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="A string to hand along, as trace=abc; repeatable.")
+        list[str] | None, typer.Option(metavar="K=V", help="A string to pass along, e.g. trace=abc; repeatable.")
     ] = None,
     wait: Annotated[
         str,
-        typer.Option(
-            metavar="DURATION", help="How long to wait for room, if its queue is full and says on_full: wait."
-        ),
+        typer.Option(metavar="DURATION", help="How long to wait for room, if its queue is full and has on_full: wait."),
     ] = "30s",
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Do not import handlers to see whether TYPE is known.")
@@ -71,12 +69,12 @@ def enqueue(
 ) -> None:
     """Enqueue one job; a tick runs it when it is due.
 
-    The job is written first. Then handlers are imported, and a TYPE or payload that no handler here fits is warned
-    about: another host may know it, so that is no error. A full queue (max_waiting in the file) refuses the job, drops
-    it, which is said and counted, or lets the command wait.
+    The job is written first. Then handlers are imported, and you get a warning if no handler here fits TYPE or the
+    payload: another host may have one, so that is no error. A full queue (max_waiting in the file) refuses the job,
+    drops it (reported and counted), or lets the command wait.
 
-    Exit codes: 0 enqueued, there already, or dropped as its queue says; 1 its queue is full; 2 refused; in both nothing
-    was written; 3 configuration; 4 database.
+    Exit codes: 0 enqueued, exists already, or dropped by its queue; 1 its queue is full, 2 refused: nothing was
+    written; 3 configuration; 4 database.
     """
     arguments = typed.payload(payload)
     if at is not None and delay is not None:

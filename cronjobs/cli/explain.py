@@ -54,30 +54,32 @@ def explain(
         typer.Option("--from", metavar="TIME", show_default=False, help="Every occurrence from then on, as a list."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", show_default=False, help="Up to then; else up to now.")
+        str | None, typer.Option("--to", metavar="TIME", show_default=False, help="Up to then. Default: now.")
     ] = None,
     back: Annotated[
         str | None,
-        typer.Option("--since", metavar="DURATION", show_default=False, help="As --from, counted back: 24h, 7d."),
+        typer.Option("--since", metavar="DURATION", show_default=False, help="Like --from, this long ago: 24h, 7d."),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Of a list, the newest so many.")] = 1000,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, at most this many, the newest.")
+    ] = 1000,
     config: ConfigOption = None,
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why something ran, or did not: when it was due, by which definition, what a tick made of it, how it ended.
+    """Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.
 
-    Without a time it is the schedule's last occurrence. It answers for as long as the ledger is kept
-    (retention.occurrences), from what ticks recorded: also why there was no run (no tick came, an unfinished job, a
-    pause, another definition in force, a clock change). Times without an offset are meant on the schedule's clocks.
+    Without a time it explains the schedule's last occurrence. It uses what ticks recorded, for as long as the ledger is
+    kept (retention.occurrences), and also knows why there was no run (no tick came, an unfinished job, a pause,
+    another definition in force, a clock change). Times without an offset are in the schedule's time zone.
 
     A number is a job: who made it, each attempt, where it is now, and what happens next.
 
     --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
-    the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by one), pending
-    (no tick settled it yet, a pause holds it back, or it is to come), not_due, not_yet_defined, retired,
-    beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger knows
-    it), unknown. Exit code 1: no such schedule or job.
+    the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause),
+    pending (no tick has settled it yet, a pause holds it back, or it is still to come), not_due, not_yet_defined,
+    retired, beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
+    knows it), unknown. Exit code 1: no such schedule or job.
     """
     ranged = since is not None or until is not None or back is not None
     if at is not None and ranged:

@@ -42,12 +42,12 @@ SinceOption = Annotated[
     typer.Option(
         "--since",
         metavar="WHEN",
-        help="Only created, begun, failed or ended since: 90m, 24h, 7d, or an instant as 2026-03-29T02:00.",
+        help="Only created, begun, failed or ended since: 90m, 24h, 7d, or an instant like 2026-03-29T02:00.",
     ),
 ]
 ErrorTypeOption = Annotated[
     str | None,
-    typer.Option("--error-type", metavar="NAME", help="Only with this kind of last error, as ConnectionError."),
+    typer.Option("--error-type", metavar="NAME", help="Only with this kind of last error, e.g. ConnectionError."),
 ]
 
 

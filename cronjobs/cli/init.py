@@ -22,11 +22,11 @@ MODE = 0o644  # and less by the umask; never writable by others, who could then 
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; it is made if need be.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if missing.")] = Path(),
 ) -> None:
-    """Write a commented cronjobs.yaml and a jobs.py to begin with; they run as they are.
+    """Write a commented cronjobs.yaml and a jobs.py to start with; they run as they are.
 
-    Nothing is ever overwritten. The project is called like the folder, the time zone is this host's.
+    Never overwrites a file. The project gets the folder's name and this host's time zone.
     """
     files = {
         folder / "cronjobs.yaml": starter_yaml(timezone=host_timezone(), project=_project(folder)),

@@ -9,7 +9,7 @@ class JobsGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
         "list": CommandRow(
             "jobs_list:list_jobs",
-            "List jobs, the newest first; of succeeded, dead or cancelled ones those that ended last.",
+            "List jobs, the newest first; with --status succeeded, dead or cancelled, the last to end first.",
             epilog="For example: cronjobs jobs list --status dead --since 24h, jobs list --group-by error",
         ),
         "show": CommandRow(
@@ -19,26 +19,25 @@ class JobsGroup(LazyGroup):
         ),
         "retry": CommandRow(
             "jobs_change:retry",
-            "Put dead, cancelled or retrying jobs back: due now, with all their tries again.",
+            "Requeue dead, cancelled or retrying jobs: due now, with all their tries again.",
             epilog="For example: cronjobs jobs retry 17 18, jobs retry --status dead --type mail.send",
         ),
         "cancel": CommandRow(
             "jobs_change:cancel",
-            "Call jobs off: waiting ones at once, running ones at their runner's next heartbeat.",
+            "Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.",
             epilog='For example: cronjobs jobs cancel 17 --why "sent by hand", jobs cancel --queue mail',
         ),
         "release": CommandRow(
             "jobs_change:release",
-            "Queue running jobs whose runner is certainly gone, without waiting for their lease to end.",
+            "Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.",
             epilog="For example: cronjobs jobs release 17, jobs release --all",
         ),
         "dismiss": CommandRow(
             "jobs_change:dismiss",
-            'Take note of dead jobs: they stay dead, and "status" and "check --live" are no longer red because of '
-            "them.",
+            'Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.',
             epilog="For example: cronjobs jobs dismiss 17, jobs dismiss --type mail.send --since 24h",
         ),
     }
 
 
-app = Commands("The jobs: list them, look at one, put one back or call it off.", cls=JobsGroup)
+app = Commands("The jobs: list them, look at one, retry or cancel some.", cls=JobsGroup)

@@ -45,8 +45,8 @@ IdsArgument = Annotated[
     list[int] | None,
     typer.Argument(metavar="[ID…]", min=1, max=2**63 - 1, help="The jobs, by id; or choose them by the options below."),
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Every job that it can be done to.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask. Without a terminal nobody can be asked.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Every job that this can be done to.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask. Filters and --all need it without a terminal.")]
 
 SHOWN: Final = 20  # jobs that are named in text, of those that could not be changed
 LOCKED_PATIENCE_S: Final = 2.0  # for rows that somebody's transaction holds
@@ -66,10 +66,10 @@ def retry(
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put dead, cancelled or retrying jobs back: due now, with all their tries again.
+    """Requeue dead, cancelled or retrying jobs: due now, with all their tries again.
 
-    Name them, or choose them as "jobs list" does; then it says how many and asks. Their history stays. Exit code 1: one
-    of them is running, has succeeded, or is not there.
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. Their history stays. Exit code 1: one
+    of them is running, has succeeded, or does not exist.
     """
     _operate(ctx, RETRY, ids, filters, everything, yes, why, config, database_url, as_json)
 
@@ -86,11 +86,11 @@ def cancel(
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Call jobs off: waiting ones at once, running ones at their runner's next heartbeat.
+    """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
 
-    Name them, or choose them as "jobs list" does; then it says how many and asks. A command is stopped with everything
-    it started; a handler is told by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or is
-    not there; that changes nothing.
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. A command is stopped with everything
+    it started; a handler sees it by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or does
+    not exist, and was not changed.
     """
     _operate(ctx, CANCEL, ids, filters, everything, yes, why, config, database_url, as_json)
 
@@ -107,11 +107,11 @@ def release(
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Queue running jobs whose runner is certainly gone, without waiting for their lease to end.
+    """Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.
 
-    Certain is only what can be seen here: the runner's process, on this host, since its boot, and whatever it had
-    started. Nothing is charged to the job; the loss is counted. Exit code 1: the runner lives, or cannot be seen from
-    here; the job is not running, or not there.
+    Run it on the runner's host: it checks that the runner's process, of this boot, and everything it started are
+    gone. The job is not charged; the loss is counted. Exit code 1: the runner is alive, or
+    cannot be seen from here; the job is not running, or does not exist.
     """
     _operate(ctx, RELEASE, ids, filters, everything, yes, why, config, database_url, as_json)
 
@@ -128,11 +128,10 @@ def dismiss(
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take note of dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
+    """Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
 
-    Name them, or choose them as "jobs list" does; then it says how many and asks. It can still be put back by "jobs
-    retry"; should it die again, it counts again. Exit code 1: one of them is not dead, was dismissed before, or is not
-    there.
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. "jobs retry" can still requeue them; a
+    job that dies again is red again. Exit code 1: one of them is not dead, was dismissed before, or does not exist.
     """
     _operate(ctx, DISMISS, ids, filters, everything, yes, why, config, database_url, as_json)
 

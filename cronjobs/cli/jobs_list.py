@@ -68,16 +68,17 @@ def list_jobs(
     group_by: Annotated[
         GroupBy | None,
         typer.Option(
-            metavar="error", help="Group jobs that have the same error; without --status those that failed or are dead."
+            metavar="error",
+            help="Group jobs that have the same error. Default without --status: those that failed or are dead.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, the newest first; of succeeded, dead or cancelled ones those that ended last.
+    """List jobs, the newest first; with --status succeeded, dead or cancelled, the last to end first.
 
     --json prints one array, an object per job with the table's columns as keys. With --group-by error it is one per
-    error: error_type, message (numbers, ids and quoted values are taken out), job_types, jobs (how many),
+    error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:

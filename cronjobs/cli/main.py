@@ -26,20 +26,19 @@ class Root(LazyGroup):
         ),
         "status": CommandRow(
             "status:status",
-            "Say on one screen how things stand: ticks, what runs, waits, is late or dead, and what comes next.",
+            "Show on one screen how things are: ticks, what runs, waits, is late or dead, and what comes next.",
             DAILY,
             "For example: cronjobs status --json",
         ),
         "history": CommandRow(
             "status:history",
-            'Tell what happened, oldest first: "what happened last night?".',
+            'List what happened, oldest first: "what happened last night?".',
             DAILY,
             "For example: cronjobs history --since 12h --schedule nightly-report",
         ),
         "explain": CommandRow(
             "explain:explain",
-            "Say why something ran, or did not: when it was due, by which definition, what a tick made of it, how it "
-            "ended.",
+            "Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.",
             DAILY,
             'For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811',
         ),
@@ -58,27 +57,27 @@ class Root(LazyGroup):
         "schedules": CommandRow("schedules:app", "The schedules: list them, look at one.", SCHEDULES),
         "next": CommandRow(
             "next:next_occurrences",
-            "Say when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in "
+            "Show when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in "
             "order.",
             SCHEDULES,
             'For example: cronjobs next "30 2 * * *" --timezone Europe/Berlin -n 5',
         ),
         "sync": CommandRow(
             "sync:sync",
-            "Put the file's schedules in force now, without waiting for a tick.",
+            "Apply the file's schedules now, without waiting for a tick.",
             SCHEDULES,
             "For example: cronjobs sync --plan",
         ),
         "pause": CommandRow(
             "pause:pause",
-            "The brake: until you resume, or until the time you say, no job is begun on any host.",
+            "Pause all work, a queue or a schedule, on every host, until you resume or until a given time.",
             SCHEDULES,
             'For example: cronjobs pause --all --for 1h --why "the mail provider is down". Around a deploy: '
             "cronjobs pause --all --wait 60s --why deploy, then the deploy, then cronjobs resume --all",
         ),
         "resume": CommandRow(
             "pause:resume",
-            "Take a pause off again: the one of --all, of a queue, or of a schedule; others stay.",
+            "End a pause: that of --all, of a queue, or of a schedule; others stay.",
             SCHEDULES,
             "For example: cronjobs resume --all",
         ),
@@ -94,11 +93,11 @@ class Root(LazyGroup):
             SCHEDULES,
             "For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run",
         ),
-        "jobs": CommandRow("jobs:app", "The jobs: list them, look at one, put one back or call it off.", REPAIR),
-        "effects": CommandRow("effects:app", "Side effects: list them, settle those whose end nobody knows.", REPAIR),
+        "jobs": CommandRow("jobs:app", "The jobs: list them, look at one, retry or cancel some.", REPAIR),
+        "effects": CommandRow("effects:app", "Side effects: list them, settle those with an unknown outcome.", REPAIR),
         "init": CommandRow(
             "init:init",
-            "Write a commented cronjobs.yaml and a jobs.py to begin with; they run as they are.",
+            "Write a commented cronjobs.yaml and a jobs.py to start with; they run as they are.",
             SET_UP,
             "For example: cronjobs init shop",
         ),
@@ -108,10 +107,10 @@ class Root(LazyGroup):
             SET_UP,
             "For example: cronjobs check --live",
         ),
-        "db": CommandRow("db:app", "The tables in the jobs database: make, compare, hand over.", SET_UP),
+        "db": CommandRow("db:app", "The tables in the jobs database: make, compare, copy, adopt.", SET_UP),
         "crontab": CommandRow(
             "crontab:app",
-            "Put the one line into your crontab that runs cronjobs, look at it, take it out again.",
+            "The one line in your crontab that runs cronjobs: install, show, remove.",
             SET_UP,
         ),
         "demo": CommandRow(
@@ -156,7 +155,7 @@ def _version(asked: bool) -> None:
 def root(
     config: ConfigOption = None,
     database_url: UrlOption = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:

@@ -59,7 +59,7 @@ def next_occurrences(
         list[str] | None,
         typer.Argument(
             metavar="EXPRESSION|SCHEDULE",
-            help='A cron expression in quotes, "every 10m", or a schedule of the file; none: all of its schedules.',
+            help='A cron expression in quotes, "every 10m", or a schedule of the file; default: all its schedules.',
             show_default=False,
         ),
     ] = None,
@@ -72,7 +72,7 @@ def next_occurrences(
         str | None,
         typer.Option(
             metavar="ZONE",
-            help="Where an expression is meant (else the file's timezone, else UTC); whose clocks to show.",
+            help="Time zone of the expression (else the file's timezone, else UTC), and of the local times shown.",
             show_default=False,
         ),
     ] = None,
@@ -82,14 +82,14 @@ def next_occurrences(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in order.
+    """Show when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in order.
 
-    Local time with its offset, UTC, and a remark where a change of the clocks moves, merges or doubles an occurrence.
-    It computes from the file alone: needs no database, sees no pause, and an expression needs no file either. Of
-    schedules that come more than 24 times in 24 hours only the first is listed, unless -n or --json is given.
+    Prints local time with its offset, UTC, and a remark if a clock change moves, merges or doubles an occurrence. It
+    reads only the file: it needs no database, ignores pauses, and an expression needs no file either. For a schedule
+    due more than 24 times in 24 hours it lists only the first, unless -n or --json is given.
     --json prints one array of {"schedule", "local", "utc", "remark"}.
 
-    Exit codes: 0, also when nothing comes, 2 usage, 3 an entry of the file is bad (the others are shown).
+    Exit codes: 0, also if nothing is due, 2 usage, 3 an entry of the file is bad (the others are shown).
     """
     given = _one(what or [])
     broken: list[str] = []

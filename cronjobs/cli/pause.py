@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 ScheduleArgument = Annotated[str | None, typer.Argument(metavar="SCHEDULE", help="One schedule.", show_default=False)]
-AllOption = Annotated[bool, typer.Option("--all", help="Everything: no job is begun, no schedule makes one.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins, no schedule makes one.")]
 QueueOption = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
 ]
 SkipOption = Annotated[
-    bool, typer.Option("--skip", help="With --all or a schedule: what comes due meanwhile is skipped, for good.")
+    bool, typer.Option("--skip", help="With --all or a schedule: skip, for good, what comes due meanwhile.")
 ]
 
 
@@ -69,20 +69,20 @@ def pause(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="With --all or --queue: wait, at most so long, until nothing of it runs any more: 60s.",
+            help="With --all or --queue: wait at most this long until none of its jobs run any more: 60s.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The brake: until you resume, or until the time you say, no job is begun on any host.
+    """Pause all work, a queue or a schedule, on every host, until you resume or until a given time.
 
-    What runs goes on. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is over,
-    the schedule's catch_up decides about them, as after an outage; with --skip they are recorded as skipped instead.
-    --all does both. Pausing again changes the end and the reason. Prints every pause that is in force.
+    Running jobs continue. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is
+    over, the schedule's catch_up decides about them, as after an outage; with --skip they are recorded as skipped
+    instead. --all does both. Pausing again changes the end and the reason. Prints every pause in force.
 
-    With --wait it is for deploy scripts, in a pair with resume. Exit code 0: nothing runs; 1: the time is up, and what
-    still runs is listed. The pause stays in either case, and at Ctrl-C.
+    Deploy scripts use it with --wait before the deploy, and resume after it. Exit code 0: nothing runs; 1: the time is
+    up, and it lists what still runs. The pause stays in either case, and after Ctrl-C.
     """
     scope, name = _scope(everything, queue, schedule)
     if skip and scope == "queue":
@@ -124,10 +124,10 @@ def resume(
     why: WhyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a pause off again: the one of --all, of a queue, or of a schedule; others stay.
+    """End a pause: that of --all, of a queue, or of a schedule; others stay.
 
-    What waited runs with the next tick. About what it held back of schedules catch_up decides now, and each of them is
-    listed with what becomes of it. Prints the pauses that are still in force.
+    Jobs that waited run with the next tick. catch_up now decides about the occurrences that were held back; each is
+    listed with what becomes of it. Prints the pauses still in force.
     """
     scope, name = _scope(everything, queue, schedule)
     with our_database(ctx, config, database_url) as (settings, database):

@@ -40,17 +40,17 @@ def run(
         typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.', show_default=False),
     ] = None,
     schedule: Annotated[
-        bool, typer.Option("--schedule", help="TARGET is a schedule, though a job type has that name too.")
+        bool, typer.Option("--schedule", help="TARGET is a schedule, even if a job type has that name too.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing but what the job itself prints.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the output of the job.")] = False,
 ) -> None:
     """Run one job here and now; you see its output and traceback, and breakpoint() works.
 
-    It is recorded like any attempt. Of a TYPE or SCHEDULE a new job is made (a schedule's with its payload, due now),
+    It is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due now)
     with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed. A
-    waiting job named by its ID is run whether it is due or not; if it fails it retries as usual, and after Ctrl-C it
-    waits as before. Python handlers have no time limit here, commands have theirs. A pause does not stop it, a
-    limit in the file (limits:) does.
+    waiting job, given by its ID, runs whether it is due or not; if it fails it retries as usual, and after Ctrl-C it
+    waits as before. Python handlers have no time limit here, commands have theirs. Pauses do not stop it; limits in
+    the file (limits:) do.
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """

@@ -51,19 +51,19 @@ def run_due(
     config: ConfigOption = None,
     database_url: UrlOption = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=64, help="Jobs at once; else run.workers.")
+        int | None, typer.Option(metavar="N", min=1, max=64, help="Jobs at once. Default: run.workers.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Time for this tick, as 30s; else run.budget.")
+        str | None, typer.Option(metavar="DURATION", help="Time for this tick, e.g. 30s. Default: run.budget.")
     ] = None,
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Start at most this many jobs.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Stay until the long jobs that this tick began have ended, too.")
+        bool, typer.Option("--wait", help="Stay until the long jobs that this tick began have ended.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object that says what the tick did.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the tick did as one object.")] = False,
     fail_on: Annotated[
         FailOn, typer.Option(metavar="WHICH", help="Which failures make the exit code 1: dead, any or never.")
     ] = FailOn.DEAD,
@@ -74,12 +74,13 @@ def run_due(
 ) -> None:
     """Run what is due, then exit: this is what cron calls every minute.
 
-    Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and is gone before
+    Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and exits before
     the next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
 
-    A job whose timeout is longer than run.budget gets a process of its own, which outlives the tick. Where everything
-    ends with the tick's process (a container without an init process), --wait stays until those have ended; SIGTERM
-    then goes to them, and exit code 1 also means that one of them ended dead. What it prints of itself comes first.
+    A job whose timeout is above run.budget less 5 s gets its own process, which outlives the tick. Where everything
+    ends with the tick's process (a container without an init process), --wait stays until those have ended. It then
+    passes SIGTERM on to them, and exit code 1 also means that one of them ended dead. The tick's own report is printed
+    first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
     3 configuration, 4 database, 70 a fault of cronjobs itself, 128+n ended by a signal (142: the time limit; 137: the

@@ -53,10 +53,10 @@ _STATES: Final = {
 def list_schedules(
     ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the schedules by name: when they are due, in which state they are, what comes next, how the last one went.
+    """List the schedules by name: when they are due, their state, what comes next, how the last one went.
 
-    They are those of the database, which a tick brings up to date with the file: "new" is what only the file has,
-    "disabled" what is bad in it. --json prints one array, an object per schedule with the table's columns as keys.
+    The list is that of the database, which ticks keep up to date with the file: "new" schedules are only in the file,
+    "disabled" ones are bad there. --json prints one array, an object per schedule with the table's columns as keys.
     """
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
@@ -94,7 +94,7 @@ def show(
 ) -> None:
     """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
 
-    --json prints one object: the table's columns as keys, the occurrences to come under "next", the last 20 ledger
+    --json prints one object: the table's columns as keys, the next occurrences under "next", the last 20 ledger
     rows under "ledger".
     """
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:

@@ -82,13 +82,13 @@ class HistoryOutcome(StrEnum):
 def status(
     ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
 ) -> None:
-    """Say on one screen how things stand: ticks, what runs, waits, is late or dead, and what comes next.
+    """Show on one screen how things are: ticks, what runs, waits, is late or dead, and what comes next.
 
-    What somebody has to mend stands first, in red, with since when and what to type: no tick, or none that fires
-    schedules; late jobs; dead jobs that nobody has retried, cancelled or dismissed; schedules whose last three runs
-    failed, that missed runs in an outage (until one goes well, or somebody triggers one), or that ticks pass over;
-    pauses that hold something back or are a day old; files that are refused, or differ between hosts for 15 minutes.
-    It only looks: the exit code is 0 whatever it finds. Times are the database's.
+    Problems come first, in red, with since when and what to type: no tick, or none that fires schedules; late jobs;
+    dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed runs
+    in an outage (until one succeeds, or you trigger one), or that ticks do not settle; pauses that hold something back
+    or are a day old; files that are refused, or differ between hosts for 15 minutes.
+    It only reads: the exit code is 0 whatever it finds. Times are the database's.
     """
     with jobs_database(ctx, config, database_url) as (settings, database):
         types = known_types(settings)
@@ -292,23 +292,23 @@ def history(
     config: ConfigOption = None,
     database_url: UrlOption = None,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="How far back: 90m, 24h, 7d, or an instant as 2026-03-29T02:00.")
+        str, typer.Option(metavar="WHEN", help="How far back: 90m, 24h, 7d, or an instant like 2026-03-29T02:00.")
     ] = "24h",
     schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this schedule.")] = None,
     job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")] = None,
     outcome: Annotated[
         HistoryOutcome | None,
-        typer.Option(metavar="OUTCOME", help=f"Only what ended like this: {', '.join(HistoryOutcome)}."),
+        typer.Option(metavar="OUTCOME", help=f"Only this outcome: {', '.join(HistoryOutcome)}."),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100_000, help="At most so many entries, the newest.")
+        int, typer.Option(metavar="N", min=1, max=100_000, help="At most this many entries, the newest.")
     ] = 200,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what happened, oldest first: "what happened last night?".
+    """List what happened, oldest first: "what happened last night?".
 
-    Attempts that ended; jobs that died; occurrences of schedules that had no run of their own (missed, skipped,
-    coalesced), with the reason; and, unless a type or an outcome is asked for, the times in which no tick reached the
+    Shows attempts that ended; jobs that died; occurrences of schedules that had no run of their own (missed, skipped,
+    coalesced), with the reason; and, without --type and --outcome, the times in which no tick reached the
     database. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
     """
     with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:

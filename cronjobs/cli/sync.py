@@ -34,16 +34,16 @@ def sync(
     ctx: typer.Context,
     config: ConfigOption = None,
     database_url: UrlOption = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would change; change nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would change; change nothing.")] = False,
     allow_removals: Annotated[
-        bool, typer.Option("--allow-removals", help="Also if most schedules would be retired.")
+        bool, typer.Option("--allow-removals", help="Apply it even if most schedules would be retired.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the file's schedules in force now, without waiting for a tick.
+    """Apply the file's schedules now, without waiting for a tick.
 
-    A tick does the same by itself when a host's file is new. What is due under a definition that ends is settled
-    first; jobs that are made already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
+    A tick does the same by itself when a host's file is new. Occurrences due under an old definition are settled
+    first; jobs that exist already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
     ">" for one with a new name, "-" for one that no longer fires, and "~" for a queue whose cap changes.
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.

@@ -20,17 +20,17 @@ ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last insta
 def trigger(
     ctx: typer.Context,
     schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
-    force: Annotated[bool, typer.Option("--force", help="Also beside an unfinished job of the schedule.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even beside an unfinished job of the schedule.")] = False,
     config: ConfigOption = None,
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make one job of a schedule now; the next tick runs it.
 
-    Its cadence does not move: the next occurrence comes when it would have come anyway. While a job of the schedule
-    is unfinished it gives way, unless overlap is allowed or --force is given.
+    The schedule's usual times do not change. While a job of it is unfinished no other is made, unless overlap is
+    allowed or --force is given.
 
-    Exit codes: 0 enqueued, 1 it gave way, or there is no such schedule.
+    Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
     with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
         host = Identity.here().host
@@ -46,16 +46,16 @@ def backfill(
     schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
     first: FromOption,
     last: ToOption,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
     config: ConfigOption = None,
     database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run what a schedule missed or skipped in a range of its past, each occurrence once.
 
-    An occurrence that ran, or that another run stood for, is not run again. The jobs are due now, oldest first, one
-    at a time unless the schedule allows overlap; ctx.scheduled_for tells each which day it is for. Instants without
-    an offset are meant in the configuration's timezone.
+    An occurrence that ran, or that was coalesced into another run, is not run again. The jobs are due now, oldest
+    first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
+    Instants without an offset are in the configuration's timezone.
     """
     with our_database(ctx, config, database_url) as (settings, database):
         begin = typed.instant(first, settings.timezone, "--from")
