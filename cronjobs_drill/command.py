@@ -49,20 +49,20 @@ def drill(
     receipts: Annotated[
         int, typer.Option(metavar="N", min=20, max=10_000, help="Jobs; one in five is made to fail.")
     ] = 100,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave folder and tables, to look around in.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep folder and tables, so that you can look around.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives once.
 
-    Real ticks send 100 receipts to a real mail server of the drill's own (pip install 'cronjobs[drill]'), which refuses
-    some, hangs up or says nothing. A tick is restarted in mid-run, by SIGTERM and, in a second run, by kill -9. A
-    runner is frozen past its lease and woken. A job that hangs and one that is cancelled are stopped. The dead are
-    listed, settled, corrected and retried. What counts is what arrived at the mail server.
+    Real ticks send 100 receipts to the drill's own mail server (pip install 'cronjobs[drill]'), which refuses some,
+    hangs up or does not answer. A tick is ended in mid-run, by SIGTERM and, in a second run, by kill -9. A runner is
+    frozen past its lease and woken. A job that hangs and one that is cancelled are stopped. Dead jobs are listed,
+    settled, corrected and retried. The result is counted at the mail server.
 
-    On PostgreSQL it works in a schema of its own, which it makes and drops; your tables are not touched. Without a
-    configuration and a URL, or where they name a SQLite file, it works on a SQLite file of its own.
+    On PostgreSQL it makes its own schema and drops it; your tables are not touched. Without a configuration and a URL,
+    or if they name a SQLite file, it works on its own SQLite file.
 
-    Exit codes: 0 everything held, 1 something did not, 2 usage, 3 configuration, 4 database.
+    Exit codes: 0 every check held, 1 one did not, 2 usage, 3 configuration, 4 database.
     """
     url = _postgresql_url(ctx, config, database_url)
     printer = _Printer(as_json)
