@@ -1,4 +1,4 @@
-"""What a tick takes in: which jobs suit what is left of it, how many at once, and how far ahead of the workers."""
+"""Which jobs a tick claims next: what fits into the rest of it, how many at once, and how far ahead of the workers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from cronjobs.store.claims import ClaimFilter
 from cronjobs.tick.in_flight import InFlight
 from cronjobs.tick.tick_filter import TickFilter
 
-MOST_AHEAD: Final = 250  # claimed before a slot is free for it
-AHEAD_S: Final = 0.05  # how far a claim reaches ahead of what will start
+MOST_AHEAD: Final = 250  # at most so many are claimed before a worker is free
+AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
 
 
 @dataclass
 class ClaimPlanner:
-    """``typical_s``: how long a job lately took; None: not known. ``claimed``: how many jobs were, so far.
+    """Plans the claims of one tick. ``typical_s``: how long jobs took lately; None: unknown.
 
-    ``runner``: how old the process of this tick gets at most; None: not known. ``many_queues``: see ``Overview``.
+    ``claimed``: how many jobs so far. ``runner``: the highest age this tick's process can reach; None: unknown.
+    ``many_queues``: see ``Overview``.
     """
 
     settings: Settings
@@ -44,7 +45,7 @@ class ClaimPlanner:
     # --- how many -----------------------------------------------------------------------------------------------------
 
     def free(self, in_flight: InFlight) -> int:
-        """How many jobs would begin at once; below zero: so many wait for a worker. None can: no slot is left."""
+        """How many more jobs would start at once; negative: so many already wait for a worker."""
         busy = in_flight.busy()
         overdue = sum(attempt.recorded is not None for attempt in busy)
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
@@ -57,23 +58,23 @@ class ClaimPlanner:
         return max(0, min(self.free(in_flight) + self.ahead(), self.left()))
 
     def ahead(self) -> int:
-        """How many jobs will start within about 50 ms; one worker takes one at a time, in exact order."""
+        """How many jobs will start within about 50 ms; with one worker none, so that jobs run in exact order."""
         if self.workers == 1 or self.typical_s is None:
             return 0
         return min(MOST_AHEAD, int(self.workers * AHEAD_S / max(self.typical_s, 0.0001)))
 
     def left(self) -> int:
-        """How many jobs the limit still allows."""
+        """How many more jobs ``--limit`` allows."""
         return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
 
     def _slots(self, overdue: int, in_flight: InFlight) -> int:
-        """Workers that are not lost to code which does not end."""
+        """Workers that are not occupied by an overdue attempt or by one whose lease is lost."""
         return self.workers - overdue - len(in_flight.adrift)
 
     # --- which --------------------------------------------------------------------------------------------------------
 
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
-        """Those whose time-out ends before the tick does, so that the tick never has to interrupt one."""
+        """The filter for jobs whose time-out ends before the tick does, so that the tick never has to interrupt one."""
         longest = self.settings.run.longest_in_tick
         known = self._known()
         return ClaimFilter(
@@ -94,7 +95,7 @@ class ClaimPlanner:
         )
 
     def long_admission(self) -> ClaimFilter | None:
-        """Those that no tick is long enough for; None: none may be begun."""
+        """The filter for jobs that are too long for any tick; None: this tick may not start any."""
         longest = self.settings.run.longest_in_tick
         if not self.settings.run.long_jobs or self.left() <= 0:
             return None
@@ -112,11 +113,11 @@ class ClaimPlanner:
         )
 
     def take_types(self, job_types: JobTypes) -> None:
-        """From now on these are the types, and what claims write of them."""
+        """Use these job types from now on, also for the policies that claims write."""
         self.job_types, self._policies = job_types, None
 
     def policies(self) -> ClaimPolicies:
-        """What claims write on their rows, for whoever finds an attempt lost."""
+        """The policies that claims write on rows, by which any host's recovery can settle a lost attempt."""
         if self._policies is None:
             run = self.settings.run
             types = self.job_types.types
@@ -130,9 +131,9 @@ class ClaimPlanner:
 
 
 def _whole_time(job_type: JobType) -> timedelta:
-    """What a job may take of the tick: its time-out, and for a process the grace after it.
+    """How much of the tick a job may take: its time-out, and the grace period if it runs in a process.
 
-    Not where only crashes put it into one: a timeout that just fits into a tick would not be begun for an hour.
+    Types that are isolated only because they crashed get no grace: one whose time-out just fits would wait for an hour.
     """
     with_grace = job_type.isolation == "process" and not job_type.for_crashes
     return job_type.timeout + PROCESS_GRACE if with_grace else job_type.timeout

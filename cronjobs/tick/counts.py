@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """What a tick did, as its row and its summary tell it."""
+    """What a tick did, for its row and its summary."""
 
     claimed: int = 0
     succeeded: int = 0
-    failed: int = 0  # will retry
+    failed: int = 0  # and will be retried
     dead: int = 0
     cancelled: int = 0
     interrupted: int = 0
@@ -29,10 +29,10 @@ class Counts:
     lease_lost: int = 0
 
     def count(self, decided: Decided, recorded: str | None = None) -> None:
-        """Count an end that is written; *recorded* is what was noted while it still ran, and counted then."""
+        """Count a recorded end; *recorded* is what was recorded, and counted, while the attempt was still running."""
         outcome = decided.finished.outcome
         if recorded == "timed_out":
-            self.timed_out -= 1  # a result that came after all counts instead
+            self.timed_out -= 1  # the final result, recorded later, is counted instead
         elif recorded == "interrupted":
             self.interrupted -= 1
         if isinstance(outcome, Released):

@@ -1,4 +1,4 @@
-"""Cron's mail as an alarm: a cause that repeats is told at once, then hourly, then daily; its end is told once."""
+"""Cron's mail as an alarm: report a repeating cause at once, then hourly, then daily, and report its end once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cronjobs.model import duration_text
 from cronjobs.text import one_line
 
 HOURLY: Final = timedelta(hours=1)
-DAILY: Final = timedelta(hours=24)  # once it has lasted so long
+DAILY: Final = timedelta(hours=24)  # once the cause has lasted this long
 CAUSES_KEPT: Final = 500
 
 
 class Alarm:
-    """Remembers, beside the user's other state, what was told about one configuration file.
+    """Remembers, in the user's state folder, which causes were reported for one configuration file.
 
-    Never fails: where nothing can be remembered, everything is told every time.
+    Never fails: where nothing can be remembered, every cause is reported every time.
     """
 
     def __init__(self, config: Path, folder: Path | None = None) -> None:
@@ -30,9 +30,9 @@ class Alarm:
         self._name = f"alarm-{_name(config)}.json"
 
     def worth_telling(self, cause: str, now: datetime, *, job_type: str | None = None, times: int = 1) -> bool:
-        """Whether *cause* (its text) should be told now; remembers that it was there.
+        """Whether to report *cause* (its text) now; remembers that it occurred.
 
-        Of a *job_type* whose jobs die it comes and goes: see ``over``.
+        With a *job_type* (whose jobs die of it) it may come and go before it counts as over: see ``over``.
         """
         known = self._load()
         at = now.isoformat()
@@ -52,14 +52,14 @@ class Alarm:
         return worth
 
     def untold(self, cause: str) -> int:
-        """How often *cause* had come between the time it was told before and the last."""
+        """How often *cause* occurred unreported between its last two reports."""
         return int(self._load().get(cause, {}).get("untold", 0))
 
     def over(self, still: Collection[str], now: datetime, well: Collection[str] = ()) -> list[str]:
-        """Forget the causes that are not among *still*; one sentence for each that is over and had come again.
+        """Forget the causes that are not in *still*; return a sentence for each one that had repeated and is over.
 
-        One of a job type is over when none of its jobs died of it for an hour and one has gone *well* since; without
-        either it is forgotten in silence after a day.
+        A cause with a job type is over when no job died of it for an hour and a job of that type has succeeded (*well*)
+        since. If neither happens it is forgotten without a report after a day.
         """
         known = self._load()
         told, changed = [], False
@@ -75,7 +75,7 @@ class Alarm:
             del known[cause]
             changed = True
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
-            # Seen once: whoever read of it knows, it was mended at once.
+            # A cause seen only once was reported and fixed at once: its end is not news.
             if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
                 told.append(f"over after {duration_text(lasted)}: {cause}")
         if changed:
@@ -107,12 +107,12 @@ def _is_sound(entry: Any) -> bool:
 
 
 def leave_word(config: Path, line: str) -> None:
-    """Keep *line* for the next tick of this configuration file to print: from a process that nobody listens to."""
+    """Keep *line* for the next tick of this configuration file to print; for processes whose output nobody reads."""
     State().append(f"word-{_name(config)}", one_line(line, 1000) + "\n")
 
 
 def take_word(config: Path) -> list[str]:
-    """The lines that were left, once: whoever takes them prints them."""
+    """Remove and return the kept lines; the caller prints them."""
     return (State().take(f"word-{_name(config)}") or "").splitlines()
 
 
@@ -120,14 +120,14 @@ def take_word(config: Path) -> list[str]:
 
 
 def remember_log(config: Path, log: Path | None) -> None:
-    """Keep where a tick of *config* writes its log, for one that cannot read the file."""
+    """Remember where a tick of *config* writes its log, for a tick that cannot read the file."""
     state, name = State(), f"log-{_name(config)}"
     if (state.read(name) or "") != str(log or ""):
         state.write(name, str(log or ""))
 
 
 def known_log(config: Path) -> Path | None:
-    """Where ticks of *config* wrote their log when the file could be read."""
+    """Where ticks of *config* wrote their log when the file could last be read."""
     kept = State().read(f"log-{_name(config)}")
     return Path(kept) if kept and Path(kept).is_absolute() and Path(kept).exists() else None
 

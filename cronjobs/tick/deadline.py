@@ -1,4 +1,4 @@
-"""The tick's time limit from the first moment of the process: when it began, and the watchdog that ends it."""
+"""The tick's time limit from the first moment of the process: when it started, and the watchdog that ends it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cronjobs.tick.watchdog import Watchdog, deadline
 DEFAULT_BUDGET_S: Final = 55.0
 DEFAULT_EVERY_S: Final = 60.0
 PAST_DEADLINE_S: Final = 1.0
-# A process that is older when it arrives here was something else before: ``sleep 30; exec cronjobs run-due``, or a
-# container's entrypoint. The kernel's start time is then not the tick's.
+# If the process is older than this, it exec'ed us after doing something else (``sleep 30; exec cronjobs run-due``, a
+# container's entrypoint), and the kernel's start time is not the tick's.
 LONGEST_START_S: Final = 10.0
 
 
@@ -29,7 +29,7 @@ class Guard:
     watchdog: Watchdog
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
-        """Set the tick's deadline, and the watchdog just behind it; returns it on the monotonic clock."""
+        """Set the tick's deadline and the watchdog just after it; return the deadline on the monotonic clock."""
         until = deadline(
             started_wall=self.began_wall,
             started=self.began,
@@ -48,7 +48,7 @@ def arm() -> Guard:
     global _armed
     if _armed is None:
         open_standard_streams()
-        # Before the tick takes it over, and once it is done, Ctrl-C ends the process as SIGTERM does: no traceback.
+        # Until the tick installs its own handler, and after it removed it, Ctrl-C ends the process without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         age = process_age()
         if age > LONGEST_START_S:
@@ -59,7 +59,7 @@ def arm() -> Guard:
 
 
 def left_s() -> float:
-    """How long the timer leaves this process; without end where it was never started."""
+    """Seconds until the timer ends this process; infinity if it was never started."""
     return math.inf if _armed is None else _armed.watchdog.instant - SYSTEM.monotonic()
 
 
@@ -68,9 +68,10 @@ def user_code_ran() -> bool:
 
 
 def open_standard_streams() -> None:
-    """Fill descriptors 0 to 2 where the caller closed them (``>&-``).
+    """Open /dev/null on descriptors 0 to 2 where the caller closed them (``>&-``).
 
-    Otherwise the next file opened gets the number, the database's or the log's, and whoever prints writes into it.
+    Otherwise the next file opened, the database or the log, would get such a number, and prints would go
+    into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)

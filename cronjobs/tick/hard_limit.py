@@ -1,10 +1,10 @@
-"""The limit that user code cannot take away: a POSIX timer of this process that sends SIGKILL.
+"""The limit that user code cannot remove: a POSIX timer of this process that sends SIGKILL.
 
-``signal.alarm(0)``, ``setitimer``, ``signal.signal`` and ``pthread_sigmask`` are within a handler's reach, and so is
-every descriptor, so SIGALRM alone is no promise. This timer has no descriptor, shares nothing with alarm(2), and its
-signal can be neither caught, blocked nor ignored; a process that is stopped dies of it, too. The kernel drops it with
-the process, and a fork does not inherit it: timer_create(2). So there is no watching process that a handler could meet
-in ``os.wait()``, or that could be left behind.
+A handler can call ``signal.alarm(0)``, ``setitimer``, ``signal.signal`` and ``pthread_sigmask``, and close any
+descriptor, so SIGALRM alone is no guarantee. This timer has no descriptor and is independent of alarm(2), and SIGKILL
+cannot be caught, blocked or ignored; it also kills a stopped process. The kernel removes the timer with the process,
+and a fork does not inherit it: timer_create(2). So no watching process is needed, which a handler could reap in
+``os.wait()`` or which could be left behind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIGEV_SIGNAL: Final = 0  # asm-generic/siginfo.h
 
 
 class HardLimit:
-    """One such timer. Raises OSError where the system has none."""
+    """One such timer. Raises OSError if the system has none."""
 
     def __init__(self) -> None:
         if not sys.platform.startswith("linux"):
@@ -38,7 +38,6 @@ class HardLimit:
 
         self._ctypes, self._span = ctypes, Span
         try:
-            # Not a PyDLL: whoever holds the GIL meanwhile does not delay the timer by a call that waits for nothing.
             libc: Any = ctypes.CDLL(None, use_errno=True)
             create = libc.timer_create
         except AttributeError:
@@ -50,7 +49,7 @@ class HardLimit:
         self._check(create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
     def stand_in(self, seconds: float) -> None:
-        """Move the end to so many seconds from now."""
+        """Move the kill to *seconds* from now."""
         whole = int(seconds)
         span = self._span(0, 0, whole, max(1, int((seconds - whole) * 1e9)))
         self._check(self._libc.timer_settime(self._timer, 0, self._ctypes.byref(span), None))

@@ -1,4 +1,4 @@
-"""What a tick has in its hands: the leases it holds, and what is not yet written about them. Nothing here does I/O."""
+"""What a tick is working on: the leases it has, and what it has not yet written about them. No I/O here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cronjobs.rules.lease import Lease
 
 @dataclass
 class InFlight:
-    """Attempts by what is known of them. Instants are seconds of the monotonic clock."""
+    """The tick's attempts by their state. Instants are seconds of the monotonic clock."""
 
-    held: dict[int, Attempt] = field(default_factory=dict)  # every lease, by job id
-    leased_at: dict[int, float] = field(default_factory=dict)  # when the statement that last extended it was sent
-    adrift: list[Attempt] = field(default_factory=list)  # their lease is lost; the thread still runs, in its slot
+    held: dict[int, Attempt] = field(default_factory=dict)  # every leased attempt, by job id
+    leased_at: dict[int, float] = field(default_factory=dict)  # when we sent the statement that last extended the lease
+    adrift: list[Attempt] = field(default_factory=list)  # lease lost, but the thread still runs and keeps its slot
     unwritten: list[Ended] = field(default_factory=list)
-    unrecorded: list[Attempt] = field(default_factory=list)  # overdue, their history row not yet written
+    unrecorded: list[Attempt] = field(default_factory=list)  # overdue; their history row is not written yet
 
-    dropped: set[int] = field(default_factory=set)  # jobs whose end the database takes in no form: their leases run out
+    dropped: set[int] = field(default_factory=set)  # jobs whose end the database refuses in any form; leases run out
 
     def take(self, attempt: Attempt, sent: float) -> None:
         self.held[attempt.job.id] = attempt
@@ -35,8 +35,8 @@ class InFlight:
         return [lease_of(attempt.job) for attempt in self.held.values()]
 
     def first_leased(self) -> float:
-        """When the lease that ends first was extended; infinity: none is held."""
-        # A copy: a signal handler may ask while the loop changes it.
+        """When the lease that ends first was last extended; infinity if there is none."""
+        # A copy: the signal handler may call this while the loop changes the dict.
         return min(list(self.leased_at.values()), default=math.inf)
 
     def holds(self, attempt: Attempt) -> bool:
@@ -47,7 +47,7 @@ class InFlight:
         self.leased_at.pop(job_id, None)
 
     def lose(self, job_id: int) -> Attempt:
-        """Its lease is gone, and with it whatever was to be written; its thread may run on."""
+        """Drop a lost lease and what was to be written about it; its thread may still run."""
         attempt = self.held[job_id]
         ended = any(end.attempt is attempt for end in self.unwritten)
         self.forget(job_id)
@@ -63,7 +63,7 @@ class InFlight:
         self.forget(ended.attempt.job.id)
 
     def end_itself(self, job_id: int) -> None:
-        """Its attempt ended it in a transaction of its own: no lease is left, its code may still run, in its slot."""
+        """Drop a job that its handler ended in its own transaction; the handler may still run, and keeps its slot."""
         attempt = self.held[job_id]
         attempt.succeeded, attempt.leased_at = True, attempt.overdue_at
         self.forget(job_id)
@@ -71,26 +71,26 @@ class InFlight:
             self.adrift.append(attempt)
 
     def running_on(self, now: float) -> list[Attempt]:
-        """What ended its job itself, and whose code still has time to come to its own end."""
+        """Attempts that recorded their own success and whose handler is still within its timeout."""
         return [attempt for attempt in self.adrift if attempt.succeeded and now < attempt.overdue_at]
 
     def settle(self, job_ids: Collection[int]) -> None:
-        """These ends are in the database, or nobody's business any more."""
+        """These ends are written, or need not be written any more."""
         self.unwritten = [end for end in self.unwritten if end.attempt.job.id not in job_ids]
 
     def recorded(self, job_ids: Collection[int]) -> None:
-        """The history rows of these overdue attempts are in the database."""
+        """The history rows of these overdue attempts are written."""
         self.unrecorded = [a for a in self.unrecorded if a.job.id not in job_ids and a.job.id in self.held]
 
     def came_back(self, attempt: Attempt) -> None:
         self.adrift = [other for other in self.adrift if other is not attempt]
 
     def busy(self) -> list[Attempt]:
-        """What is claimed and has not ended, begun or not; not what goes to a process of its own."""
+        """Attempts that are claimed and have not ended, started or not, except those being handed over to a process."""
         ended = {id(end.attempt) for end in self.unwritten}
         return [a for a in self.held.values() if id(a) not in ended and not a.handed_over]
 
     def handing_over(self) -> list[Attempt]:
-        """What waits for its own process to answer."""
+        """Attempts whose own process has not answered yet."""
         ended = {id(end.attempt) for end in self.unwritten}
         return [a for a in self.held.values() if id(a) not in ended and a.handed_over]

@@ -1,4 +1,4 @@
-"""The file of ``log:``: a line per event."""
+"""The log file of the setting ``log:``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cronjobs.text import visible
 
 
 class Log:
-    """The file of ``log:``, a line per event; JSON lines if its name ends in .jsonl. Never a reason to stop."""
+    """Writes one line per event, as JSON if the file's name ends in .jsonl. A failing log stops nothing."""
 
     def __init__(self, file: Path | None) -> None:
         self._descriptor: int | None = None
@@ -21,13 +21,13 @@ class Log:
         self.fault: str | None = None
         if file is not None:
             try:
-                # NOFOLLOW: a link planted in a shared folder must not turn into an append to somebody's file.
+                # NOFOLLOW: a link planted in a shared folder must not make us append to someone else's file.
                 self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
                 self.fault = f"log {file} cannot be written: {error.strerror}"
 
     def write(self, event: events.Event, traceback: str | None = None) -> None:
-        """Add a line for *event*; a *traceback* of ours stands below it, indented, or is one of its facts in JSON."""
+        """Add a line for *event*; a *traceback* follows it, indented, or becomes one of its facts in JSON."""
         if self._descriptor is None:
             return
         more = {"traceback": traceback} if traceback and self._json else {}

@@ -1,9 +1,9 @@
-"""One long job in a process of its own: ``python -m`` this module, started by ``long_jobs``.
+"""One long job in its own process: ``python -m`` this module, started by ``long_jobs``.
 
-It adopts the lease of the tick that started it by a compare-and-swap of ``locked_by``, under the same attempt, before
-any user code runs; without a row it exits. Then it answers the tick, and is a tick's loop with one job: it renews,
-obeys time-out, cancel and SIGTERM, and records the result. It is only a supervisor: the handler or command is its
-child, in a session of its own, and dies with it. Its watchdog stands before the end of the lease, as a tick's does.
+Before any user code runs it takes over the tick's lease with a compare-and-swap of ``locked_by``, under the same
+attempt; if no row matches it exits. Then it answers the tick and runs the tick's loop for one job: it renews the lease,
+obeys time-out, cancel and SIGTERM, and records the result. It only supervises: the handler or command is its child, in
+a session of its own, and dies with it. Its watchdog fires before the lease ends, as a tick's does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Adopted:
-    """The job that is ours now; ``sent``: when the adopting statement was, on the monotonic clock; ``now``: in SQL."""
+    """The job we took over; ``sent``: when we sent the statement (monotonic); ``now``: the database's time then."""
 
     job: Job
     sent: float
@@ -58,14 +58,14 @@ class Adopted:
 
 
 class Signals:
-    """Asks the loop to stop, also for a signal that came before there was one: no signal is to cost a loss."""
+    """Asks the loop to stop, also for a signal that arrived before the loop existed, so that no signal is lost."""
 
     def __init__(self) -> None:
         self._came: list[str] = []
         self._loop: Loop | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of whichever terminal a tick was begun at
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # from the terminal that the tick was started in
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._came.append(signal.Signals(number).name)
@@ -83,7 +83,7 @@ class Signals:
 
 
 def main() -> None:
-    """Adopt, answer, run, record. Exit code: 0 it ended, 1 it ended dead, 3 or 4 it never began or was not recorded."""
+    """Adopt, answer, run, record. Exit code: 0 it ended, 1 it ended dead, 3 or 4 not started or not recorded."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     signals = Signals()
@@ -100,7 +100,7 @@ def main() -> None:
         _answer(descriptor, str(error).partition("\n")[0])
         os._exit(error.exit_code)
     if adopted is None:
-        # Not FULL but taken back by the tick: then it is not listening.
+        # If the tick took the job back we answer FULL as well: it is no longer listening.
         _answer(descriptor, STOPPED if signals.came else FULL)
         os._exit(0)
     _answer(descriptor, ADOPTED)
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def long_type(handover: Handover, settings: Settings) -> JobType:
-    """The job type as the tick knew it; only a command's own words are the file's. Raises CronjobsError."""
+    """The job type as the tick knew it; only a command's words are read from the file. Raises CronjobsError."""
     name = handover.job_type
     declared = settings.job_types.get(name)
     if handover.is_command and (declared is None or declared.command is None):
@@ -127,9 +127,9 @@ def long_type(handover: Handover, settings: Settings) -> JobType:
 
 
 def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
-    """Take the lease over; None: there is nothing to take, or too many long jobs run here already.
+    """Take over the lease; None: the job is no longer the tick's, or too many long jobs already run on this host.
 
-    A COMMIT without an answer is settled by reading: the rows say whose the lease is. Raises DatabaseError.
+    If the COMMIT's reply is lost, the rows show whose lease it is. Raises DatabaseError.
     """
     identity = Identity.here()
     own = str(replace(identity, tick=leases.LONG + identity.tick))
@@ -142,7 +142,7 @@ def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted
                 now = database_now(connection)
                 job = next(iter(held_by(connection, own)), None)
                 if job is not None:
-                    sent = began  # by a try before this one, so that the lease is as old
+                    sent = began  # an earlier try succeeded, so the lease may be as old as that
                 else:
                     job = leases.adopt(
                         connection,
@@ -162,7 +162,7 @@ def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted
 
 
 def _answer(descriptor: int, word: str) -> None:
-    with suppress(OSError):  # the tick is gone; what it handed over is ours all the same
+    with suppress(OSError):  # the tick is gone; the job is ours all the same
         os.write(descriptor, f"{word}\n".encode())
         os.close(descriptor)
 
@@ -190,7 +190,7 @@ class Supervisor:
             watchdog=self._watchdog,
             clock=SYSTEM,
             locked_by=str(job.locked_by),
-            # Its time-out ends it; this is for an end that cannot be recorded, as long as the lease could be renewed.
+            # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
             deadline=SYSTEM.monotonic() + (timeout + PROCESS_SLACK).total_seconds() + lease_s,
             database_now=adopted.now,
             now_read_at=adopted.sent,
@@ -206,7 +206,7 @@ class Supervisor:
         loop.run()
         loop.finish(_nothing)
         if counts.dead:
-            # The next tick prints it: cron mails what a tick prints, and this process has no streams.
+            # The next tick prints it: this process has no output, and cron mails what a tick prints.
             cron_mail.leave_word(
                 self._settings.file, f"long job {job.id} {job.job_type} is dead: cronjobs jobs show {job.id}"
             )
@@ -218,7 +218,7 @@ class Supervisor:
 
 
 def _nothing(_connection: Connection) -> None:
-    """A supervisor has no row of its own to write."""
+    """The supervisor of a long job has no tick row to write."""
 
 
 if __name__ == "__main__":

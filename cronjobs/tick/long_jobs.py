@@ -1,8 +1,8 @@
-"""Handing a long job to a process of its own, which outlives the tick: the tick's side of it.
+"""How a tick hands a long job over to a process of its own, which outlives the tick.
 
-The process adopts the lease by a compare-and-swap before any user code runs, and answers with one word on a pipe. From
-"adopted" on the job is its business alone. A tick that hears nothing gives the job back, fenced on itself: whichever of
-the two is late finds that the lease is not its own.
+Before any user code runs, the process takes over the lease with a compare-and-swap, and answers with one word on a
+pipe. After "adopted" only the process owns the job. If no answer comes the tick releases the job, fenced on its own
+``locked_by``: whichever of the two is late finds that the lease is no longer its own.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended
 from cronjobs.jobs.job_types import policy_of
 from cronjobs.model import ExitCodes, Finished, Released, RetryPolicy
 
-PROGRAM: Final = "cronjobs.long"  # by this name operators signal long jobs, see docs/long-jobs.md
+PROGRAM: Final = "cronjobs.long"  # operators signal long jobs by this name, see docs/long-jobs.md
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
-FULL: Final = "full"  # as many long jobs run on this host as may
+FULL: Final = "full"  # as many long jobs run on this host as are allowed
 STOPPED: Final = "it was told to stop before it began"
 SILENT: Final = "no answer in time"
 
 
 @dataclass(frozen=True)
 class Handover:
-    """Everything that the process of a long job is told; where the tick's file said more, it reads that itself."""
+    """What the process of a long job has to know; everything else it reads from the configuration file."""
 
     config: str
     database: str
@@ -51,7 +51,7 @@ class Handover:
     success: list[int]  # exit statuses, see ExitCodes
     permanent: list[int]
     retry: dict[str, Any]
-    row_policy: str | None = None  # JSON, for the row: see AttemptPolicy
+    row_policy: str | None = None  # JSON, for the job's row: see AttemptPolicy
 
     @classmethod
     def of(cls, settings: Settings, attempt: Attempt) -> Handover:
@@ -94,7 +94,7 @@ class Handover:
 
 
 class Handovers:
-    """Starts the processes (``started`` is all of them) and brings their answers back, as ends on the loop's queue."""
+    """Starts the processes (all are in ``started``) and puts their answers on the loop's queue as ends."""
 
     def __init__(self, settings: Settings, clock: Clock, ended: queue.SimpleQueue[Ended | None]) -> None:
         self.started: list[subprocess.Popen[bytes]] = []
@@ -105,7 +105,7 @@ class Handovers:
     def begin(self, attempt: Attempt, until: float) -> None:
         """Start a process for *attempt*; its answer is on the queue by the monotonic instant *until*."""
         attempt.handed_over = attempt.on_its_way = True
-        # A thread of its own: to start an interpreter and hear of it takes most of a second, and the loop has leases.
+        # In a thread: starting the process and its answer take up to a second; the loop must renew its leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
         try:
             thread.start()
@@ -116,14 +116,14 @@ class Handovers:
         try:
             process, reader = _start(Handover.of(self._settings, attempt))
             self.started.append(process)
-            if attempt.stop.reason is not None:  # meanwhile
+            if attempt.stop.reason is not None:  # the stop came while the process started
                 process.terminate()
             until = min(until, self._clock.monotonic() + ANSWER_WITHIN_S)
             with open(reader, "rb", buffering=0) as opened:
                 answer = _read_line(opened.fileno(), self._clock, until) or _why_silent(process)
         except OSError as error:
             answer = f"no process could be started: {error.strerror}"
-        except Exception as error:  # without an answer the tick would wait for it to its end
+        except Exception as error:  # the tick would wait to its end for an answer
             answer = f"no process could be started: {type(error).__name__}: {error}"
         self._answer(attempt, answer)
 
@@ -137,7 +137,7 @@ def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
         with tempfile.TemporaryFile() as request:
             request.write(handover.encode())
             request.seek(0)
-            # Its streams are none of cron's: cron waits, and mails, until the last one that holds its pipe is gone.
+            # The process gets none of cron's streams: cron mails only when the last holder of its pipe has exited.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", PROGRAM, str(writer)],
                 stdin=request,
@@ -157,7 +157,7 @@ def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
 
 def _why_silent(process: subprocess.Popen[bytes]) -> str:
     with suppress(subprocess.TimeoutExpired):
-        status = process.wait(REAPED_WITHIN_S)  # the end of its pipe comes before its own
+        status = process.wait(REAPED_WITHIN_S)  # its pipe closes shortly before the process ends
         return f"its process ended without a word, {f'exit status {status}' if status >= 0 else f'signal {-status}'}"
     return SILENT
 

@@ -1,7 +1,7 @@
-"""What was due and a tick did not start, and why: for the tick's row, its log, and ``explain``. Pure.
+"""Which due jobs a tick did not start, and why: for the tick's row, its log, and ``explain``. Pure.
 
-A record is a list of entries, as JSON: ``why`` (one of WHY), ``job_type``, ``queue``, how many ``jobs`` (``more``: at
-least), and what belongs to the reason.
+A record is a JSON list of entries: ``why`` (a key of WHY), ``job_type``, ``queue``, the number of ``jobs`` (with
+``more``: at least so many), and what the reason needs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONGEST_NAME: Final = 200  # characters
 
 
 class Waiting(Protocol):
-    """A due row, as ``store.waiting`` reads it."""
+    """A due row as ``store.waiting`` reads it."""
 
     @property
     def timeout_s(self) -> float | None: ...
@@ -61,9 +61,9 @@ class Lane(Protocol):
 
 @dataclass(frozen=True)
 class TickState:
-    """What a tick could still have started as it ended. ``left``: how many jobs --limit still allowed.
+    """What a tick could still have started when it ended. ``left``: how many more jobs --limit allowed.
 
-    ``slots``: whether a worker was free. ``running``: by concurrency key.
+    ``slots``: whether a worker was free. ``running``: number of running jobs by concurrency key.
     """
 
     types: JobTypes
@@ -79,7 +79,7 @@ class TickState:
 
 
 def why(lane: Lane, row: Waiting, tick: TickState) -> dict[str, Any]:
-    """The first reason that holds, with what belongs to it."""
+    """The first reason that applies, with the facts for its sentence."""
     known = tick.types.types.get(lane.job_type)
     if lane.paused:
         return {"why": "paused"}
@@ -108,7 +108,7 @@ def why(lane: Lane, row: Waiting, tick: TickState) -> dict[str, Any]:
 
 
 def record(lanes: Iterable[Lane], tick: TickState) -> list[dict[str, Any]]:
-    """The entries for what waits in *lanes*."""
+    """The entries for the jobs that wait in *lanes*."""
     entries: dict[tuple[Any, ...], dict[str, Any]] = {}
     for lane in lanes:
         counts: dict[tuple[Any, ...], int] = {}
@@ -128,7 +128,7 @@ def record(lanes: Iterable[Lane], tick: TickState) -> list[dict[str, Any]]:
 
 
 def counted(lanes: Iterable[Lane]) -> dict[str, int]:
-    """How many due jobs wait, by type."""
+    """How many due jobs wait, by job type."""
     counts: dict[str, int] = {}
     for lane in lanes:
         counts[lane.job_type] = counts.get(lane.job_type, 0) + lane.count
@@ -136,13 +136,13 @@ def counted(lanes: Iterable[Lane]) -> dict[str, int]:
 
 
 def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
-    """The entry for a type that no tick knew, for the sake of the *schedules* that make such jobs."""
+    """The entry for a job type that no tick knows and that these *schedules* use."""
     names = [one_line(name, LONGEST_NAME) for name in schedules[:MOST_ENTRIES]]
     return {"why": "unknown type", "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
 
 
 def unknown_types_in(entries: Any) -> bool:
-    """Whether a record names a type that no tick knew."""
+    """Whether a record names a job type that no tick knew."""
     found = entries if isinstance(entries, list) else []
     return any(isinstance(entry, dict) and entry.get("why") == "unknown type" for entry in found)
 
@@ -150,9 +150,9 @@ def unknown_types_in(entries: Any) -> bool:
 def reason_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> str | None:
-    """Why the tick of this record did not start such a job, in words; None: the record does not say.
+    """Why the tick of this record did not start such a job, as a sentence; None if the record has no reason for it.
 
-    *entries* is what some version wrote.
+    *entries* may have been written by any version.
     """
     for entry in entries if isinstance(entries, list) else []:
         words = WHY.get(str(entry.get("why"))) if isinstance(entry, dict) else None

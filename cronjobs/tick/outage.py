@@ -1,4 +1,4 @@
-"""What the database said to a loop that goes on trying: told once, with growing pauses between tries."""
+"""A loop's trouble with the database: reported once, with growing pauses between tries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cronjobs.errors import DatabaseBusy, DatabaseError, TransientTrouble
 
 SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-BUSY_IS_TROUBLE_S: Final = 3.0  # others write too: waiting for a turn is nothing to tell before this
+BUSY_IS_TROUBLE_S: Final = 3.0  # waiting for the write lock is normal; report it only after this
 
 
 @dataclass
 class Outage:
-    """``error``: what the last try came to; None: it went well. ``told``: it was; ``pause_s``: before the next try."""
+    """``error``: of the last try, None if it succeeded. ``told``: it was reported. ``pause_s``: before the next try."""
 
     clock: Clock
     emit: Callable[[events.Event], None]
@@ -34,12 +34,12 @@ class Outage:
         self.error = error
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
             self.tell()
-        # Who waits for a turn is to be there when it comes.
+        # Retry quickly while only the write lock is busy, so that we do not miss our turn.
         longest_s = SHORTEST_PAUSE_S if isinstance(error, DatabaseBusy) else LONGEST_PAUSE_S
         self.pause_s = min(longest_s, self.pause_s * 2) * random.uniform(0.8, 1.2)
 
     def tell(self) -> None:
-        """Tell it, unless there is none, or it was told before."""
+        """Report the error, unless there is none or it was reported before."""
         if self.error is not None and not self.told:
             self.emit(events.database_trouble(str(self.error)))
             self.told = True
@@ -49,5 +49,5 @@ class Outage:
 
     @property
     def stays(self) -> bool:
-        """Whether it is of a kind that no waiting mends."""
+        """Whether waiting does not help against this kind of error."""
         return self.error is not None and not isinstance(self.error, TransientTrouble)

@@ -1,4 +1,4 @@
-"""When a loop ends, and how long it may wait until the next thing to do. Pure."""
+"""When a loop ends, and how long it may wait until there is something to do. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.tick.safety_net import FAULT
 
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
-UNSEEN_S: Final = 0.02  # until the next claim, where another runner was judging what limits let begin
-UNBEGUN_S: Final = 1.0  # after this, what was claimed ahead goes back: its turn will not come soon
-LINGER_S: Final = 0.25  # what stops when it is told to, at its time-out, still ends in this tick
-LOCKED_PAUSE_S: Final = 0.1  # until the next try for a row that somebody's transaction holds
+UNSEEN_S: Final = 0.02  # until the next claim, if another runner was just deciding what limits allow
+UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started: no slot will be free soon
+LINGER_S: Final = 0.25  # a handler that stops at its time-out when asked can still end within this tick
+LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
 SHORTEST_WAIT_S: Final = 0.001
 
 TIME_IS_UP: Final = "time is up"
@@ -57,10 +57,10 @@ class Pace:
 class LoopState:
     """What a loop has to do. Instants are seconds of the monotonic clock; infinity: never.
 
-    ``busy``: claimed, and not ended. ``running_on``: ended their jobs themselves, and are within their timeouts still.
-    ``adrift``: how many run in a slot without a lease, those included. ``left``: how many jobs the caller still allows.
-    ``outage_pause_s``: until the next try while the database is in trouble; None: it is not. ``outage_stays``: no
-    waiting mends it.
+    ``busy``: claimed and not ended. ``running_on``: ended their jobs themselves, and are still within their timeouts.
+    ``adrift``: how many attempts without a lease occupy a slot, those included. ``left``: how many jobs the caller
+    still allows. ``outage_pause_s``: seconds until the next try after a database error; None: there is none.
+    ``outage_stays``: waiting does not help against it.
     """
 
     now: float
@@ -86,12 +86,12 @@ class LoopState:
 
     @property
     def lingers_until(self) -> float:
-        """Until when an attempt that was just told of its time-out may end by itself."""
+        """Until when an attempt that just reached its time-out gets the chance to end by itself."""
         return max((a.recorded_at + LINGER_S for a in self.busy if a.recorded is not None), default=0.0)
 
 
 def why_ended(state: LoopState) -> str | None:
-    """Why the loop ends now; None: it goes on."""
+    """Why the loop ends now; None if it goes on."""
     working = [attempt for attempt in state.busy if attempt.recorded is None] + [*state.running_on]
     if state.hurry:
         return f"{state.stopping}, twice"
@@ -118,14 +118,14 @@ def why_ended(state: LoopState) -> str | None:
 
 
 def wait_s(state: LoopState) -> float:
-    """Seconds until the next thing to do by the clock; an attempt's end cuts the wait short."""
+    """Seconds until the next thing to do; an attempt that ends wakes the loop earlier."""
     now = state.now
     if state.outage_pause_s is not None:
         return max(SHORTEST_WAIT_S, min(state.outage_pause_s, state.deadline - now, state.stop_by - now))
     moments = [state.deadline, state.stop_by, state.next_renewal]
     if now < state.lingers_until:
         moments.append(state.lingers_until)
-    if state.unwritten or state.unrecorded:  # their rows are locked by someone else
+    if state.unwritten or state.unrecorded:  # another session has locked their rows
         moments.append(now + LOCKED_PAUSE_S)
     if state.stopping is None and len(state.busy) + state.adrift < state.workers:
         moments.append(state.next_claim)

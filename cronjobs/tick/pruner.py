@@ -1,4 +1,4 @@
-"""Remove old rows in short batches for as long as a tick has time; what is left is the next tick's."""
+"""Remove old rows in short batches while the tick has time; the next tick continues."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cronjobs.store.pruning import OldJob, Slot
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
 LARGEST_BATCH: Final = 1000
-# On SQLite nobody else can write meanwhile; on PostgreSQL a batch locks only what it removes.
+# On SQLite a batch keeps all other writers waiting; on PostgreSQL it locks only the rows that it removes.
 SHARE_S: Final = {"sqlite": 0.01, "postgresql": 0.2}
-PATIENCE_S: Final = 1.0  # for SQLite's only turn to write: whoever has it has more urgent work
+PATIENCE_S: Final = 1.0  # for SQLite's write lock: any other writer is more urgent than we are
 
 
 @dataclass(frozen=True)
 class Before:
-    """Instants before which rows have served their time, by what they are."""
+    """For each kind of row, the instant before which it may be removed."""
 
     succeeded: datetime
     dead: datetime
@@ -40,7 +40,7 @@ class Before:
 
 
 def next_batch(rows: int, took_s: float, share_s: float) -> int:
-    """How many rows to take after a batch of *rows* whose statements took *took_s*."""
+    """How many rows the next batch takes, if the last *rows* took *took_s*."""
     if took_s > share_s:
         return max(SMALLEST_BATCH, rows // 2)
     return min(LARGEST_BATCH, rows * 2) if took_s < share_s / 3 else rows
@@ -48,7 +48,7 @@ def next_batch(rows: int, took_s: float, share_s: float) -> int:
 
 @dataclass
 class Pruner:
-    """Removes what is older than *before*, batch after batch, while *go_on* says so. ``gone`` counts whole rows."""
+    """Removes rows older than *before* in batches while *go_on* returns True. ``gone`` counts whole rows."""
 
     database: Database
     before: Before
@@ -60,7 +60,7 @@ class Pruner:
     _places: dict[str, datetime] = field(default_factory=dict)
 
     def run(self) -> bool:
-        """Prune; whether nothing is left. May be called again, and goes on where it was. Raises DatabaseError."""
+        """Prune; return whether nothing is left. A second call continues where this one stops. Raises DatabaseError."""
         with self.database.read() as connection:
             self._places = store.prune_from(connection)
         found = dict(self._places)
@@ -83,10 +83,10 @@ class Pruner:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
-        """Delete ended jobs; those with a key are stripped, and stay behind the place from where the next look goes."""
+        """Delete ended jobs and strip those with a key; moves the start of the next look past the stripped ones."""
         start = self._places.get(status)
         place = None if start is None else Slot(start, 0)
-        stuck: datetime | None = None  # the first that somebody holds locked: the next look begins with it
+        stuck: datetime | None = None  # the first one that was locked: the next look begins with it
         while self.go_on():
             page = self._page(status, before, place)
             if not page:
@@ -94,11 +94,11 @@ class Pruner:
             wanted = [job for job in page if not (job.keyed and job.stripped)]
             left = self._remove(wanted, status, before) if wanted else []
             if not self.go_on() and left:
-                return False  # they may be left for want of time
+                return False  # perhaps they are left only because time was up
             if left and stuck is None:
                 stuck = left[0].finished_at
             place = Slot(page[-1].finished_at, page[-1].id)
-            if stuck is not None or any(job.keyed for job in page):  # else all are gone, and nobody reads them again
+            if stuck is not None or any(job.keyed for job in page):  # else all rows of the page are gone
                 self._places[status] = place.finished_at if stuck is None else stuck
         return False
 
@@ -107,7 +107,7 @@ class Pruner:
             return list(store.old_jobs(connection, status, before, place, self._batch))
 
     def _remove(self, jobs: list[OldJob], status: str, before: datetime) -> list[OldJob]:
-        """Delete or strip these jobs, however many attempts they have; return those that stay."""
+        """Delete or strip these jobs, however many attempts they have; return those that remain."""
         left = {job.id: job for job in jobs}
         while left and self.go_on():
             with self._write() as connection:
@@ -124,7 +124,7 @@ class Pruner:
         return list(left.values())
 
     def _keyed_jobs(self, status: str, before: datetime) -> bool:
-        """Delete those whose key has served its time, too: nothing else of their age is left."""
+        """Delete jobs whose key has expired, too; only stripped ones of that age are left."""
         place: Slot | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -162,7 +162,7 @@ class Pruner:
                 gone = store.remove_effects(connection, [row.key for row in found], self.before.effects)
             self.gone += gone
             if gone == 0 and after == found[-1].begun_at:
-                return True  # locked, all of this instant
+                return True  # all of this instant are locked
             after = found[-1].begun_at
         return False
 
@@ -181,7 +181,7 @@ class Pruner:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """A short transaction, after which others get their turn; the next batch is as large as this one was quick."""
+        """A short transaction that lets others write after it; its duration sets the size of the next batch."""
         is_sqlite = self.database.is_sqlite
         with self.database.write(patience=PATIENCE_S) as connection:
             began = self.clock.monotonic()
@@ -190,5 +190,6 @@ class Pruner:
             took_s = self.clock.monotonic() - began
         self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
         if is_sqlite and took_s:
-            # SQLite's own waiters look every 100 ms at the longest, and only meet a free moment if there are many.
+            # SQLite's waiters retry every 100 ms at the longest; without pauses they would hardly ever find the lock
+            # free.
             sleep(min(self.clock.monotonic() - began, 0.05))

@@ -1,4 +1,4 @@
-"""What runners left behind that are no more: settle their attempts, and the leases that a wrong clock wrote."""
+"""Settle the attempts of runners that are gone, and cut leases that a wrong clock wrote."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECOVER_BATCH: Final = 200
 
 @dataclass
 class Recovery:
-    """One tick's. ``types`` loads the handlers; ``recovered`` attempts were settled; ``left_alone`` types were not."""
+    """Recovery of one tick. ``types`` loads the handlers; ``left_alone`` counts job types that could not be settled."""
 
     database: Database
     settings: Settings
@@ -49,7 +49,7 @@ class Recovery:
     left_alone: int = 0
 
     def look(self, connection: Connection, seen: Overview) -> bool:
-        """See whose leases need not be waited for, and whose not be taken; whether there is anything to do."""
+        """Find which runners of this host are dead or still work; return whether there is anything to recover."""
         holders = expiry.holders(connection, self.identity.place) if seen.held_here else {}
         self.runners = sort_runners(holders, self.identity, self.settings.run.budget)
         if seen.far_lease:
@@ -57,9 +57,10 @@ class Recovery:
         return bool(seen.expired or self.runners.dead or self.far)
 
     def _look_far(self, connection: Connection, now: datetime) -> None:
-        """Leases that no clock can have written that was right: who has the name of this host is gone since the boot.
+        """Find leases that no correct clock can have written; runners of this host from before its boot count as dead.
 
-        Of the others nothing is known. Theirs is cut to the length of a lease: a runner that lives renews it in time.
+        About the other runners we know nothing: their leases are cut to the normal length, and a live runner renews in
+        time.
         """
         found = expiry.far_leases(connection, self.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
@@ -68,7 +69,7 @@ class Recovery:
         self.far = [each for each in wrong if each.lease.locked_by not in self.runners.dead]
 
     def run(self) -> None:
-        """Settle attempts whose lease ran out or whose runner is dead: by what it wrote about them, else as lost."""
+        """Settle attempts whose lease expired or whose runner is dead: by the policy its claim wrote, else as lost."""
         known = self.types().types.keys()
         self._cut_far_leases()
         while self.go_on():
@@ -98,15 +99,16 @@ class Recovery:
         self._tell_left_alone()
 
     def _note_death(self, expired: Expired, end: Decided) -> None:
-        """A runner that is not seen to live died holding a job whose handler ran in its own process."""
+        """Note the job type of an attempt that ran in its runner's own process, if that runner is not known to live."""
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.identity) is None
         if died and isinstance(end.finished.outcome, Lost) and self._policy_of(expired).in_thread:
-            # One for all that are found at a time: a machine that was switched off ends them together.
+            # Count one death for all attempts found together: a machine that was switched off ends them at the same
+            # time.
             self.deaths[expired.job.job_type] = runner
 
     def _record_deaths(self) -> None:
-        """In a transaction of its own: somebody's lock on these rows must not keep attempts from being settled."""
+        """In its own transaction: a lock on these rows must not keep attempts from being settled."""
         deaths, self.deaths = self.deaths, {}
         if not deaths:
             return
@@ -121,12 +123,12 @@ class Recovery:
             self.emit(events.type_crashing(each.job_type))
 
     def _policy_of(self, expired: Expired) -> AttemptPolicy:
-        """What its claim wrote; of an older version's claim what its type says, which is known here."""
+        """The policy that the claim wrote; for an older version's claim that of the job type, if we know it."""
         if expired.policy is not None:
             return expired.policy
         job_type = self.types().types.get(expired.job.job_type)
         if job_type is None:
-            # It was called off, or nobody can read what the claim wrote: and nothing is to be run twice for that.
+            # We cannot tell what the claim wrote, so run nothing twice; only a cancelled job may be settled as usual.
             return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")
         return replace(policy_of(job_type, self.settings.run), retry_until=expired.job.retry_until)
 

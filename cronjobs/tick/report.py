@@ -1,4 +1,4 @@
-"""What a loop says of the ends of its attempts, and how it counts them."""
+"""How a loop reports and counts the ends of its attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cronjobs.tick.counts import Counts
 
 @dataclass
 class EndReporter:
-    """Counts and emits each end once it is known to be in the database, or known not to be."""
+    """Counts and emits each end once it is known to be in the database, or known not to get there."""
 
     counts: Counts
     job_types: JobTypes

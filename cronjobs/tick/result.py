@@ -14,30 +14,30 @@ NOTHING_ELSE_DUE: Final = "nothing else is due"
 
 @dataclass
 class Result:
-    """What a tick did. ``stuck``: a thread still runs, so the process must end at once."""
+    """What a tick did. ``stuck``: a thread still runs, so the process must exit at once."""
 
     ended: str = ""
     counts: Counts = field(default_factory=Counts)
     occurrences: dict[str, int] = field(default_factory=dict)
     recovered: int = 0
     pruned: int = 0
-    not_started: list[dict[str, Any]] = field(default_factory=list)  # what was due; see not_started.py
-    faults: int = 0  # of the user's code and configuration
+    not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs it left, see not_started.py
+    faults: int = 0  # in the user's code and configuration
     refused: str | None = None  # why the file was not applied
-    trouble: str | None = None  # of the database
-    fault: Exception | None = None  # of cronjobs itself
+    trouble: str | None = None  # with the database
+    fault: Exception | None = None  # in cronjobs itself
     stuck: bool = False
     signal: int | None = None
 
     def did(self) -> dict[str, Any]:
-        """The non-zero figures, for the tick's row."""
+        """The figures that are not zero, for the tick's row."""
         counts = {name: count for name, count in asdict(self.counts).items() if count}
         more: dict[str, Any] = {"recovered": self.recovered, "pruned": self.pruned, "occurrences": self.occurrences}
         more["refused"] = self.refused
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
-        """0 the tick did its work; 1 a job died; 3 configuration; 4 database; 70 a fault of ours; 128+n signal."""
+        """0 the tick did its work; 1 a job died; 3 configuration; 4 database; 70 a bug in cronjobs; 128+n signal."""
         if self.trouble is not None:
             return 4
         if self.fault is not None:

@@ -1,4 +1,4 @@
-"""Who holds leases on this host: which runners are dead, and which live and keep what the clock says has ended."""
+"""The runners that hold leases on this host: which are dead, and which are alive and keep even an expired lease."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cronjobs.rules.attempt_policy import RUNNER_SLACK
 from cronjobs.store.leases import LONG
 from cronjobs.store.ticks import CLOCK_SLACK
 
-LONGEST_LEASE: Final = timedelta(days=1)  # that a configuration may ask for
+LONGEST_LEASE: Final = timedelta(days=1)  # the longest that a configuration may set
 
 
 @dataclass(frozen=True)
 class Runners:
-    """By ``locked_by``. Nobody waits for the leases of the ``dead``; those of the ``working`` are not taken at all."""
+    """Runners by ``locked_by``: leases of ``dead`` ones are recovered at once, of ``working`` ones not at all."""
 
     dead: tuple[str, ...] = ()
     working: tuple[str, ...] = ()
 
 
 def sort_runners(holders: Mapping[str, float | None], here: Identity, budget: timedelta) -> Runners:
-    """Look at the holders of leases on this host; with each comes how old its process gets at most, as it wrote itself.
+    """Sort the lease holders of this host; each comes with the highest age of its process, as it wrote it itself.
 
-    A clock that steps forward, or a machine that resumes, ends the leases of processes that run on. One that is proven
-    alive, is not stopped, and is within its own limit keeps them: it is about to renew them. Beyond its limit it is
-    stuck or frozen, and the fence stands between it and the next owner.
+    When a clock steps forward or a machine resumes, leases of live processes expire. A runner that is proven alive, is
+    not stopped, and is within its own limit keeps them: it is about to renew them. Beyond its limit it is stuck or
+    frozen, and the fence protects the next owner from it.
     """
     dead, working = [], []
     for locked_by, limit_s in holders.items():
@@ -40,7 +40,7 @@ def sort_runners(holders: Mapping[str, float | None], here: Identity, budget: ti
 
 
 def _limit_s(locked_by: str, said: float | None, budget: timedelta) -> float:
-    """How old a runner gets: a tick its budget; of an older version's long job only that process knows."""
+    """The highest age of a runner: for a tick its budget; for an older version's long job unknown, so 0."""
     holder = Identity.parse(locked_by)
     if said is not None:
         return said
@@ -48,15 +48,15 @@ def _limit_s(locked_by: str, said: float | None, budget: timedelta) -> float:
 
 
 def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None) -> bool:
-    """Whether a lease ends later than any runner could have written whose clock was right.
+    """Whether a lease ends later than any runner with a correct clock can have written.
 
-    *lease_s*: how long its runner's leases are; None: not known.
+    *lease_s*: the length of that runner's leases; None: unknown.
     """
     longest = LONGEST_LEASE if lease_s is None else timedelta(seconds=min(lease_s, LONGEST_LEASE.total_seconds()))
     return locked_until > now + longest + CLOCK_SLACK
 
 
 def before_a_reboot(locked_by: str, here: Identity) -> bool:
-    """Whether a runner of this host's name ran before the last boot, or on another machine of the same name."""
+    """Whether a runner of this host name ran before the last boot, or on another machine of the same name."""
     holder = Identity.parse(locked_by)
     return holder is not None and holder.host == here.host and holder.boot_id != here.boot_id

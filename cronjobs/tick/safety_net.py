@@ -1,4 +1,4 @@
-"""The loop's one safety net: an error that nobody expected is reported, and what is in hand still comes to an end."""
+"""The loop's one safety net: an unexpected error is reported, and running jobs still come to their end."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 from cronjobs import events
 
 FAULT: Final = "a fault of cronjobs itself"  # why a tick ended
-MOST_FALLS: Final = 10  # then nothing of the loop works any more, and it ends whatever runs
+MOST_FALLS: Final = 10  # after so many errors nothing of the loop works any more, and it ends whatever is running
 FRAMES: Final = 6
 
 
 @dataclass
 class SafetyNet:
-    """``error``: the first one that was caught. ``spread`` False: errors go through, for a test to see them.
+    """Catches unexpected errors; ``error`` is the first. With ``spread`` False they propagate, for tests to see.
 
-    Nothing is claimed from the first one on. What is in memory is changed after each commit, so a turn that was broken
-    off is done again, and what it may have claimed is found by reading.
+    After the first error nothing more is claimed. Memory changes only after a commit, so a turn that was interrupted is
+    done again, and jobs that it may have claimed are found by reading the rows.
     """
 
     tell: Callable[[events.Event], None]
@@ -33,11 +33,11 @@ class SafetyNet:
 
     @property
     def pause_s(self) -> float:
-        """Until the next try, so that an error that stays does not keep a processor busy."""
+        """Seconds until the next try, so that a permanent error does not keep a processor busy."""
         return min(0.2, 0.01 * 2.0 ** min(self.falls, 10))
 
     def catch(self, error: Exception) -> None:
-        """Note *error*, reported once; raises it if the net is not spread."""
+        """Note *error* and report the first; raises it if ``spread`` is False."""
         if not self.spread:
             raise error
         self.falls += 1
@@ -46,7 +46,7 @@ class SafetyNet:
             self.emit(events.fault_of_ours(error, place(error)))
 
     def emit(self, event: events.Event) -> None:
-        """Report *event*. A report that fails stops nothing, and is a fault."""
+        """Report *event*. A failing report stops nothing, and counts as an error."""
         try:
             self.tell(event)
         except Exception as error:
@@ -56,6 +56,6 @@ class SafetyNet:
 
 
 def place(error: BaseException) -> str:
-    """Where *error* was raised: "loop.py:212 _turn < loop.py:98 run", the innermost first."""
+    """Where *error* was raised: "loop.py:212 _turn < loop.py:98 run", innermost first."""
     frames = list(reversed(extract_tb(error.__traceback__)))[:FRAMES]
     return " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)

@@ -34,22 +34,22 @@ from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.tick_row import TickRow
 from cronjobs.tick.watchdog import Watchdog
 
-# What only a tick with work needs is imported by the part that needs it: an idle one runs 1,440 times a day.
+# An idle tick runs 1,440 times a day: what only a tick with work needs is imported where it is used.
 if TYPE_CHECKING:
     from cronjobs.tick.loop import Loop
     from cronjobs.tick.recovery import Recovery
     from cronjobs.tick.work import Work
 
-PATIENT_SHARE: Final = 0.5  # of the tick, for parts before the work to try again
-PRUNING_SHARE: Final = 0.75  # of what is left of the tick when its work is done
-OVERDUE_SHARE: Final = 0.1  # of a tick that has work, when no tick had time to prune for hours
+PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work may retry
+PRUNING_SHARE: Final = 0.75  # of what is left of the tick after its work
+OVERDUE_SHARE: Final = 0.1  # of a tick with work, if no tick had time to prune for hours
 ALL_PAUSED: Final = "all that is due is paused"
 SKEW: Final = timedelta(seconds=60)
 
 
 @dataclass
 class Tick:
-    """One run of ``run-due``. ``deadline`` is in seconds of the monotonic clock; ``began`` when the process did."""
+    """One run of ``run-due``. ``began`` (of the process) and ``deadline`` are seconds of the monotonic clock."""
 
     settings: Settings
     database: Database
@@ -62,8 +62,8 @@ class Tick:
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
     on_output: Callable[[str], None] | None = None
-    waits_for_long_jobs: bool = False  # then a signal is for them, too
-    fire_schedules: bool = True  # else the definitions stay as they are, and no occurrence is settled
+    waits_for_long_jobs: bool = False  # if True, signals are passed on to them
+    fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
 
     def __post_init__(self) -> None:
         self.net = SafetyNet(self.emit)
@@ -71,18 +71,18 @@ class Tick:
         self.result = Result()
         self._work_here: Work | None = None
         self.row = TickRow(self.identity, self.fire_schedules)
-        self.applied = False  # the file was, by this tick
+        self.applied = False  # whether this tick has put its file in force
         self.stop_requested: str | None = None
-        self.applies = False  # whether this tick puts its file in force
+        self.applies = False  # whether this tick has to put its file in force
         self.database_gone = self.many_queues = False
-        self.tried_again = False  # so that what the parts before the work made is not known for certain
+        self.tried_again = False  # then we do not know for certain what the parts before the work created
         self.to_recover = False
         self.recovery: Recovery | None = None
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Do the tick; what it did is in the result. Raises ForeignDatabase or a schema's error before anything ran."""
+        """Do the tick and return what it did. Raises ForeignDatabase or a schema error before anything has run."""
         result = self.result
         result.faults += len(self.settings.problems)
         self.database.give_up_at = self.deadline
@@ -90,25 +90,25 @@ class Tick:
         with self._signals():
             seen = first_look(self._look, self.clock)
             if pruning.clock_jumped(seen.last_tick_at, seen.now):
-                # Before the tick's row is there, beside which the next tick would see no jump.
+                # Before the tick's row is written: compared with it, the next tick would see no jump.
                 self._part(partial(self._set_pruned_at, seen.now))
             if self.to_recover:
                 self._part(self._recover)
             if self.fire_schedules:
                 self._part(partial(self._sync, seen))
                 if seen.schedules_due and self._go_on():
-                    self._part(self._materialise)  # a part of its own: what is repeated here applies no file again
+                    self._part(self._materialise)  # a part of its own, so that a retry does not apply the file again
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self._go_on():
                 if pruning.is_overdue(seen.pruned_at, seen.now):
                     self._part(partial(self._prune, seen, OVERDUE_SHARE))
-                self._part(self._work, retry_until=0)  # the loop tries its turns again itself
+                self._part(self._work, retry_until=0)  # the loop does its own retries
                 self._part(self._note_waiting)
                 self.work.report_left_behind()
             elif seen.paused_due:
                 result.not_started = [{"why": "paused"}]
-            # A tick with nothing to do loads its handlers for this, too, if this host's last one found any: by now
-            # somebody may have added it.
+            # If this host's last tick found an unknown type, even a tick without work loads its handlers: they may be
+            # fixed by now.
             loaded = self._work_here is not None and self._work_here.loaded is not None
             if loaded or self.applied or self._knew_no_type(seen.not_started):
                 self._part(self.work.note_unknown_types)
@@ -147,15 +147,15 @@ class Tick:
         return self.loop.handovers.started if self.loop is not None else []
 
     def _part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
-        """One part of a tick, safe to repeat. What the database refuses in it does not keep the others from their turn.
+        """Run one part of a tick, which is safe to repeat; a database error in it does not stop the other parts.
 
-        Trouble that passes is tried again, for a share of the tick: what is left then is the work's.
+        Transient errors are retried for a share of the tick, so that the rest is left for the work.
         """
         until = self.patient_until if retry_until is None else retry_until
         try:
             patiently(do, clock=self.clock, until=until, go_on=self._go_on, note=self._note_trouble)
         except DatabaseError as error:
-            # On PostgreSQL a lock is one table's, and the other parts may not need that.
+            # On PostgreSQL a lock is on one table, which the other parts may not need.
             gone = isinstance(error, DatabaseUnreachable) or (
                 isinstance(error, DatabaseBusy) and self.database.is_sqlite
             )
@@ -164,7 +164,7 @@ class Tick:
             self.emit(events.database_trouble(str(error)))
         except CronjobsError:
             raise
-        except Exception as error:  # nobody expected it: the other parts have their turn all the same
+        except Exception as error:  # unexpected; the other parts still run
             self.net.catch(error)
 
     def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
@@ -220,12 +220,12 @@ class Tick:
         recovery = self._recovery()
         try:
             recovery.run()
-        finally:  # a repeated try counts on
+        finally:  # also if this try fails: the next one continues
             self.result.recovered = recovery.recovered
         self.result.faults += recovery.left_alone
 
     def _sync(self, seen: Overview) -> None:
-        """Apply the file where ``applies`` says so."""
+        """Apply the file if ``applies`` says so."""
         mark = fingerprint(self.settings)
         if not self.applies:
             self.row.fingerprint = mark
@@ -253,7 +253,7 @@ class Tick:
             self.result.refused = done.plan.refused
             self.emit(events.fault(str(self.settings.file), done.plan.refused))
         if done.applied:
-            # Not before: a tick that was killed, or refused, leaves the change to the next.
+            # Only now: if the tick is killed, or the file refused, the next tick must see the change.
             self.row.fingerprint, self.applied = mark, True
 
     def _materialise(self) -> None:
@@ -270,7 +270,7 @@ class Tick:
         )
 
     def _time_to_settle(self) -> bool:
-        """Half of the tick is for occurrences at most: the rest is for their jobs."""
+        """Occurrences get at most half of the tick; the rest is for their jobs."""
         return self._go_on() and self.clock.monotonic() < self.patient_until
 
     def _emit_occurrence(self, event: events.Event) -> None:
@@ -288,13 +288,13 @@ class Tick:
             loop.stop(self.stop_requested)
         self.result.ended = loop.run()
         if loop.outage.told and loop.outage.error is not None:
-            self.result.trouble = str(loop.outage.error)  # whatever the last write says: work was left undone
+            self.result.trouble = str(loop.outage.error)  # even if the last write succeeds: work was left undone
 
     def _note_waiting(self) -> None:
         self.work.note_waiting(stopped=self.stop_requested is not None, say_budget=self.say_not_started)
 
     def _knew_no_type(self, not_started: Any) -> bool:
-        """Whether this host's last tick found a type that no tick knew."""
+        """Whether this host's last tick found a job type that no tick knew."""
         if not not_started:
             return False
         from cronjobs.tick.not_started import unknown_types_in
@@ -302,7 +302,7 @@ class Tick:
         return unknown_types_in(not_started)
 
     def _prune(self, seen: Overview, share: float = PRUNING_SHARE) -> None:
-        """Remove old rows in short batches; the next tick goes on where the time of this one ends."""
+        """Remove old rows in short batches; the next tick continues where this one's time ends."""
         held = self.loop is not None and (self.loop.in_flight.held or self.loop.outage.error is not None)
         if not pruning.is_due(seen.pruned_at, seen.now) or pruning.clock_jumped(seen.last_tick_at, seen.now) or held:
             return
@@ -319,7 +319,7 @@ class Tick:
         try:
             done = pruner.run()
         except DatabaseBusy as error:
-            # Somebody holds a whole table, or SQLite's turn to write. Old rows can wait for the next tick.
+            # Another session has locked a whole table, or SQLite. Old rows can wait for the next tick.
             self.emit(events.pruning_put_off(str(error)))
             done = False
         finally:
@@ -343,12 +343,12 @@ class Tick:
                 self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
-            # The loop's way, which asks nobody what became of a COMMIT: an idle tick is one statement, and repeatable.
+            # As the loop does, without resolving a lost COMMIT reply: an idle tick is one statement, and repeatable.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
     def _why_idle(self) -> str:
-        """Why a tick ended that never came to work."""
+        """Why a tick without work ended."""
         if self.clock.monotonic() >= self.deadline:
             return "time is up"
         return ALL_PAUSED if self.result.not_started[-1:] == [{"why": "paused"}] else NOTHING_DUE
@@ -364,7 +364,7 @@ class Tick:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT begin shutdown; a second one ends it."""
+        """Shut down on SIGTERM or SIGINT; end at once on a second one."""
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
             first = self.stop_requested is None
@@ -375,7 +375,7 @@ class Tick:
                     process.send_signal(number)
             if self.loop is not None:
                 self.loop.stop(self.stop_requested)
-            elif first:  # a module that is being imported may take its time, but no more than a handler
+            elif first:  # a module that is being imported gets as much time as a handler, not more
                 grace_s = self.settings.run.shutdown_grace.total_seconds()
                 self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
             else:  # nothing runs yet, and no transaction is worth waiting for

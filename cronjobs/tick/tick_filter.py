@@ -1,4 +1,4 @@
-"""What the caller of run-due narrowed a tick to."""
+"""How the caller of run-due restricts a tick."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TickFilter:
-    """What a caller narrowed a tick to; None: no limit."""
+    """What a tick is restricted to; None: not restricted."""
 
     queue: str | None = None
     only: str | None = None  # a job type

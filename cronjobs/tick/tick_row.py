@@ -1,4 +1,4 @@
-"""The tick's own row: begun with its first write, so that a killed tick has left a trace, and ended with its last."""
+"""The tick's own row: inserted with its first write, so that a killed tick leaves a trace; completed with its last."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cronjobs.version import __version__
 
 @dataclass
 class TickRow:
-    """What of a tick its row says. ``fingerprint``: of the definitions that it found or put in force.
+    """The contents of a tick's row. ``fingerprint``: of the definitions that the tick found, or put in force.
 
-    ``known``: the names of the job types that its handlers register; None: it has not loaded them.
+    ``known``: the names of the job types that its handlers register; None: not loaded.
     """
 
     identity: Identity
@@ -31,15 +31,15 @@ class TickRow:
     _types_recorded: bool = False
 
     def begin(self, connection: Connection) -> None:
-        """INSERT the row, in the transaction of the first write; again when the handlers are known."""
+        """INSERT the row in the transaction of the first write; update it when the handlers are known."""
         types = self.known is not None
         if not self._begun or (types and not self._types_recorded):
-            # Should this transaction roll back, the last write still writes the whole row.
+            # If this transaction rolls back, the last write still writes the whole row.
             self._begun, self._types_recorded = True, types
             ticks.begin_tick(connection, self._facts(connection))
 
     def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
-        """Write the whole row, whether it was begun or not."""
+        """Write the whole row, whether ``begin`` did or not."""
         ends = {
             "finished_at": finished_at,
             "did": result.did(),

@@ -1,7 +1,8 @@
-"""``run-due --wait`` after its tick: ``python -m cronjobs.cli.stay``, into which the tick's process turns (exec).
+"""``run-due --wait`` after its tick: the tick's process becomes ``python -m cronjobs.tick.wait_for_long_jobs`` (exec).
 
-Another program, since a thread that did not end at its time-out must be gone before its lease is; exec ends it, and the
-processes of the long jobs are still the children of this one. What waits for hours is small, too.
+It is another program because a thread that did not end at its time-out must be gone before its lease ends. The exec
+ends that thread, and the processes of the long jobs remain children of this one. A process that waits for hours should
+be small, too.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from typing import Final, NoReturn
 from cronjobs.tick.cron_mail import take_word
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-DEAD: Final = 1  # how cronjobs.long says that its job ended dead
+DEAD: Final = 1  # the exit code of a long job's process whose job ended dead
 NOT_RECORDED: Final = 4
 
 
 def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> NoReturn:
-    """Become the program that waits for *processes*; *code* is the tick's.
+    """Become the program that waits for *processes*; *code* is the tick's exit code.
 
-    What the tick has to say must be said, and its timer be dismissed. Raises OSError if it cannot be done.
+    The tick must have printed its output and dismissed its timer. Raises OSError if the exec fails.
     """
     pids = [process.pid for process in processes if process.poll() is None]
     code = _worst(code, [process.returncode for process in processes if process.returncode is not None], count_dead)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until main() is ready for them
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until main() has installed its handlers
     words = [str(config), str(code), str(int(count_dead)), *map(str, pids)]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "cronjobs.tick.wait_for_long_jobs", *words])
 
@@ -41,7 +42,7 @@ def main() -> None:
     signals: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        """As often as they come: for those processes, too, the second one is in earnest."""
+        """Pass on every signal: for those processes, too, the second one means to end at once."""
         signals.append(number)
         for pid in left:
             with suppress(ProcessLookupError):
@@ -53,7 +54,7 @@ def main() -> None:
     ends = []
     for pid in pids:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        left.remove(pid)  # before it is reaped, and its number may be somebody else's
+        left.remove(pid)  # before it is reaped, when its number may go to another process
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     code = _worst(code, ends, bool(count_dead))
     for word in take_word(Path(config)):
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def _worst(code: int, ends: Sequence[int], count_dead: bool) -> int:
-    """The tick's exit code with those of its long jobs: 4 before anything else, 1 only where nothing else is."""
+    """Combine the exit codes of the tick and its long jobs: 4 wins over all, 1 only over 0."""
     if NOT_RECORDED in ends:
         return NOT_RECORDED
     return code or int(count_dead and DEAD in ends)

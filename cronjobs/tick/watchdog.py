@@ -1,10 +1,10 @@
-"""The guard that ends a tick on time whatever Python is doing: a kernel timer with SIGALRM's default action.
+"""Ends a tick on time whatever Python is doing: a kernel timer with SIGALRM's default action.
 
-Signal handlers in Python, watchdog threads and ``os._exit`` all wait for the GIL, which a C call may hold for seconds.
-The kernel asks nobody. faulthandler's C handler dumps the stacks first, so that the night's mail says where it hung.
+Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, which a C call may hold for seconds. The
+kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where it hung.
 
-A handler may take SIGALRM away, so before the first of them is imported a second timer is put behind it that nothing in
-this process takes away again: ``hardlimit``.
+A handler may disarm SIGALRM, so before the first handler is imported a second timer is set behind it that nothing in
+this process can remove: ``hard_limit``.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from cronjobs.clock import Clock
 if TYPE_CHECKING:
     from cronjobs.tick.hard_limit import HardLimit
 
-# Writing the stacks to a pipe that is full and that nobody reads would wait for ever. faulthandler does not dump twice,
-# so the second strike ends the process.
+# faulthandler would wait for ever to write the stacks to a full pipe that nobody reads. It dumps only once, so the
+# second signal ends the process.
 STRIKE_AGAIN_S: Final = 0.2
-HARD_AFTER_S: Final = 0.4  # behind both strikes, and before leases that were cut to 2 s end (loop.LAST_BREATH_S)
+HARD_AFTER_S: Final = 0.4  # after both signals, and before leases that the loop cut to 2 s end
 
 
 class Watchdog:
     """Ends the process by SIGALRM (exit 142 as a shell counts) at an instant of the monotonic clock.
 
-    The instant may only be brought forward or put back by whoever holds the tick's deadline and leases. A frozen
-    process that is woken after it dies as it wakes: the timer ran on. Hardened, it dies although it is frozen.
+    Only the owner of the tick's deadline and leases may move the instant. A process that was frozen past it dies when
+    it wakes, since the timer ran on; once hardened, it dies while it is frozen.
     """
 
     _hard: HardLimit | None = None
     _hard_after_s = HARD_AFTER_S
     hardened = False
-    instant: float = math.inf  # where it stands
+    instant: float = math.inf  # when the process ends
 
     def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
         self._clock = clock
@@ -47,14 +47,14 @@ class Watchdog:
         target = stacks_to or sys.__stderr__
         if target is not None:
             try:
-                # chain: after the dump the default action, which ends the process
+                # chain: after the dump run the default action, which ends the process
                 faulthandler.register(signal.SIGALRM, file=target, all_threads=True, chain=True)
             except (ValueError, OSError, AttributeError):  # a closed or unusual stderr: end without stacks
                 faulthandler.unregister(signal.SIGALRM)
 
     def stand_at(self, instant: float) -> None:
         """Move the end to *instant* (monotonic seconds); one in the past ends the process now."""
-        # Set anew also where it stands already: a handler's signal.alarm() shares this timer, and may have stopped it.
+        # Set it even if it is unchanged: a handler's signal.alarm() shares this timer, and may have stopped it.
         left_s = max(0.001, instant - self._clock.monotonic())
         if self._hard is not None:
             self._hard.stand_in(left_s + self._hard_after_s)
@@ -62,21 +62,22 @@ class Watchdog:
         self.instant = instant
 
     def harden(self, lease: timedelta) -> None:
-        """From here on user code runs: put SIGKILL (exit 137) behind SIGALRM, which that code may have disarmed.
+        """Call before user code runs: put SIGKILL (exit 137) behind SIGALRM, which that code may disarm.
 
-        As with SIGALRM's own distance, a tenth of a *lease*: the process is gone when it ends.
+        Like SIGALRM's own margin, it comes at most a tenth of a *lease* later, so that the process is gone when the
+        lease ends.
         """
         if not self.hardened and self.instant < math.inf:
             self.hardened = True
             from cronjobs.tick.hard_limit import HardLimit
 
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
-            with suppress(OSError):  # not Linux, or no timer left for this user: then SIGALRM is what there is
+            with suppress(OSError):  # not Linux, or this user has no timers left: then SIGALRM has to do
                 self._hard = HardLimit()
             self.stand_at(self.instant)
 
     def dismiss(self) -> None:
-        """Take the guard away: for tests, and for commands that are no ticks."""
+        """Remove the timers: for tests, and for commands that are no ticks."""
         if self._hard is not None:
             self._hard.dismiss()
         self._hard, self.instant = None, math.inf
@@ -87,8 +88,8 @@ class Watchdog:
 def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:
     """When a tick must be done, on the clock of *started* (monotonic seconds).
 
-    Start + budget; for a start within 10 s after a multiple of *every_s*, as cron's are, also no later than 2 s before
-    the next one. Begun by hand in mid-minute it has its full budget: overlapping a tick is harmless.
+    Start + budget; if it started within 10 s after a multiple of *every_s*, as cron's ticks do, at the latest 2 s
+    before the next multiple. One started by hand in mid-minute has its full budget: overlapping a tick is harmless.
     *started_wall* is the same start in seconds since 1970.
     """
     into = started_wall % every_s

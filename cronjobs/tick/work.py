@@ -1,4 +1,4 @@
-"""The part of a tick that an idle one does not need: the handlers, the loop, and what was due and did not begin.
+"""The part of a tick that an idle one does not need: the handlers, the loop, and which due jobs did not start.
 
 An idle tick runs 1,440 times a day and imports nothing of this.
 """
@@ -64,12 +64,12 @@ class Work:
         return self.loaded
 
     def _load(self) -> JobTypes:
-        self.watchdog.harden(self.settings.run.lease)  # an import is user code, too
+        self.watchdog.harden(self.settings.run.lease)  # importing handlers runs user code, too
         within = remembered(self.settings.run.every)
         with self.database.read() as connection:
             runnable = runnable_types(connection, within)
             if runnable is None and not older_versions_tick(connection, within):
-                runnable = frozenset()  # ours is the first
+                runnable = frozenset()  # this host's tick is the first
         loaded = job_types.load(self.settings)
         return replace(loaded, elsewhere=None if runnable is None else runnable - loaded.types.keys())
 
@@ -103,7 +103,7 @@ class Work:
         return self.loop
 
     def note_waiting(self, *, stopped: bool, say_budget: bool) -> None:
-        """Due work that this tick did not begin, and why: for its row, and what of it is worth a line in the log."""
+        """Note which due jobs this tick did not start, and why: for its row, and the important ones for the log."""
         loop = self.loop
         if loop is None or loop.outage.error is not None:
             return
@@ -145,13 +145,13 @@ class Work:
         if runnable is None:
             return
         with self.database.read() as connection:
-            # Asked again: while this tick worked, another host's may have begun that knows them.
+            # Read it again: another host that knows them may have started a tick while this one worked.
             runnable |= runnable_types(connection, remembered(self.settings.run.every)) or frozenset()
             schedules = unknown_to_schedules(connection, runnable)
         self.unknown_due -= runnable
         for job_type in sorted(self.unknown_due | schedules.keys()):
             names = schedules.get(job_type, [])
-            if job_type not in self.settings.disabled_job_types:  # else it is a problem of the file, and reported
+            if job_type not in self.settings.disabled_job_types:  # else it is reported as a problem of the file
                 self.result.faults += 1
                 self.emit(events.unknown_type(job_type, names))
             if names:

@@ -1,7 +1,7 @@
-"""One turn's writing: outcomes, renewals and the next claim, in one transaction.
+"""The database side of one turn: outcomes, renewals and the next claim, in one transaction.
 
-Nothing in memory changes here but what is known of the database: the caller applies what a committed turn did, so that
-a turn that failed is simply done again.
+Here memory holds only what is known of the database: the caller applies a turn's result after its commit, so that a
+turn that failed can simply be done again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cronjobs.store import claims, crashing_types, leases
 from cronjobs.store.claims import Claim, ClaimFilter
 from cronjobs.store.leases import Renewal, Written, settle
 
-WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop keeps time
+WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop checks the time
 
 _NO_ROWS_FAULT: Final = (DatabaseUnreachable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseDamaged)
 
@@ -43,9 +43,9 @@ End = tuple[Ended, Decided]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a turn is to write. ``held``: every lease in our hands; ``room``: how many jobs to claim.
+    """What a turn is to write. ``held``: all our leases; ``room``: how many jobs to claim.
 
-    ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` counts ``room``'s too.
+    ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
     """
 
     ends: Sequence[End]
@@ -58,15 +58,15 @@ class Batch:
     long_jobs: int = 0
     long_room: int = 0
     host: str = ""
-    watched: Collection[str] = ()  # types that crash, or are suspected, until so many of their jobs have ended cleanly
-    last: Callable[[Connection], None] | None = None  # written behind everything else, at the end of the tick
+    watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs ended cleanly
+    last: Callable[[Connection], None] | None = None  # runs after everything else, at the end of the tick
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one committed transaction did. ``sent``: when its first statement was, on the monotonic clock.
+    """What one committed transaction did. ``sent``: when its first statement was sent, on the monotonic clock.
 
-    ``unseen``: there may be more to claim that it did not look at.
+    ``unseen``: there may be more due jobs that the claim did not look at.
     """
 
     sent: float
@@ -74,17 +74,17 @@ class BatchResult:
     written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
     recorded: frozenset[int] = frozenset()  # jobs whose overdue row is in the history
     renewal: Renewal | None = None
-    settled: Sequence[Job] = ()  # by an earlier claim whose COMMIT got no answer
+    settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
     unseen: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
-    cleared: Sequence[str] = ()  # watched types that need it no more
+    cleared: Sequence[str] = ()  # types that need not be watched any more
 
 
 class Writer:
-    """Takes turns on the database for one ``locked_by``."""
+    """Writes to the database for one ``locked_by``."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Writer:
         self._locked_by = locked_by
         self._lease = lease
         self._before_writing = before_writing
-        self.claim_unsettled = False  # a turn that claimed ended in an error: the rows may be ours
-        self.warily = False  # one of the rows made a claim fail: from here on each is taken by itself
+        self.claim_unsettled = False  # a turn that claimed jobs failed: their rows may be ours
+        self.warily = False  # one row made a claim fail: from now on each row is claimed by itself
         self._refused: set[int] = set()
 
     @contextmanager
@@ -111,7 +111,7 @@ class Writer:
             yield connection
 
     def write(self, order: Batch) -> BatchResult:
-        """Do all of it or nothing. Raises BadValue or another DatabaseError."""
+        """Write all of it or nothing. Raises BadValue or another DatabaseError."""
         try:
             return self._write(order)
         except MemoryError:
@@ -156,7 +156,7 @@ class Writer:
         )
 
     def may_work_row_by_row(self, error: Exception) -> bool:
-        """Whether the turn that ended in *error* may work when each row is claimed by itself, as it is from here on."""
+        """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""
         if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
             return False
         self.warily = True
@@ -187,12 +187,12 @@ class Writer:
         return self._claim(connection, room, admission)
 
     def write_alone(self, last: Callable[[Connection], None]) -> None:
-        """Nothing but what *last* writes."""
+        """Run only *last*, in a transaction."""
         with self._writing() as connection:
             last(connection)
 
     def write_one(self, end: End) -> BatchResult:
-        """Write one end for itself, without its texts if they are what the database refuses. Raises BadValue if not."""
+        """Write one end alone, without its texts if the database refuses them. Raises BadValue if that fails, too."""
         ended, decided = end
         plain = without_texts(decided.finish)
         try:
@@ -208,13 +208,13 @@ class Writer:
         return sent, written
 
     def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
-        """Finish, and settle by reading what a COMMIT without an answer may have written already."""
+        """Finish the attempts; read the rows to resolve what a COMMIT with a lost reply may already have written."""
         if not finishes:
             return Written(frozenset(), frozenset())
         return settle(connection, finishes, leases.finish(connection, finishes))
 
     def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
-        """What the rows say is ours, is ours; renewed, since that lease began when the answer was lost."""
+        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older."""
         leased = claims.held_by(connection, self._locked_by, warily=self.warily)
         found = [job for job in leased if job.id not in held]
         if not found:
