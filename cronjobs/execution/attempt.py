@@ -1,4 +1,4 @@
-"""An attempt of a job on its way through this process: what is known of it, and how long it may take."""
+"""An attempt of a job on its way through this process: its state, and how long it may take."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from cronjobs.database.connection import Database
 
 PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
-TO_START: Final = timedelta(seconds=5)  # for an interpreter that a job has only because others of its type crashed
-PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # process.py ends it by itself: TERM, KILL, report
-APART_FROM_LOSSES: Final = 2  # so many runners died holding the job: the next crash is to be its own
+TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because its type crashed
+PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
+APART_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all attempts of a process share. ``on_output`` is for a person who watches."""
+    """What all attempts of a process share. ``on_output`` shows their output live to a person."""
 
     settings: Settings
     database: Database | None = None
@@ -35,7 +35,7 @@ class WorkerContext:
 
 
 def lease_margin_s(lease_s: float) -> float:
-    """How long before the end of a lease what runs under it must be gone."""
+    """How long before its lease ends the code of an attempt must be gone."""
     return min(2.0, lease_s / 10)
 
 
@@ -48,7 +48,8 @@ def heartbeat_s(lease_s: float) -> float:
 class Attempt:
     """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
 
-    ``apart``: its handler gets a process of its own; None: if its type says so, or if too many runners died holding it.
+    ``apart``: whether its handler gets its own process; None: if its type says so, or if too many runners died holding
+    it.
     """
 
     job: Job
@@ -59,13 +60,13 @@ class Attempt:
     worker: str = ""
     claimed: float = 0.0
     started: float | None = None
-    lease_s: float = 0.0  # how long a lease lasts from ``leased_at`` on; 0: whoever holds it sees to that
+    lease_s: float = 0.0  # length of the lease from ``leased_at`` on; 0: the attempt need not watch it
     leased_at: float = 0.0
-    on_its_way: bool = False  # to a worker or a process of its own: its end will be heard of
-    handed_over: bool = False  # a process of its own is to adopt it, and to outlive the tick
-    succeeded: bool = False  # by a transaction of its own: no lease is held any more, its code may still run
-    begun: bool = False  # its own code may have run: from here on a failure is its own
-    recorded: str | None = None  # the outcome already in its history row, while its thread still runs
+    on_its_way: bool = False  # a worker or a process has it and will report its end
+    handed_over: bool = False  # a process of its own is to adopt it and will outlive the tick
+    succeeded: bool = False  # its handler ended it in a transaction: no lease is left, its code may still run
+    begun: bool = False  # its own code may have run: from now on it is charged for failures
+    recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
     recorded_at: float = 0.0
 
     @property
@@ -74,19 +75,19 @@ class Attempt:
 
     @property
     def has_process(self) -> bool:
-        """Whether it runs outside this process, which can then end it for certain."""
+        """Whether it runs outside this process, so that it can be killed for certain."""
         if self.is_command or self.apart is not None:
             return self.is_command or bool(self.apart)
         return self.job_type.isolation == "process" or self.job.losses >= APART_FROM_LOSSES
 
     @property
     def to_start(self) -> timedelta:
-        """What does not count against the timeout: on a busy host an interpreter needs seconds, a thread none."""
+        """Time to start that does not count against the timeout: an interpreter may need seconds, a thread none."""
         return TO_START if self.job_type.for_crashes and self.has_process else timedelta(0)
 
     @property
     def safe_until(self) -> float:
-        """Until when (monotonic) its code may run with nobody renewing the lease; renewals move it."""
+        """Until when (monotonic) its code may run if the lease is not renewed; each renewal moves it."""
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
@@ -98,9 +99,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt's end as it comes back to the loop, with when (monotonic).
+    """An attempt's end on its way to the loop, and when it ended (monotonic).
 
-    ``answer``: what the process said that a long job was handed to; None: it ran here.
+    ``answer``: the word of the process that a long job was handed to; None: the job ran here.
     """
 
     attempt: Attempt

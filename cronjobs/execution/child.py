@@ -1,9 +1,10 @@
-"""One handler in an interpreter of its own: ``python -m`` this module, the other end of ``child_protocol``.
+"""Runs one handler in an interpreter of its own: ``python -m`` this module, the other end of ``child_protocol``.
 
-Started below ``launcher`` by ``process.run_handler``, for ``isolation: process``, for long jobs, and for a job whose
-runners keep dying. It reads its request, imports the user's modules, runs the handler in its main thread and writes how
-that ended. SIGTERM only tells the handler's context why it is to stop (an async handler is cancelled through its loop):
-an exception thrown from a signal handler lands in ``finally`` blocks. What does not stop is killed from outside.
+``process.run_handler`` starts it below ``launcher``, for ``isolation: process``, for long jobs, and for jobs whose
+runners keep dying. It reads its request, imports the user's modules, runs the handler in its main thread and writes the
+outcome. SIGTERM only sets the stop reason of the handler's context (an async handler is cancelled through its loop),
+because an exception thrown from a signal handler could land in a ``finally`` block. A handler that does not stop is
+killed from outside.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from cronjobs.text import one_line
 
 def main() -> None:
     descriptor = int(sys.argv[1])
-    os.set_inheritable(descriptor, False)  # what the handler starts has no business with it
+    os.set_inheritable(descriptor, False)  # processes that the handler starts must not inherit it
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # Without a reason it was not our runner: somebody stops the whole service, and the runner hears of it too.
+        # Without a reason it was not our runner: someone is stopping the whole service, so the runner got the signal,
+        # too.
         stop.set(read_reason(descriptor) or "shutdown")
 
     signal.signal(signal.SIGTERM, on_sigterm)
-    faulthandler.enable()  # a crash in C says in the output where it was
+    faulthandler.enable()  # a crash in C prints its stack to the output
     request = Request.decode(sys.stdin.buffer.read())
     _open_streams()
     write_outcome(descriptor, run(request, stop))
@@ -50,7 +52,7 @@ def main() -> None:
 
 
 def run(request: Request, stop: StopSignal) -> Outcome:
-    """Import the user's modules and run the handler; whatever it does, what comes back is an Outcome."""
+    """Import the user's modules and run the handler; always returns an Outcome."""
     settings = request.settings()
     faults = job_types.import_handlers(settings)
     registration = registered().get(request.job.job_type)
@@ -63,7 +65,7 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
     job_type = job_types.JobType(request.job.job_type, left, RetryPolicy(), registration)
     attempt = Attempt(request.job, job_type, left, apart=False, stop=stop, worker=request.worker, started=now)
-    if stop.reason is not None:  # it came while modules were imported; the runner knows what it means
+    if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:
         return refusal(attempt) or call_handler(attempt, WorkerContext(settings, database), SYSTEM)
@@ -87,7 +89,7 @@ def _open_streams() -> None:
 
 
 def _leave() -> None:
-    """End now: threads that the handler left running must not keep the job, but what is to be flushed is."""
+    """Exit now: threads that the handler left running must not keep the job, but buffers have to be flushed."""
     with suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

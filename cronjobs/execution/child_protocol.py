@@ -1,8 +1,8 @@
 """How a job goes to a process of its own and how its outcome comes back: JSON both ways, never pickled code.
 
-The request is the child's standard input. The answer is a file without a name that both hold open: in its first bytes
-the runner writes why the child is to stop, behind them the child writes its outcome. A file, not a pipe: nobody waits
-for a reader, and what was written before a kill -9 is still there.
+The request is the child's standard input. The answer is an unnamed file that both have open: in its first bytes the
+runner writes why the child has to stop, after them the child writes its outcome. A file rather than a pipe: nobody has
+to wait for a reader, and what was written before a kill -9 is still there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OUTCOMES: Final = {
 }
 
 
-# What a child is told of the settings, by the same names.
+# The settings that a child gets, under their own names.
 _TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env")
 
 
@@ -44,8 +44,9 @@ _TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup
 class Request:
     """What a child needs to run *job*'s handler: where the code is, and when its time is up.
 
-    ``ends_at`` is of the monotonic clock, which all processes of a host share; however soon it begins, it has no more
-    than ``timeout_s``. ``grace_s`` is how long after a shutdown's beginning it may go on. The rest: of Settings.
+    ``ends_at`` is of the monotonic clock, which all processes of a host share; even if the child starts early it gets
+    no more than ``timeout_s``. ``grace_s``: how long it may go on after a shutdown begins. The rest are fields of
+    Settings.
     """
 
     job: Job
@@ -70,7 +71,7 @@ class Request:
         return cls(job=job, ends_at=ends_at, worker=worker, **seconds, **told)
 
     def settings(self) -> Settings:
-        """As much of the file as the child has use for; it does not read it anew, which may be in mid-deploy."""
+        """The settings that the child needs. It does not read the file again, which a deploy may be replacing."""
         run = RunSettings(shutdown_grace=timedelta(seconds=self.grace_s))
         told: dict[str, Any] = {name: getattr(self, name) for name in _TOLD}
         return Settings(file=self.folder / "cronjobs.yaml", run=run, **told)
@@ -111,7 +112,7 @@ def _plain(value: object) -> Any:
 
 
 def write_reason(descriptor: int, reason: str) -> None:
-    """Say why the child is to stop, before it is told by SIGTERM to look."""
+    """Write why the child has to stop; call it before SIGTERM makes the child read it."""
     os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
 
 
@@ -126,7 +127,7 @@ def write_outcome(descriptor: int, outcome: Outcome) -> None:
 
 
 def read_outcome(descriptor: int) -> Outcome | None:
-    """What the child wrote; None if it came to no end, or was killed while it wrote."""
+    """The outcome that the child wrote; None if it did not finish, or was killed while it wrote."""
     text = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - REASON_ROOM), REASON_ROOM)
     if not text.endswith(b"\n"):
         return None
@@ -134,7 +135,7 @@ def read_outcome(descriptor: int) -> Outcome | None:
         facts = json.loads(text)
         kind = _OUTCOMES[facts.pop("outcome")]
         return kind(**{name: _span(name, value) for name, value in facts.items()})
-    except (ValueError, KeyError, TypeError, AttributeError):  # user's code can write into any descriptor
+    except (ValueError, KeyError, TypeError, AttributeError):  # user code can write into any descriptor
         return None
 
 

@@ -1,4 +1,4 @@
-"""A command that is run in a process of its own: what it is given, and how it may be stopped."""
+"""A command that runs in a process of its own: its input, and how it may be stopped."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cronjobs.model import (
 class Command:
     """What to run: ``env`` is the whole environment, ``stdin`` the payload as JSON, ``grace`` from TERM to KILL.
 
-    ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each process of
-    it; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: it gets the SIGTERM by itself, and
-    what it started only once it has ended.
+    ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each of its
+    processes; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: only the command itself gets
+    SIGTERM; processes that it started get theirs after it has ended.
     """
 
     argv: tuple[str, ...]
@@ -36,7 +36,7 @@ class Command:
 
     def grace_for(self, reason: str) -> timedelta:
         match reason:
-            case "lease lost":  # another runner may be starting it
+            case "lease lost":  # another runner may be starting the job
                 return timedelta(0)
             case "shutdown":
                 return self.shutdown_grace or self.grace
@@ -44,7 +44,7 @@ class Command:
 
 
 class StopRequest(Protocol):
-    """Turns from None to "cancelled", "shutdown", "timeout" or "lease lost", once, at any time, from any thread."""
+    """``reason`` turns from None to "cancelled", "shutdown", "timeout" or "lease lost", once, at any time."""
 
     @property
     def reason(self) -> str | None: ...

@@ -1,4 +1,4 @@
-"""What one attempt runs: the user's handler, here or in a process of its own, or a declared command."""
+"""Runs one attempt: the user's handler, here or in a process of its own, or a declared command."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from cronjobs.model import (
 from cronjobs.rules.payload import payload_fault, result_json
 from cronjobs.text import ERROR_LIMIT, clean, one_line
 
-# An old host in mid-deploy must not kill a job of the new shape: the new code is there by then.
+# During a deploy an old host may get a payload for the new handler: wait long enough for it to be upgraded.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 
 
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
-    """Run one attempt here and now; whatever the user's code does, what comes back is an Outcome."""
+    """Run one attempt in this thread; always returns an outcome, whatever the user's code does."""
     started = clock.monotonic()
     outcome, output, secrets = refusal(attempt), None, around.settings.secrets
     if outcome is None:
@@ -54,7 +54,7 @@ def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finish
 
 
 def refusal(attempt: Attempt) -> Outcome | None:
-    """What is wrong with the row itself; plain SQL can write anything."""
+    """The failure if the row itself is unusable, which plain SQL can make it; None: it can run."""
     fault = payload_fault(attempt.job.payload)
     if fault:
         return Failed(fault, "PayloadError", permanent=True)
@@ -79,7 +79,7 @@ def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
 
 
 def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outcome:
-    """Call the user's function in this thread, and classify whatever comes of it."""
+    """Call the user's function in this thread, and turn its result or exception into an Outcome."""
     registration = attempt.job_type.registration
     assert registration is not None
     ctx = Context(
@@ -98,7 +98,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
             if inspect.isawaitable(result):
                 result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
-    except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the pool goes on
+    except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the worker goes on
         return outcome_of(error, attempt, clock)
 
 
@@ -130,19 +130,19 @@ def _run_apart(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[O
 
 
 def lease_of_process(attempt: Attempt) -> Callable[[], float] | None:
-    """Until when (monotonic) a process may run although its runner is silent, frozen perhaps; renewals move that."""
+    """Until when (monotonic) the attempt's process may run without word from its runner; each renewal moves it."""
     return (lambda: attempt.safe_until) if attempt.lease_s else None
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """What a process has from SIGTERM to SIGKILL at shutdown, so that its end is still recorded within the grace."""
+    """Time from SIGTERM to SIGKILL at shutdown, so short that the end is still recorded within the runner's grace."""
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
 def _succeeded(result: Any) -> Outcome:
-    """The work is done, whatever its result is made of: it must not be run again for that.
+    """The outcome of a handler that returned; even an unusable result counts, since the work must not be done again.
 
-    What goes on is plain JSON: nothing of the handler's is looked at a second time, by the thread that has the leases.
+    It holds plain JSON only, so that the thread that renews the leases never runs code of the handler's objects.
     """
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         what = "a generator" if inspect.isgenerator(result) else "an async generator"
@@ -155,21 +155,21 @@ def _succeeded(result: Any) -> Outcome:
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
-    """Await a handler, cancelled through its loop at its time-out and when it is to stop.
+    """Await a handler; cancel it through its loop at its time-out and when it has to stop.
 
-    At shutdown it has half the grace to end by itself, since its context says so at once.
+    At shutdown it gets half the grace period to end by itself, since its context reports the shutdown at once.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 
-    def stopped(reason: str) -> None:  # from the tick's main thread, or a signal handler
+    def stopped(reason: str) -> None:  # called from the tick's main thread, or a signal handler
         wait_s = shutdown_grace.total_seconds() / 2 if reason == "shutdown" else 0.0
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the loop has ended by now
             loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, task.cancel))
 
     attempt.stop.when_set(stopped)
     async with asyncio.timeout(attempt.timeout.total_seconds()):
-        with EndingCopies():  # before a copy's loop is closed, whose epoll is the same as ours
+        with EndingCopies():  # before a fork closes its copy of our loop, which shares our epoll
             return await result
 
 

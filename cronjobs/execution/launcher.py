@@ -1,28 +1,28 @@
-"""Start one command and answer for everything that it starts. Run by path in an interpreter of its own, never imported.
+"""Starts one command and is responsible for everything that it starts. Run as a script, never imported.
 
     runner ──socket── launcher ── command ── what it starts, and what that starts …
 
-A process of its own, because only this holds when the runner is killed -9: a SIGKILLed process cannot kill others,
-PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads (subprocess's docs).
-It is as plain as it can be: no policy. The runner says *when*, this says *who*.
+It is a process of its own because nothing else works when the runner is killed -9: a SIGKILLed process cannot kill
+others, PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads (subprocess's
+docs). It is as simple as it can be and decides nothing: the runner knows *when*, the launcher knows *whom*.
 
-- **Nobody escapes.** It is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever the command starts, whichever
-  session it moves to, becomes a child of this process when its own parent dies. So "no children" (ECHILD) means
-  that nothing is left.
-- **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. Should a
-  forked copy of the runner hold that end open, ``getppid`` tells. Neither depends on the thread that started this
+- **No process escapes.** It is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever the command starts, in
+  whichever session, becomes a child of this process when its own parent dies. So "no children" (ECHILD) means that
+  nothing is left.
+- **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. If a forked
+  copy of the runner keeps that end open, ``getppid`` shows it. Neither depends on the thread that started this
   process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
-- **A frozen runner** (SIGSTOP) gives no orders: then a kernel timer kills at timeout + grace, and before the end of
-  the lease: another runner may take the job then. The runner says when it has renewed it.
-- **Disk.** The command's output is our standard output: one unlinked file, whose middle is given back as it grows.
+- **A frozen runner** (SIGSTOP) sends no orders. Then a kernel timer kills at timeout + grace, and before the lease
+  ends, when another runner may take the job. The runner reports each renewal of the lease.
+- **Disk.** The command's output is our standard output: one unlinked file, whose middle is freed as it grows.
 
-Orders: C sends SIGTERM to the command, T to all; K sends SIGKILL until all are gone; R and eight bytes, the lease now
-lasts so many milliseconds. Reports, lines of tab-separated fields: ``failed WHERE ERRNO``, nothing was started;
-``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says that it was signalled first; ``left
-NAME…`` for what could not be killed. Then the stream ends.
+Orders: C sends SIGTERM to the command, T to all; K sends SIGKILL until all are gone; R and eight bytes: the lease now
+lasts so many milliseconds. Reports are lines of tab-separated fields: ``failed WHERE ERRNO``, nothing was started;
+``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED tells whether it was signalled before;
+``left NAME…``, which could not be killed. Then the stream ends.
 
-Where the kernel is not Linux there is no subreaper and no PDEATHSIG: there the command's process group is killed.
-Every import here delays every command, so no typing (4 ms), pathlib or socket.
+Without Linux there is no subreaper and no PDEATHSIG: there the command's process group is killed. Every import here
+delays every command, so no typing (4 ms), pathlib or socket.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ import signal
 import sys
 import time
 
-TICK_MS = 100  # between looks at the output's size and at who our parent is
+TICK_MS = 100  # how often to look at the output's size and at our parent
 KILL_TICK_MS = 10
-KILL_ROUNDS = 300  # 3 s; what is left then is not ours to kill (another user's), or hangs in the kernel
-KEEP_AT_EACH_END = 1024 * 1024  # bytes of output that stay on disk; more than is ever read back
-MAX_NAMES = 8  # in a report; all of them together fit into the socket's buffer, so no report waits for a frozen runner
+KILL_ROUNDS = 300  # 3 s; what is left then is another user's, or hangs in the kernel
+KEEP_AT_EACH_END = 1024 * 1024  # bytes of output that stay on disk; more than is ever read
+MAX_NAMES = 8  # in a report; they fit into the socket's buffer, so that no report waits for a frozen runner
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -64,11 +64,11 @@ class Launcher:
         self.wakeups = wake_on_signals()
         self.command = 0  # its pid, which is also its process group and session
         self.ended = False  # the command
-        self.stopped = False  # it was signalled
+        self.stopped = False  # the command was signalled
         self.killing = False
         self.limit_at = 0.0  # monotonic
         self.orders_unread = b""
-        self.punched = 0  # up to which offset the output's middle was given back
+        self.punched = 0  # the output's middle is freed up to this offset
 
     def run(
         self,
@@ -82,7 +82,7 @@ class Launcher:
         if not self.start(argv, env, folder, max_memory):
             return
         self.limit_at = time.monotonic() + limit_s
-        self.stand_at_end_of(leased_s)  # after the fork, which would not inherit it either: fork(2)
+        self.stand_at_end_of(leased_s)  # after the fork; a child would not inherit the timer anyway: fork(2)
         poller = select.poll()
         poller.register(self.channel, select.POLLIN)
         poller.register(self.wakeups, select.POLLIN)
@@ -104,7 +104,7 @@ class Launcher:
                 self.killing = True
 
     def read_orders(self) -> bool:
-        """Do what the runner says; whether it is still there."""
+        """Carry out the runner's orders; return whether the runner is still there."""
         try:
             data = os.read(self.channel, 64)
         except OSError:
@@ -128,15 +128,15 @@ class Launcher:
         return bool(data)
 
     def stand_at_end_of(self, leased_s: float | None) -> None:
-        """Move the kernel's timer to whichever comes first, the time limit or the end of the lease (None: no lease)."""
+        """Set the kernel's timer to the time limit or the end of the lease (None: no lease), whichever comes first."""
         left_s = self.limit_at - time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
 
     def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int) -> bool:
-        """Fork and exec; report whether that worked."""
-        outcome, failure = os.pipe()  # both close on exec, so the end of this pipe says that exec succeeded
+        """Fork and exec; report and return whether that worked."""
+        outcome, failure = os.pipe()  # both ends close on exec, so end of file means that exec succeeded
         launcher = os.getpid()
-        self.command = os.fork()  # one thread here, so no lock is held in the copy
+        self.command = os.fork()  # this process has one thread, so the copy holds no lock
         if self.command == 0:
             become(argv, env, folder, max_memory, launcher, failure)
         os.close(failure)
@@ -149,7 +149,7 @@ class Launcher:
         return True
 
     def anyone_left(self) -> bool:
-        """Reap whoever died, report the command's end, say whether anything still lives."""
+        """Reap dead children, report the command's end, return whether anything still lives."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -162,49 +162,50 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Signal every descendant once. Whoever is forked meanwhile is met by the next round of killing."""
+        """Signal every descendant once. Those forked meanwhile are met by the next round of killing."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
             self.report("signalled", *names(everyone))
-        # The group at once, so that no member can fork itself out of it half-way. Then whoever is outside *now*: with
-        # the list from before, one that called setsid in between would get nothing, or everyone would get it twice.
+        # Signal the group in one call, so that no member can fork out of it half-way. Then list again who is outside of
+        # it now: with the earlier list, a process that called setsid in between would get no signal, or all would get
+        # it twice.
         if not self.ended or not self.subreaper or self.command in [group for _, group, _ in everyone]:
             send(os.killpg, self.command, number)
         for pid, group, _ in descendants(os.getpid()) if self.subreaper else ():
             if group != self.command:
                 send(os.kill, pid, number)
-            send(os.kill, pid, signal.SIGCONT)  # a stopped process would act on SIGTERM only when continued
+            send(os.kill, pid, signal.SIGCONT)  # a stopped process would act on SIGTERM only after SIGCONT
 
     def punch_output(self) -> None:
-        """Give the middle of the output file back to the disk. Its size stays, so what was left out can be told."""
+        """Free the disk under the output's middle. The file keeps its size, so the reader knows how much is missing."""
         size = os.fstat(1).st_size
         if size < self.punched:  # the command truncated it (``> /dev/stdout``)
             self.punched = 0
         start = max(self.punched, KEEP_AT_EACH_END)
         end = size - KEEP_AT_EACH_END
         if LINUX and end - start >= KEEP_AT_EACH_END:
-            # A file system without holes says EOPNOTSUPP; then the runner's limit ends the command.
+            # A file system without holes returns EOPNOTSUPP; then the runner's limit on output ends the command.
             libc.fallocate(1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
             self.punched = end
 
     def report(self, *fields: str) -> None:
         try:
             os.write(self.channel, ("\t".join(fields) + "\n").encode())
-        except OSError:  # the runner is gone, and ``read_orders`` is about to say so
+        except OSError:  # the runner is gone; ``read_orders`` will notice
             return
 
 
 def become(
     argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int, launcher: int, failure: int
 ) -> None:
-    """Turn this fork into the command, or write why not. Never returns."""
+    """Turn this fork into the command, or write why that failed. Never returns."""
     where = "folder"
     try:
         os.setsid()
         if LINUX:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != launcher:  # it died before that call
+        if os.getppid() != launcher:  # the launcher died before prctl
             return
         reset_signals()
         if max_memory:
@@ -219,12 +220,12 @@ def become(
 
 
 def limit_memory(most: int) -> None:
-    """Let this process, and each that it starts, allocate no more than *most* bytes; what asks for more is refused it.
+    """Limit how many bytes this process, and each that it starts, may allocate; the kernel refuses more.
 
-    RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would count what is only
-    reserved, too: every thread of a C program reserves 64 MiB that it never touches.
+    RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would also count memory that is
+    only reserved: every thread of a C program reserves 64 MiB that it never touches.
     """
-    import resource  # few commands have a limit
+    import resource  # imported here because few commands have a limit
 
     which = resource.RLIMIT_DATA if LINUX else resource.RLIMIT_AS
     _, hard = resource.getrlimit(which)
@@ -234,7 +235,7 @@ def limit_memory(most: int) -> None:
 
 
 def reset_signals() -> None:
-    """Back to the defaults: exec keeps ignored signals and the mask (signal(7)), and Python ignores SIGPIPE."""
+    """Restore the defaults: exec keeps ignored signals and the mask (signal(7)), and Python ignores SIGPIPE."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -242,7 +243,7 @@ def reset_signals() -> None:
 
 
 def wake_on_signals() -> int:
-    """Return a descriptor that gets the number of each SIGCHLD and SIGALRM; ignore what is for the runner to decide."""
+    """Return a descriptor that gets the number of each SIGCHLD and SIGALRM; ignore signals meant for the runner."""
     wakeups, wake = os.pipe()
     os.set_blocking(wakeups, False)
     os.set_blocking(wake, False)
@@ -251,12 +252,12 @@ def wake_on_signals() -> int:
         signal.signal(number, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # inherited from the thread that started us
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the mask was inherited from the thread that started us
     return wakeups
 
 
 def send(how: object, target: int, number: int) -> None:
-    """Kill, and do not mind who is gone meanwhile or belongs to another user (sudo): what is left tells."""
+    """Signal a process; ignore it if it is gone or another user's (sudo): ``left`` reports what survives."""
     try:
         how(target, number)  # type: ignore[operator]
     except OSError:
@@ -274,13 +275,13 @@ def group_lives(group: int) -> bool:
 
 
 def descendants(root: int) -> list[Process]:
-    """Everyone below *root* except zombies, parents before children; empty where there is no /proc."""
+    """All processes below *root* except zombies, parents before children; empty where there is no /proc."""
     children: dict[int, list[Process]] = {}
     for entry in os.scandir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112 pathlib is slow to import
         try:
             with open(f"/proc/{int(entry.name)}/stat", "rb") as file:
                 stat = file.read()
-        except (ValueError, OSError):  # not a process, or gone meanwhile
+        except (ValueError, OSError):  # not a process, or it is gone
             continue
         # proc(5): "pid (name) state ppid pgrp …", where the name may hold anything, parentheses and newlines too
         head, _, rest = stat.rpartition(b")")
@@ -289,7 +290,7 @@ def descendants(root: int) -> list[Process]:
         if state not in b"ZX":
             children.setdefault(int(parent), []).append((int(entry.name), int(group), name))
     found = list(children.get(root, ()))
-    for pid, _, _ in found:  # grows as it goes
+    for pid, _, _ in found:  # the list grows during the loop
         found += children.get(pid, ())
     return found
 
@@ -313,7 +314,7 @@ def read_exactly(channel: int, count: int) -> bytes:
 def main() -> None:
     channel, parent = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(channel, False)
-    # marshal: both ends are the same interpreter, and it is built in.
+    # marshal is built in, and both ends are the same interpreter.
     size = int.from_bytes(read_exactly(channel, 8), "big")
     argv, env, folder, limit_s, max_memory, leased_s = marshal.loads(read_exactly(channel, size))
     Launcher(channel, parent).run(argv, env, folder, limit_s, max_memory, leased_s)

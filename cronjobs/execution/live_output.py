@@ -1,4 +1,4 @@
-"""Output of a job that runs in the foreground: shown as it comes, and recorded."""
+"""Output of a job that runs in the foreground: shown live, and recorded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cronjobs.text import CappedText
 
 
 class Live(io.TextIOBase):
-    """A stream that shows what is written at once and keeps it for the attempt's output while there is a ``sink``.
+    """A stream that shows what is written at once, and also keeps it while there is a ``sink``.
 
-    For the rest it is the stream behind it: ``input()`` and pdb find a terminal if that is one.
+    In all else it is the stream behind it: ``input()`` and pdb find a terminal if that is one.
     """
 
     def __init__(self, outside: Any) -> None:
@@ -30,7 +30,7 @@ class Live(io.TextIOBase):
         return len(text)
 
     def show(self, text: str) -> None:
-        # A closed or full stdout is no business of the job's.
+        # A closed or full stdout must not fail the job.
         with suppress(OSError, ValueError):
             if self.outside is not None:
                 self.outside.write(text)
@@ -68,7 +68,7 @@ class Live(io.TextIOBase):
 
 @dataclass(frozen=True)
 class Streams:
-    """The process's stdout and stderr, made live. ``say`` is for us: it is no output of the job's."""
+    """The process's stdout and stderr, made live. ``say`` prints lines that are not part of the job's output."""
 
     out: Live
     err: Live
@@ -88,14 +88,14 @@ class Streams:
 
 @contextmanager
 def live_streams() -> Iterator[Streams]:
-    """Replace stdout and stderr, before handler modules are imported and remember them; log records go there too."""
+    """Replace stdout and stderr before handler modules are imported and keep references; log records go there, too."""
     before = sys.stdout, sys.stderr
     streams = Streams(Live(sys.stdout), Live(sys.stderr))
     sys.stdout, sys.stderr = streams.out, streams.err
     root = logging.getLogger()
     handler, level = logging.StreamHandler(streams.err), root.level
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    if not root.handlers:  # an app that configured logging itself is left alone
+    if not root.handlers:  # else the app configured logging itself: leave it alone
         root.addHandler(handler)
         root.setLevel(logging.INFO)
     try:

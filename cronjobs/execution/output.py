@@ -1,7 +1,7 @@
 """What a handler prints or logs goes to its own attempt's output, never to the tick's streams.
 
-Threads that it starts, and what it submits to a thread pool, belong to its attempt. What they say once the attempt has
-ended is dropped: its output is written by then, and it is no other attempt's.
+Threads that it starts, and tasks that it submits to a thread pool, belong to its attempt. What they print after the
+attempt has ended is dropped: its output is already written, and it belongs to no other attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cronjobs.text import CappedText
 
 
 class _Sink:
-    """Where one attempt's words go, until it has ended."""
+    """Where one attempt's output goes until the attempt has ended."""
 
     def __init__(self, text: CappedText, also: Callable[[str], Any] | None) -> None:
         self._text, self._also = text, also
@@ -39,18 +39,18 @@ class _Sink:
 
 
 _current: ContextVar[_Sink | None] = ContextVar("cronjobs_output", default=None)
-# By thread, not by its context: a thread begins with an empty one, and may take another over.
+# By thread, not by context: a new thread starts with an empty context, and may adopt another.
 _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 
 def _sink() -> _Sink | None:
-    """Of the attempt that this thread or task works for; None: it works for none."""
+    """The sink of the attempt that this thread or task works for; None: it works for none."""
     sink = _current.get()
     return sink if sink is not None else _of_threads.get(threading.current_thread())
 
 
 class _Bytes(io.RawIOBase):
-    """``sys.stdout.buffer``: bytes go the way of the text."""
+    """``sys.stdout.buffer``: bytes end up where text does."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text = text
@@ -68,7 +68,7 @@ class _Bytes(io.RawIOBase):
 
 
 class _Dispatch(io.TextIOBase):
-    """Stands in for sys.stdout and sys.stderr: each write goes to the attempt of the thread or task it comes from."""
+    """Replaces sys.stdout and sys.stderr: each write goes to the attempt of the thread or task that it comes from."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -104,7 +104,7 @@ class _LogToOutput(logging.Handler):
 
 
 def divert_streams() -> None:
-    """Put the dispatchers in place, before any handler module is imported and remembers the real streams."""
+    """Install the dispatchers; must run before handler modules are imported and keep references to the real streams."""
     if not isinstance(sys.stdout, _Dispatch):
         sys.stdout = _Dispatch(sys.stdout)
         sys.stderr = _Dispatch(sys.stderr)
@@ -115,7 +115,7 @@ _follows = False
 
 
 def follow_threads() -> None:
-    """From here on a thread belongs to the attempt that starts it, and a task of a pool to the one that submits it."""
+    """From now on a thread belongs to the attempt that starts it, and a task of a pool to the one that submits it."""
     global _follows
     if _follows:
         return
@@ -137,7 +137,7 @@ def follow_threads() -> None:
             return submit(pool, function, *args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            token = _current.set(sink)  # the pool's thread may have been started for another attempt
+            token = _current.set(sink)  # the pool may have started its thread for another attempt
             try:
                 return function(*args, **kwargs)
             finally:
@@ -150,7 +150,7 @@ def follow_threads() -> None:
 
 
 def divert_logging() -> None:
-    """Let log records reach the output too; an app that configured logging itself is left alone."""
+    """Send log records to the output, too, unless the app configured logging itself."""
     root = logging.getLogger()
     if not root.handlers:
         handler = _LogToOutput()
@@ -161,7 +161,7 @@ def divert_logging() -> None:
 
 @contextmanager
 def captured(sink: CappedText | None = None, also: Callable[[str], Any] | None = None) -> Iterator[CappedText]:
-    """Collect what this thread prints and logs inside the block, capped; *also* sees it live."""
+    """Collect what this thread prints and logs inside the block, capped; *also* gets it live."""
     text = sink or CappedText()
     ours = _Sink(text, also)
     token = _current.set(ours)

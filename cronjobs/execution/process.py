@@ -1,12 +1,12 @@
-"""One attempt in a process of its own, a declared command or a handler: started, watched, stopped, told as an outcome.
+"""Runs one attempt, a declared command or a handler, in a process of its own: starts, watches and stops it.
 
 A command is an argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can
-become an option or a command. A handler runs in ``child``. ``launcher`` stands between: it answers for every process
-that is started there, and for all of them dying with this one. What is decided is decided here; see ``run_command`` and
-``run_handler`` for the rules.
+become an option or a command. A handler runs in ``child``. Between us and it stands ``launcher``, which is responsible
+for every process started there, and for all of them dying with this one. All decisions are made here; the docstrings of
+``run_command`` and ``run_handler`` have the rules.
 
-Output goes to a file, never a pipe: whoever inherits a pipe keeps ``communicate()`` waiting, and a busy runner would
-hold up the command. The file has no name, so nothing remains of it whatever dies.
+Output goes to a file, never a pipe: any process that inherits a pipe keeps ``communicate()`` waiting, and a busy runner
+would hold up the command. The file has no name, so nothing remains of it whichever process dies.
 
 On macOS and other POSIX systems all of this works but for two things that only Linux can do: a process that leaves the
 command's process group is not found, and the command survives a kill -9 of the *launcher*.
@@ -59,13 +59,13 @@ from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
 LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> >(tee log)`` outlives its shell
 LEFTOVER_GRACE_S: Final = 2.0
-LAUNCHER_GRACE_S: Final = 5.0  # it gives up by itself after 3
+LAUNCHER_GRACE_S: Final = 5.0  # the launcher gives up by itself after 3
 CHILD: Final = "cronjobs.execution.child"
 LAUNCHER: Final = Path(__file__).parent.with_name("launcher.py")
 
 
 class NoRoom(Exception):
-    """The host had no process, descriptor or disk left: nothing of the command has begun, and nothing is its fault."""
+    """The host had no process, descriptor or disk left: the command has not started, and is not charged."""
 
 
 NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
@@ -88,7 +88,7 @@ def command_environment(
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
     }
-    # Unset, not inherited: the runner may itself have been started by a command of an outer job.
+    # Unset, not inherited: the runner itself may have been started by a command of an outer job.
     env = {name: value for name, value in base.items() if name not in facts}
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
@@ -103,17 +103,16 @@ def run_command(
 ) -> tuple[Outcome, str | None]:
     """Run *command* to its end; return its outcome, and its output cleaned and capped (None: there was none).
 
-    At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, then SIGKILL after the grace (at
-    once when the lease is lost: another runner may be starting it). Only an end that came before that SIGTERM counts as
-    a result: an exit 0 after it may as well be a tidy "I was told to stop", and taking it for success would lose work.
-    What a command leaves running when it ends is ended too, and named in the output; that does not make it fail.
+    At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, and SIGKILL after the grace period
+    (at once if the lease is lost: another runner may be starting it). Its result counts only if it ended before that
+    SIGTERM: an exit 0 after it may mean that the command stopped as it was asked, and taking it for success would lose
+    work. Processes that a command leaves running are ended, too, and named in the output; that does not make it fail. A
+    command that could not be started is a failed attempt and retried: a file may be missing only while a deploy
+    replaces it. If the host had no room for a process, the job is released instead, and nothing is charged.
 
-    A command that could not be started is a failed attempt, retried: a file may be missing only while a deploy replaces
-    it. Where the host had no room for a process it is given back instead, and nothing is charged.
-
-    *lease* says until when the lease is ours, on the monotonic clock: should this process be frozen then, the
-    command is killed without it (None: nobody minds). *on_output* is handed what is printed, as it comes, for a person
-    who watches; what it raises ends the command.
+    *lease* returns until when the lease is ours, on the monotonic clock; if this process is frozen then, the launcher
+    kills the command (None: no lease limits it). *on_output* gets the output as it comes, for a person who watches; an
+    exception from it ends the command.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
@@ -121,7 +120,7 @@ def run_command(
         end = _attend(command, stop, clock, lease, on_output)
     except NoRoom as error:
         return Released(sentence(f"no process could be started for the command: {error}")), None
-    except (OSError, ValueError) as error:  # a character that no argument can hold
+    except (OSError, ValueError) as error:  # an argument with a character that exec refuses
         return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
     if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
         why = os.strerror(end.ending.failure[1])
@@ -141,12 +140,13 @@ def run_handler(
     lease: Callable[[], float] | None = None,
     on_output: Callable[[str], None] | None = None,
 ) -> tuple[Outcome, str | None]:
-    """Run a Python handler in an interpreter of its own, to the same rules as a command; return outcome and output.
+    """Run a Python handler in an interpreter of its own, by the same rules as a command; return outcome and output.
 
-    What the handler returned or raised comes back as it is, and a result counts also when it came after the SIGTERM:
-    unlike an exit 0 it cannot be mistaken. So that it is one, the SIGTERM is for the handler's process alone: one whose
-    ``subprocess.run`` we ended might know nothing of it, and return as if all were done. A process that ends without a
-    word crashed: a failure, named by its signal. One that could not be started at all is given back, nothing charged.
+    What the handler returned or raised comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
+    it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
+    a handler whose ``subprocess.run`` we ended might not notice, and return as if all were done. If the process ends
+    without an outcome it crashed: a failure, named by its signal. If it could not be started at all, the job is
+    released, uncharged.
     """
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
@@ -154,8 +154,9 @@ def run_handler(
         return Released(sentence(f"no process could be started for it: {error}")), None
     with opened as answer:
         command = Command(
-            # -P: not the working folder first, where a file of the user's may be named like a module of the library.
-            # -u: what it printed is in the file before whatever kills it.
+            # -P: do not import from the working folder first, where a user's file may have the name of a library
+            # module.
+            # -u: what the handler printed is in the file before anything kills it.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, str(answer.fileno())),
             folder=request.folder,
             env=env,
@@ -182,12 +183,12 @@ def run_handler(
         said = read_outcome(answer.fileno())
     output = end.output.text()
     if isinstance(said, TimedOut):
-        said = replace(said, error=timed_out_words(timeout))  # it counted from its own start
+        said = replace(said, error=timed_out_words(timeout))  # the child counted from its own start
     if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
         return said, output
     if end.reason is None and end.ending.status == 0:
         return Failed(sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
-    # After a crash the last lines are those of faulthandler, which are for the output.
+    # After a crash the last lines are faulthandler's, which belong into the output only.
     crashed = end.ending.status is not None and end.ending.status < 0
     outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
     if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
@@ -197,7 +198,7 @@ def run_handler(
 
 @dataclass(frozen=True)
 class _End:
-    """How a process ended; ``reason``: why it was stopped, None if it was not."""
+    """How a process ended; ``reason``: why we stopped it, None if we did not."""
 
     ending: ProcessEnding
     reason: str | None
@@ -212,7 +213,7 @@ def _attend(
     on_output: Callable[[str], None] | None,
     tell: Callable[[str], None] = lambda _reason: None,
 ) -> _End:
-    """Start *command* and stay until nothing of it is left; *tell* is called with a reason before the SIGTERM."""
+    """Start *command* and wait until nothing of it is left; *tell* is called with the reason before SIGTERM."""
     leased_s = lease() - clock.monotonic() if lease is not None else None
     try:
         started = _Child(command, leased_s)
@@ -241,7 +242,7 @@ def _watch(
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
     ended = False
-    plan: deque[tuple[float, bytes]] = deque()  # what to do when, once it has to end
+    plan: deque[tuple[float, bytes]] = deque()  # which orders to send when, once it has to end
     wait = POLL_S
     leased_until = lease() if lease is not None else 0.0
     while not child.gone:
@@ -273,7 +274,7 @@ def _watch(
 _TERM_COMMAND: Final = b"C"
 _TERM: Final = b"T"
 _KILL: Final = b"K"
-_RENEWED: Final = b"R"  # and for how many milliseconds
+_RENEWED: Final = b"R"  # followed by the number of milliseconds
 _GIVE_UP: Final = b""  # the launcher itself does not answer
 
 
@@ -293,7 +294,7 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
 
 
 class _Child:
-    """The launcher, the socket to it, and the command's files. Leaving the ``with`` ends whatever is left."""
+    """The launcher, the socket to it, and the command's files. Leaving the ``with`` block ends whatever is left."""
 
     def __init__(self, command: Command, leased_s: float | None) -> None:
         self.ending = ProcessEnding()
@@ -311,7 +312,7 @@ class _Child:
                 leased_s,
             )
         )
-        # A payload has no size that fits every pipe, and writing to one would need a thread.
+        # A payload can exceed the pipe buffer; writing it would block, or need a thread. Use a file.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
@@ -321,8 +322,9 @@ class _Child:
             self._channel, theirs = socket.socketpair()
             try:
                 with theirs:
-                    # -I -S: none of the user's PYTHON… variables, no site-packages; a third of the usual start.
-                    # A session of its own: a Ctrl-C at our terminal, or a kill of our group, is for us alone.
+                    # -I -S: without the user's PYTHON… variables and site-packages it starts in a third of the usual
+                    # time.
+                    # Its own session: a Ctrl-C at our terminal, or a kill of our process group, must reach us alone.
                     self._launcher = subprocess.Popen(
                         [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
                         stdin=stdin,
@@ -343,13 +345,13 @@ class _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()  # tells the launcher to kill whatever is left
+        self._channel.close()  # makes the launcher kill whatever is left
         try:
             self._launcher.wait(None if self.gone else LAUNCHER_GRACE_S)
         except subprocess.TimeoutExpired:
             self._launcher.kill()
         if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
-            try:  # the launcher was killed; its command had PDEATHSIG, its group may live
+            try:  # the launcher was killed; PDEATHSIG killed its command, but the group may live
                 os.killpg(self.ending.pid, signal.SIGKILL)
             except OSError:
                 pass
@@ -358,18 +360,18 @@ class _Child:
     def order(self, order: bytes) -> None:
         try:
             self._channel.sendall(order)
-        except OSError:  # it is gone; listen() is about to say so
+        except OSError:  # the launcher is gone; listen() will notice
             pass
 
     def listen(self, timeout_s: float) -> None:
-        """Take in what the launcher reports within *timeout_s*; return as soon as there is something."""
+        """Read what the launcher reports within *timeout_s*; return as soon as there is something."""
         if not self._poller.poll(timeout_s * 1000):
-            # The stream has no end while a forked copy of this process (multiprocessing) holds the other side.
+            # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
             self.gone = self._launcher.poll() is not None
             return
         try:
             data = self._channel.recv(65536)
-        except ConnectionResetError:  # it died with an order unread
+        except ConnectionResetError:  # the launcher died before it read an order
             data = b""
         self.gone = not data
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -393,7 +395,7 @@ class _Child:
         return os.fstat(self._output.fileno()).st_blocks * 512  # POSIX leaves the unit open; it is 512 everywhere
 
     def output(self) -> CappedText:
-        """Read head and tail of the file; never what lies between."""
+        """Read the head and the tail of the file, never what lies between."""
         text = CappedText(OUTPUT_LIMIT)
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
@@ -407,7 +409,7 @@ class _Child:
         return text
 
     def new_output(self) -> str:
-        """Return what was printed since the last call; of a flood only its end."""
+        """Return what was printed since the last call; if that is too much, only its end."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         start = max(self._shown if self._shown <= size else 0, size - OUTPUT_LIMIT)

@@ -24,19 +24,19 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cannot give the middle back
+DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cannot free the middle
 
 
 @dataclass
 class ProcessEnding:
-    """What the launcher reported; its docstring has the protocol."""
+    """What the launcher reported; its module docstring has the protocol."""
 
     pid: int | None = None
     failure: tuple[str, int] | None = None  # "folder" or "command", errno
     status: int | None = None  # the exit status; negative: the signal
-    stopped: bool = False  # signalled before it ended
+    stopped: bool = False  # it was signalled before it ended
     signalled: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()  # what could not be killed
+    left: tuple[str, ...] = ()  # processes that could not be killed
 
 
 def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | None, last_line: str) -> Outcome:
@@ -47,7 +47,7 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
     if reason is None and not ending.stopped:
         said = "the command was lost: its launcher ended without a word, killed by hand or because memory ran out"
         return Failed(sentence(said, last_line), "LauncherDied")
-    # Without a reason of ours the launcher's own timer was first: this process was frozen, or starved.
+    # If we had no reason the launcher's own timer was first: this process was frozen, or starved.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
@@ -104,7 +104,7 @@ def outcome_not_started(command: Command, where: str, number: int) -> Failed:
 
 
 def sentence(said: str, last_line: str = "") -> str:
-    # A character is at most four bytes.
+    # A character has at most four bytes.
     return one_line(f"{said}: {last_line}" if last_line else said, ERROR_LIMIT // 4)
 
 
@@ -119,6 +119,6 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def last_line_of(output: str | None) -> str:
-    """Return the last line that says something, as a terminal would show it: no colours, what follows the last \\r."""
+    """Return the last line with text as a terminal would show it: no colours, and only what follows the last \\r."""
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

@@ -1,16 +1,16 @@
-"""What a handler raised, as an outcome. An exception is user code, so nothing that it says of itself is trusted.
+"""The outcome of what a handler raised. An exception is user code, so nothing that it reports about itself is trusted.
 
-A group (``asyncio.TaskGroup`` raises one) holds several exceptions. The first of these that is among them decides:
+A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first of these that is among them decides:
 
-1. a stop that was asked for: ``Cancelled`` or asyncio's CancelledError, also as the cause of what was raised, once the
-   job was cancelled, shutdown began, the lease was lost or the time was over;
+1. a requested stop: ``Cancelled`` or asyncio's CancelledError, also as the cause of what was raised, once the job was
+   cancelled, shutdown began, the lease was lost or the time was over;
 2. ``EffectUnknown``, ``TransactionBroken``: dead at once, since a person has to look first;
 3. ``GiveUp``: dead at once;
-4. any other error, and a ``Cancelled`` that nothing asked for: a charged failure;
-5. ``RetryLater``: a charged failure, tried again after the longest of their delays;
+4. any other error, and a ``Cancelled`` without a request to stop: a charged failure;
+5. ``RetryLater``: a charged failure, retried after the longest of their delays;
 6. ``Snooze``: uncharged, until the latest of their instants.
 
-A delay that stands further down is heeded: a failure beside a RetryLater is not retried sooner than that says.
+A delay from further down still counts: a failure next to a RetryLater is not retried sooner than that asks.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, one_line
 if TYPE_CHECKING:
     from cronjobs.execution.attempt import Attempt
 
-MOST_PARTS: Final = 1000  # of a group or a chain that are looked at
-MOST_TRACED: Final = 100  # beyond it only the outermost exception's own frames are formatted
-MOST_NAMED: Final = 3  # errors of a group, in the one line that stands for it
-LONGEST_DELAY: Final = timedelta(days=3660)  # what ``duration`` takes as well; further ahead is a mistake
+MOST_PARTS: Final = 1000  # how many exceptions of a group or a chain are looked at
+MOST_TRACED: Final = 100  # with more than these, only the outermost exception's own frames are formatted
+MOST_NAMED: Final = 3  # errors of a group that its one-line summary names
+LONGEST_DELAY: Final = timedelta(days=3660)  # the most that ``duration`` accepts; more is a mistake
 UNREADABLE: Final = "the handler raised an exception that cannot be read"
 _WORKER: Final = str(Path(__file__).with_name("handler.py"))
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
-    """Classify what a handler raised; never raises. What nobody classified is retried by the policy."""
+    """Turn what a handler raised into an outcome; never raises. An unknown error is retried by the policy."""
     try:
         return _outcome(error, attempt, clock)
-    except BaseException:  # its own code was run to read it: __str__, properties, a metaclass
+    except BaseException:  # reading it runs its own code: __str__, properties, a metaclass
         return Failed(UNREADABLE, _kind(error))
 
 
@@ -84,7 +84,7 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 
 
 def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
-    """An ordinary failure. One error in a group is that error; several bear the group's name and words."""
+    """An ordinary failure. One error in a group counts as that error; several get the group's name and message."""
     main = failures[0] if len(failures) == 1 else error
     words, kinds = said(main), [kinds_of(part) for part in (*failures, main, error)]
     if len(failures) > 1:
@@ -103,7 +103,7 @@ def _failed(error: BaseException, failures: Sequence[BaseException], at_least: t
 
 
 def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -> Outcome:
-    """What it means that an attempt ended because it was asked to stop for *reason*."""
+    """The outcome of an attempt that ended because it was asked to stop for *reason*."""
     match reason:
         case "shutdown":
             return Interrupted()
@@ -116,7 +116,7 @@ def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -
 
 
 def _asked_to_stop(error: BaseException, attempt: Attempt, clock: Clock) -> str | None:
-    """Why the attempt was to stop, if that is what *error* says; None: it says something else, or nobody asked."""
+    """Why the attempt was asked to stop, if *error* is the answer to that; else None."""
     reason = attempt.stop.reason
     if reason is None and _is_over(attempt, clock) and _holds(error, (Cancelled,)):
         return "timeout"
@@ -137,7 +137,7 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 
 @dataclass(frozen=True)
 class _Wish:
-    """When a RetryLater (``charged``) or a Snooze wants to come back.
+    """When a RetryLater (``charged``) or a Snooze asks to run again.
 
     ``until`` None: by the policy. ``words``: its message. ``refused``: why a Snooze cannot be meant, or "".
     """
@@ -181,16 +181,16 @@ def _longest(wishes: Sequence[_Wish]) -> timedelta | None:
 
 
 def _delay(value: Any) -> timedelta | None:
-    """*value* as a plain span; None: it is none, below zero, or too long to be meant."""
+    """*value* as a plain timedelta; None if it is not one, is negative, or too long to be meant."""
     try:
         span = timedelta(seconds=duration(value).total_seconds())
-    except Exception:  # NaN, text that is none, a subclass with ideas of its own
+    except Exception:  # NaN, unreadable text, a subclass that misbehaves
         return None
     return span if timedelta(0) <= span <= LONGEST_DELAY else None
 
 
 def _instant(value: Any, now: datetime) -> datetime | None:
-    """When a Snooze ends, as a plain instant in UTC; None: that cannot be meant."""
+    """When a Snooze ends, as a plain UTC instant; None if that cannot be meant."""
     try:
         if isinstance(value, datetime):
             if value.utcoffset() is None:
@@ -209,11 +209,11 @@ def _instant(value: Any, now: datetime) -> datetime | None:
 
 
 def _is(error: BaseException, kind: type[BaseException]) -> bool:
-    return issubclass(type(error), kind)  # not isinstance, which asks a __class__ that may be a lie
+    return issubclass(type(error), kind)  # not isinstance, which trusts a __class__ that may lie
 
 
 def _parts(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, and in groups within it; *error* itself if it is none."""
+    """The exceptions in a group and in its subgroups; *error* itself if it is not a group."""
     todo, seen = [error], 0
     while todo and seen < MOST_PARTS:
         part, seen = todo.pop(), seen + 1
@@ -224,7 +224,7 @@ def _parts(error: BaseException) -> Iterator[BaseException]:
 
 
 def _holds(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Whether one of *kinds* is *error*, in its groups, or what led to it."""
+    """Whether *error*, an exception in its groups, or one that led to it is of *kinds*."""
     return any(issubclass(type(each), kinds) for each in islice(_everything(error), MOST_PARTS))
 
 
@@ -244,7 +244,7 @@ def _everything(error: BaseException) -> Iterator[BaseException]:
 
 
 def said(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
-    """The words of *error* in one line, whatever its ``__str__`` does."""
+    """The message of *error* in one line, whatever its ``__str__`` does."""
     if _is(error, Cancelled):
         return one_line(f"raised {_shown(error)}, and nothing had asked the job to stop: GiveUp ends a job", limit)
     try:

@@ -1,7 +1,7 @@
-"""Processes that handlers in threads leave behind: told, not hunted; ``isolation: process`` is for those who need more.
+"""Processes that handlers in threads leave behind: reported, not killed. For more there is ``isolation: process``.
 
-Nobody can say which thread started a process, and whether it is meant to go on; so a tick that ends names them, and
-leaves them to whoever reads the log.
+We cannot know which thread started a process, nor whether it is meant to go on. So a tick names them in the log when it
+ends, and leaves them to the reader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
-# What ends by itself with this process: our own, and the helpers of the standard library.
+# These end with this process: our own, and the helpers of the standard library.
 OURS: Final = ("cronjobs/launcher.py", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -26,12 +26,12 @@ class Leftover:
 
 
 def keep_orphans() -> None:
-    """Become the parent of what a handler daemonises (PR_SET_CHILD_SUBREAPER), so that it can be named at the end."""
+    """Become the parent of what handlers daemonise (PR_SET_CHILD_SUBREAPER), so that a tick can name it at the end."""
     _set_subreaper(1)
 
 
 def let_orphans_go() -> None:
-    """The opposite, for a process that lives on after a tick."""
+    """Undo ``keep_orphans``, for a process that lives on after a tick."""
     _set_subreaper(0)
 
 
@@ -44,7 +44,7 @@ def _set_subreaper(on: int) -> None:
 
 
 def left_behind(but: Collection[int] = ()) -> list[Leftover]:
-    """The living children of this process, *but* those; empty where there is no /proc."""
+    """The living children of this process except *but*; empty where there is no /proc."""
     found = []
     with suppress(OSError):
         for entry in os.scandir("/proc"):
@@ -63,6 +63,6 @@ def _child(pid: int) -> Leftover | None:
         if int(parent) != os.getpid() or state in "ZX":
             return None
         command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except (OSError, ValueError):  # gone meanwhile
+    except (OSError, ValueError):  # it is gone
         return None
     return None if any(word in command for word in OURS) else Leftover(pid, head.partition("(")[2])

@@ -1,8 +1,8 @@
 """The daemon threads that run attempts.
 
-Workers compute, the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. The threads are
-daemons and no ThreadPoolExecutor, which joins its threads at exit: a handler that never returns would hold the tick for
-ever.
+Workers compute and the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. They are
+daemon threads rather than a ThreadPoolExecutor, which joins its threads at exit: a handler that never returns would
+keep the tick alive for ever.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DROPPED: Final = "dropped at shutdown"
 
 
 def unbegun(attempt: Attempt) -> Outcome | None:
-    """What becomes of an attempt that was asked to stop before any worker took it; None: begin it."""
+    """The outcome of an attempt that was asked to stop before a worker took it; None: start it."""
     match attempt.stop.reason:
         case None:
             return None
@@ -41,9 +41,9 @@ def unbegun(attempt: Attempt) -> Outcome | None:
 
 
 class Workers:
-    """Daemon threads, up to ``count``. ``hand`` gives them an attempt, ``ended`` is where ends come back.
+    """Daemon threads, up to ``count``. ``hand`` gives them an attempt, and its end arrives on ``ended``.
 
-    ``fault``: why there are fewer than were asked for; ``count`` is then how many there are.
+    ``fault``: why there are fewer than were asked for; ``count`` is then the number that exists.
     """
 
     def __init__(self, count: int, around: WorkerContext, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def hand(self, attempt: Attempt) -> bool:
-        """Give *attempt* to a worker; False: there is none, and none can be started."""
+        """Give *attempt* to a worker; False if there is none and none can be started."""
         if len(self._threads) < self.count:
             self._start_one()
         if not self._threads:
@@ -70,13 +70,13 @@ class Workers:
         thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as error:  # a limit on processes, or on memory: those that run go on
+        except (RuntimeError, MemoryError) as error:  # a limit on processes or memory; the existing threads go on
             self.count, self.fault = len(self._threads), one_line(str(error), 200)
         else:
             self._threads.append(thread)
 
     def take_back(self) -> list[Attempt]:
-        """The attempts that no worker has begun; they are given back untouched."""
+        """Return the attempts that no worker has started, so that their jobs can be released."""
         unbegun: list[Attempt] = []
         while True:
             try:
@@ -87,12 +87,12 @@ class Workers:
                 unbegun.append(attempt)
 
     def dismiss(self) -> None:
-        """Let the threads end, each after what it runs: for a process that lives on."""
+        """Let each thread end after its current attempt, for a process that lives on."""
         for _ in self._threads:
             self._inbox.put(None)
 
     def wake(self) -> None:
-        """Let the loop's wait end now; safe to call from a signal handler."""
+        """End the loop's wait now; safe to call from a signal handler."""
         self.ended.put(None)
 
     def _work(self, name: str) -> None:
@@ -110,13 +110,13 @@ class Workers:
             attempt.started = self._clock.monotonic()
             try:
                 finished = run_attempt(attempt, self._around, self._clock)
-            except BaseException as error:  # ours, not the user's; the slot must not be lost for it
+            except BaseException as error:  # an error of ours, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the next handler's, and of whatever that starts
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # for the next handler and its child processes
             self.ended.put(Ended(attempt, finished, self._clock.monotonic()))
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
-        """What an exception of ours means for *attempt*: nothing, if its code had not begun."""
+        """The outcome of an error of ours: a release if the attempt's code had not started."""
         if attempt.begun:
             return outcome_of(error, attempt, self._clock)
         return Released(one_line(f"it could not be begun: {type(error).__name__}: {error}", ERROR_LIMIT // 4))
