@@ -1,4 +1,4 @@
-"""What may be claimed, and the claim: one statement on PostgreSQL, one short transaction on SQLite."""
+"""Which jobs may be claimed, and the claim: one statement on PostgreSQL, one short transaction on SQLite."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cronjobs.store.sql import Fragment, after_now, among, database_now, define,
 
 
 def _lanes(kind: str, types: str, where: str = "true") -> Fragment:
-    """The (type, queue, priority) at which jobs of *types* wait, as the body of the recursive part *kind*."""
+    """The (type, queue, priority) lanes in which jobs of *types* wait, as the body of the recursive part *kind*."""
     there = f"FROM {{jobs}} j WHERE j.job_type = %s.job_type AND j.{{{kind}}}"
     first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
     step = f"{there % 'b'} AND (j.queue, j.priority) > (b.queue, b.priority) ORDER BY j.queue, j.priority LIMIT 1"
-    # Of a comparison of rows SQLite takes only the first column to its index, and reads the whole queue.
+    # SQLite uses only the first column of a row comparison for the index, so it would scan the whole queue.
     here = f"{there % 'b'} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1"
     beyond = f"{there % 'b'} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1"
 
@@ -60,9 +60,9 @@ def _types(parameter: str) -> Fragment:
 
 
 define(
-    # Where due jobs stand: (type, whether the row names a timeout, queue, priority), each found by one step into an
-    # index; in front of a claim stands nothing of types that it cannot run. A type comes into the second kind only if
-    # some timeout suits, which again is one step.
+    # The lanes of due jobs: (type, whether rows have their own timeout, queue, priority), each found by one index step,
+    # so that jobs of types that we cannot run cost nothing. A type is in ``timed`` only if some timeout suits, which is
+    # one index step, too.
     lanes="""
       plain(job_type, queue, priority) AS ({lanes_plain}),
       timed(job_type, queue, priority) AS ({lanes_timed}),
@@ -81,28 +81,29 @@ define(
     due_plain="j.{plain} AND {due}",
     due_timed="j.{timed} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {due}",
     due="{in_lane} AND j.run_at <= {now} AND (j.schedule IS NULL OR {in_turn})",
-    # The same without lanes, "b" being the job itself: where there are more lanes than it is worth to visit.
+    # The same without lanes ("b" is the job itself), for databases with more lanes than are worth visiting.
     due_anywhere="""
       b.{waiting} AND b.run_at <= {now} AND {open_queue} AND CASE WHEN b.timeout_s IS NULL
         THEN b.job_type {among_fitting}
         ELSE b.job_type {among_known} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END""",
     in_some_turn="(j.schedule IS NULL OR {in_turn})",
     among_fitting=among("fitting"),
-    # By values: of a joined row SQLite does not know that there is one only, and would sort all that is due.
+    # Bind type, queue and priority as values. With a join SQLite cannot see that there is only one row, and sorts all
+    # due jobs.
     in_lane=lambda postgresql: (
         "j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority"
         if postgresql
-        # Its bytes, which need not be UTF-8.
+        # The queue's bytes, which need not be UTF-8.
         else "j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority"
     ),
     among_careful=among("careful"),
-    # A loss is nobody's fault, but what was lost once shall not be lost again only because it waited for a worker.
+    # Losses are not charged, but a job that was lost once must not be lost again only because it waited for a worker.
     with_care="(j.losses > 0 OR j.job_type {among_careful})",
     candidate="j.id, j.priority, j.run_at, {with_care} AS careful, j.concurrency_key",
     is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
     after_lease=after_now(":lease_s"),
-    # What recovery decides by, whoever recovers. With the attempt's number: an older version claims without it, and
-    # leaves what the attempt before was to be decided by.
+    # The policy by which any host's recovery decides. It includes the attempt's number because an older version claims
+    # without writing it, and would leave the policy of the attempt before.
     policy_at_claim=lambda postgresql: (
         """
       coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
@@ -125,14 +126,14 @@ define(
 
 @dataclass(frozen=True)
 class ClaimFilter:
-    """Which jobs a runner may take now.
+    """Which jobs a runner may claim now.
 
-    ``known``: the job types it can run; ``fitting``: those whose own time-out suits it; a row's timeout_s is to be at
-    most ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``careful`` types, and of those that a
-    runner died with, only what begins at once is taken, ``free`` jobs: nothing of them is to be lost unbegun.
-    ``limits`` hold over all runners together. ``policies``: what recovery is to decide these attempts by.
-    ``runnable``: the types that some host can run, as far as anybody knows; None: it may be any. A schedule's jobs wait
-    for an older one of these only. ``but``: jobs that are left alone. ``many_queues``: see ``Overview``.
+    ``known``: the job types it can run; ``fitting``: those whose own time-out fits; a row's timeout_s must be at most
+    ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``careful`` types, and of jobs that a runner
+    died with, only those that start at once (``free``) are claimed: none may be lost before it has started. ``limits``
+    count the jobs of all runners. ``policies``: by these recovery decides about the attempts. ``runnable``: the types
+    that some host is known to run; None: unknown, so any. A schedule's job waits for an older one only if that is
+    runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``.
     """
 
     known: Collection[str]
@@ -150,7 +151,7 @@ class ClaimFilter:
 
 
 class Claim(NamedTuple):
-    """The database's now, and the jobs in the order to run them. ``unseen``: more may be due that was not looked at."""
+    """The database's now, and the jobs in the order to run them. ``unseen``: more may be due, not looked at."""
 
     now: datetime
     jobs: list[Job]
@@ -161,7 +162,7 @@ class Claim(NamedTuple):
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
     """Lease up to *limit* due jobs for *locked_by*.
 
-    Order is (priority, run_at, id). Rows that others hold locked are passed over, so nobody waits for anybody.
+    Order is (priority, run_at, id). Rows locked by others are skipped, so no claim waits for another.
     """
     parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -194,12 +195,12 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
     }
 
 
-# A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and pass the limit
-# (bug 15715). First, without locks, what the claim would take if nobody else were there: so many of each lane (its
-# share). Then the lateral subqueries with the lock are drawn from row by row, so that no more is locked than taken, and
-# a row that somebody holds costs one step to the next. Where a lane has too few left, the others give more than their
-# share. A job to be careful with ends the row of those taken ahead: it waits until it is among the first, and those
-# behind it wait with it.
+# A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and exceed the limit
+# (bug 15715). ``due`` and ``head`` find, without locks, what the claim would take if it were alone: so many rows of
+# each lane (its share). The lateral subqueries then lock row by row, so that no more is locked than taken, and a row
+# that another session has locked costs one step. If a lane has too few rows left, ``picked`` takes more than their
+# share from the others. A careful job ends what is claimed ahead: it waits until it is among the first, and later jobs
+# wait with it.
 PICKED_POSTGRESQL: Final = """
   WITH RECURSIVE {lanes},
   due AS MATERIALIZED (
@@ -264,7 +265,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
-    # The writer is alone (BEGIN IMMEDIATE), so looking and taking can be several statements.
+    # SQLite's writer is alone (BEGIN IMMEDIATE), so looking and taking can be separate statements.
     due = _due_sqlite(connection, parameters, admission)
     end = next((place for place, row in enumerate(due) if row.careful and place >= admission.free), len(due))
     return _take(connection, [row.id for row in due[:end]], lease_parameters)
@@ -273,7 +274,7 @@ def _claim_sqlite(
 def _due_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, also: str = ""
 ) -> list[Row[Any]]:
-    """The first due rows in order, lane by lane, of those that the condition *also* admits."""
+    """The first due rows in order, lane by lane; *also* is an additional condition."""
     if admission.many_queues:
         return list(run(connection, ANYWHERE_SQLITE.replace("{also}", also), **parameters))
     lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest")).all()
@@ -320,13 +321,13 @@ def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
 
 
 def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
-    """Lease the waiting rows of these *ids*, which nobody else can take meanwhile."""
+    """Lease the waiting rows of these *ids*; the caller has made sure that nobody else can take them."""
     if not ids:
         return []
     group = group_value(connection, list(ids))
     if is_postgresql(connection):
         return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=group, **lease_parameters).all()
-    # SQLite's RETURNING knows no alias, and the facts are read by one.
+    # SQLite's RETURNING accepts no alias, and {facts} needs one.
     _lease(connection, ids, lease_parameters)
     return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=group).all()
 
@@ -346,9 +347,9 @@ TAKE: Final = """
 def claim_warily(
     connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter
 ) -> Claim:
-    """As ``claim``, each row in a savepoint of its own: after one of them was such that the whole claim failed.
+    """Like ``claim``, but each row in a savepoint of its own: for when one bad row made the whole claim fail.
 
-    A row that cannot be fetched comes as a job that is dead by its payload; one that cannot be leased is refused.
+    A row that cannot be fetched becomes a job that will die of its payload; one that cannot be leased is refused.
     """
     parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -367,12 +368,12 @@ def claim_warily(
             refused[job_id] = " ".join(str(error.orig).split())
     take_turns(connection, [job.id for job in found if job.schedule is not None], admission.runnable)
     found.sort(key=lambda job: (job.priority, job.run_at, job.id))
-    return Claim(database_now(connection), found, unseen or bool(refused), refused)  # behind those may be others
+    return Claim(database_now(connection), found, unseen or bool(refused), refused)  # others may be behind those
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
-ROUNDS: Final = 8  # of looking behind what is full, in one claim; the next one goes on
+ROUNDS: Final = 8  # of looking behind full keys within one claim; the next claim continues
 BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
 _SEEN: Final = " SELECT id, careful, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = (
@@ -382,14 +383,14 @@ LOOK_ANYWHERE: Final = PICKED_ANYWHERE.replace("{in_some_turn}", "{in_some_turn}
 
 
 def _choose(connection: Connection, parameters: dict[str, Any], admission: ClaimFilter) -> tuple[list[int], bool]:
-    """Ids to take under limits, their rows locked, in order; and whether more may be due that was not looked at."""
+    """Ids to take under limits, in order, rows locked; and whether more may be due that was not looked at."""
     alone = judge_alone(connection)
     limits = admission.limits if alone else closed(admission.limits)
     running: Mapping[str, int] = running_by_key(connection, admission.known) if alone else {}
     taken: list[int] = []
     but = list(admission.but)
     for _ in range(ROUNDS):
-        # A key that is full hides nobody: those behind it are looked at again without it.
+        # Jobs behind a full key must still be found: look again without that key.
         asked = parameters["limit"] - len(taken)
         closed_keys = full_parameters(connection, full(limits, running))
         seen = _look(connection, parameters | {"limit": asked}, admission, closed_keys, [*but, *taken])
@@ -408,7 +409,7 @@ def _look(
     full: dict[str, str],
     taken: Sequence[int],
 ) -> list[Candidate]:
-    """The first due jobs in order that are not *full* and not *taken*, their rows locked."""
+    """The first due jobs in order that are neither *full* nor *taken*, with their rows locked."""
     parameters = parameters | full | {"ids": group_value(connection, list(taken))}
     if is_postgresql(connection):
         rows = run(connection, LOOK_ANYWHERE if admission.many_queues else LOOK_POSTGRESQL, **parameters).all()
@@ -426,9 +427,9 @@ def claim_one(
     limits: Sequence[Limit] = (),
     policies: ClaimPolicies = NONE_WRITTEN,
 ) -> Job | Limit | None:
-    """Lease one waiting job whatever its run_at says, for someone who named it.
+    """Lease one waiting job that a person named, whatever its run_at.
 
-    Not leased: the limit that is reached, or None when somebody else has it. Waits for a moment for other claims under
+    Returns the limit that is reached, or None if another session has the job. Waits a moment for other claims under
     limits. Raises DatabaseError.
     """
     if limits:
@@ -447,9 +448,9 @@ def claim_one(
 
 
 def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> list[Job]:
-    """Every job leased to *locked_by*: what a claim whose COMMIT got no answer really took.
+    """Every job leased to *locked_by*: what a claim whose COMMIT reply was lost really took.
 
-    *warily*: each fetched by itself, as one of them may be such that it cannot be.
+    *warily*: fetch each row by itself, as one of them may be unreadable.
     """
     statement = """
         SELECT {facts} FROM {jobs} j
@@ -461,7 +462,7 @@ def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> 
 
 
 def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
-    """Job types that are due and not among *known*, with how many of their jobs wait."""
+    """Due job types that are not in *known*, with the number of their jobs."""
     rows = run(
         connection,
         """

@@ -1,4 +1,4 @@
-"""What limits by concurrency key are judged by: whose turn it is to judge, and how many jobs run of each key."""
+"""What limits by concurrency key need: who may judge them now, and how many jobs of each key are running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cronjobs.rules.concurrency import Full
 from cronjobs.store.sql import among, define, group_value, is_postgresql, run
 
 define(
-    # Bytes, as Python's startswith compares them; LIKE would read the wildcards that a prefix may hold.
+    # Compare bytes, as Python's startswith does; LIKE would interpret wildcards in a prefix.
     begins_full=lambda postgresql: (
         "j.concurrency_key ^@ ANY(ARRAY(SELECT json_array_elements_text(CAST(:full_prefixes AS json))))"
         if postgresql
@@ -31,12 +31,13 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 
 
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
-    """Be the only one that counts and claims under limits until this transaction ends; False: another runner is.
+    """Let only this transaction count and claim under limits until it ends; False: another runner is doing so.
 
-    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can take: an advisory lock can be taken,
-    and kept, by any login. It is a statement of its own, before any that counts: each sees what was committed when it
-    began, so that a count in the statement that takes the lock, or before it, could miss what the last holder claimed.
-    Without *wait* it only tries: a holder that is frozen must stop nobody's renewals. SQLite's writer is alone anyway.
+    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock; an advisory lock could be
+    taken, and kept, by any login. It is a statement of its own, before any that counts: a statement sees what was
+    committed when it began, so a count in the locking statement, or before it, could miss what the last holder claimed.
+    Without *wait* it only tries, so that a frozen holder cannot stop anyone's renewals. SQLite's writer is alone
+    anyway.
     """
     if not is_postgresql(connection):
         return True
@@ -45,10 +46,10 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
 
 
 def running_by_key(connection: Connection, known: Collection[str] = ()) -> dict[str, int]:
-    """How many jobs are leased, by concurrency key. A lease that ran out counts: its code may still run.
+    """How many jobs are leased, by concurrency key. An expired lease counts: its code may still run.
 
-    Unless nobody here can settle it, being of an older version and of none of the *known* types: it may stay so for
-    days, and would hold its limit for as long.
+    Except one that no one here can settle, as it is of an older version and its type is not *known*: that may last for
+    days, and would block its limit as long.
     """
     rows = run(
         connection,

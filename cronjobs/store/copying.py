@@ -1,4 +1,4 @@
-"""What ``db copy`` asks of the old database, which is SQLite, and writes into the new one, which is PostgreSQL."""
+"""What ``db copy`` reads from the old database, SQLite, and writes into the new one, PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cronjobs.database.tables import audit, job_runs, jobs, meta, metadata, sche
 from cronjobs.store.meta import qualified
 from cronjobs.store.sql import define, group, group_value, run
 
-BATCH: Final = 1000  # rows that travel together
+BATCH: Final = 1000  # rows that are copied together
 BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-WITH_IDS: Final = (jobs, schedules, ticks)  # what others refer to, or what tells a newer row from an older one
+WITH_IDS: Final = (jobs, schedules, ticks)  # other rows refer to their ids, or an id shows which row is newer
 
-# A tick that had begun before the old side was closed must not claim or settle anything more; what runs may end.
+# A tick that began before the old side was closed must not claim or settle any more; running jobs may end.
 _FENCES: Final = {
     "cronjobs_moved_claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND "
     "NEW.locked_by IS NOT NULL",
@@ -33,7 +33,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def put_fences(connection: Connection) -> None:
-    """Make the file itself refuse claims and occurrences."""
+    """Make the database file itself refuse claims and occurrences."""
     for name, event in _FENCES.items():
         connection.exec_driver_sql(
             f"CREATE TRIGGER IF NOT EXISTS {name} BEFORE {event} "
@@ -47,7 +47,7 @@ def take_fences_away(connection: Connection) -> None:
 
 
 def leased(connection: Connection) -> list[int]:
-    """The jobs that run, or may: whose lease is in force."""
+    """The jobs that run, or may run: their lease has not expired."""
     return list(run(connection, "SELECT id FROM {jobs} WHERE locked_until > {now} ORDER BY id").scalars())
 
 
@@ -56,18 +56,18 @@ def count(connection: Connection, table: Table) -> int:
 
 
 def newest(connection: Connection, table: Table) -> int:
-    """The highest id that is there; 0: none."""
+    """The highest id in *table*; 0 if it is empty."""
     return int(connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one())
 
 
 def spent(connection: Connection, table: Table) -> int:
-    """The highest id that SQLite ever gave in *table*: those of pruned rows do not come back either."""
+    """The highest id that SQLite ever gave in *table*: ids of pruned rows must not come back either."""
     found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
     return int(found or 0)
 
 
 def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Rows]:
-    """All rows of *table* in the order of its key, or those with an id above *above*; JSON comes as its text."""
+    """All rows of *table* in the order of its key, or those with an id above *above*; JSON comes as text."""
     columns = [
         type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
         for column in table.columns
@@ -112,26 +112,26 @@ define(
 
 
 def take_alone(connection: Connection) -> None:
-    """Keep everybody else from writing until this transaction ends: ticks, enqueuers, another copy."""
+    """Keep everyone else from writing until this transaction ends: ticks, enqueuers, another copy."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
     run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
-    # Emptying a table of a million rows is one statement.
+    # Emptying a table of a million rows is one statement, and may take long.
     connection.exec_driver_sql("SET LOCAL statement_timeout = '15min'")
 
 
 def take_turn(connection: Connection) -> None:
-    """Keep another copy away until this transaction ends, and nobody else."""
+    """Keep other copies away until this transaction ends."""
     run(connection, "SELECT 1 FROM {meta} FOR NO KEY UPDATE").all()
 
 
 def insert(connection: Connection, table: Table, rows: Rows) -> None:
-    """Write *rows* as they are, ids too where the table's are kept."""
+    """Write *rows* unchanged, with their ids if the table keeps them."""
     names = [column.name for column in table.columns if column.name != "id" or table in WITH_IDS]
     _insert(connection, table, names, rows)
 
 
 def insert_late(connection: Connection, rows: Rows) -> int:
-    """Write jobs under new ids, but those whose key is spent here; return how many are new."""
+    """Write jobs under new ids, except those whose key is used here already; return how many are new."""
     names = [column.name for column in jobs.columns if column.name != "id"]
     return _insert(connection, jobs, names, rows, "ON CONFLICT (idempotency_key) DO NOTHING RETURNING id")
 
@@ -149,7 +149,7 @@ def _insert(connection: Connection, table: Table, names: Sequence[str], rows: Ro
 
 
 def count_on(connection: Connection, table: Table, highest: int) -> None:
-    """Let ids go on above *highest*."""
+    """Make the sequence of ids continue above *highest*."""
     if highest:
         run(
             connection,
@@ -160,7 +160,7 @@ def count_on(connection: Connection, table: Table, highest: int) -> None:
 
 
 def empty(connection: Connection) -> None:
-    """Remove all that a copy brings, but the audit trail."""
+    """Remove all that a copy brings, except the audit trail."""
     for table in (job_runs, *(table for table in TABLES if table not in (job_runs, audit))):
         connection.execute(delete(table))
 

@@ -1,4 +1,4 @@
-"""Job types that take their runners down, ``cronjobs_crashing_types``; what a row means is decided in ``crashing``."""
+"""The table ``cronjobs_crashing_types``: job types that crash their runners, as ``rules.crashing_types`` decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def crashing(connection: Connection) -> list[Crashing]:
 
 
 def watched(connection: Connection) -> list[Crashing]:
-    """Those, and the types that are suspected."""
+    """The crashing types, and the suspected ones."""
     now = database_now(connection)
     return [each for each in _all(connection).values() if each.holds(now)]
 
@@ -34,7 +34,7 @@ def _all(connection: Connection) -> dict[str, Crashing]:
 
 
 def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
-    """Write that runners died with these job types (type → runner); return those that are found to crash by that."""
+    """Record that runners died with these job types (type → runner); return the types that now count as crashing."""
     now = database_now(connection)
     known = _all(connection)
     connection.execute(delete(crashing_types).where(crashing_types.c.found_at < now - FOR_AT_MOST))
@@ -51,9 +51,9 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
 
 
 def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str]:
-    """Count how jobs of watched types ended; return the types that have ended cleanly often enough, and are cleared.
+    """Count how jobs of watched types ended; return the types that ended cleanly often enough and are cleared.
 
-    A row that somebody else holds locked is passed over: the next end counts.
+    A row that another session has locked is skipped: the next end counts.
     """
     rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
     parameters = {"ends": group_value(connection, rows)}

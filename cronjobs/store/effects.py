@@ -1,4 +1,4 @@
-"""Every statement about an effect: its beginning, its end, what operators see and settle of it."""
+"""Every statement about an effect: its beginning, its end, and what operators list and resolve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.store.sql import define, run
 
 define(
     wait_for_effect=lambda postgresql: "FOR NO KEY UPDATE OF e" if postgresql else "",
-    # The attempt that began it has not ended: one attempt number is one claim.
+    # The attempt that began the effect has not ended: each claim has its own attempt number.
     its_attempt="j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'",
     standing="""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
       WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END""",
@@ -23,7 +23,7 @@ define(
 
 @dataclass(frozen=True)
 class Record:
-    """What the ledger knows of an effect. ``running``: the attempt that began it has not ended."""
+    """An effect as the ledger has it. ``running``: the attempt that began it has not ended."""
 
     key: str
     state: str  # begun, recorded, skipped, stopped
@@ -40,7 +40,7 @@ class Record:
 
 
 def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
-    """Write that *key* is begun by this attempt, unless there is a row already."""
+    """Record that this attempt begins *key*, unless there is a row already; return whether it did."""
     made = run(
         connection,
         """INSERT INTO {effects} (key, job_id, attempt, state, begun_at)
@@ -51,8 +51,8 @@ def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
 
 
 def find(connection: Connection, key: str) -> Record | None:
-    """Read an effect, and keep it as it is until this transaction ends."""
-    # Locked first and read then: the second statement sees what was committed while the first one waited.
+    """Read an effect, and lock it until this transaction ends."""
+    # Lock first, then read: the second statement sees what was committed while the first one waited.
     run(connection, "SELECT 1 FROM {effects} e WHERE e.key = :key {wait_for_effect}", key=key).first()
     row = run(
         connection,
@@ -67,7 +67,7 @@ def find(connection: Connection, key: str) -> Record | None:
 
 
 def begin_again(connection: Connection, key: str, lease: Lease) -> None:
-    """Make a beginning without an end this attempt's own."""
+    """Let this attempt take over an effect that was begun and has no end."""
     run(
         connection,
         """UPDATE {effects} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {now}
@@ -77,7 +77,7 @@ def begin_again(connection: Connection, key: str, lease: Lease) -> None:
 
 
 def mark(connection: Connection, key: str, state: str) -> None:
-    """Write "skipped" or "stopped"; whose beginning it is stays, so that a late end of that attempt is still taken."""
+    """Write "skipped" or "stopped"; the row keeps its attempt, so that a late end of that attempt is still accepted."""
     run(connection, "UPDATE {effects} SET state = :state WHERE key = :key", key=key, state=state)
 
 
@@ -85,11 +85,11 @@ def mark(connection: Connection, key: str, state: str) -> None:
 
 
 def record(connection: Connection, key: str, lease: Lease, result: str | None) -> bool:
-    """Write that this attempt did the effect; *result* is JSON text. False: a newer attempt has begun it since.
+    """Record that this attempt did the effect; *result* is JSON text. False: a newer attempt has begun it since.
 
-    Done twice it changes nothing, so an answer that was lost is asked for again.
+    Repeating it changes nothing, so it is simply called again if a reply was lost.
     """
-    # An INSERT: the row may be gone, if someone settled it as not done too early, and then this is the better word.
+    # An INSERT, as the row may be gone if someone resolved it as not done too early; the attempt itself knows better.
     written = run(
         connection,
         """INSERT INTO {effects} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
@@ -104,7 +104,7 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
 
 
 def withdraw(connection: Connection, key: str, lease: Lease) -> None:
-    """Take this attempt's beginning back, as if it had never been."""
+    """Remove this attempt's beginning, as if it had never been."""
     run(
         connection,
         "DELETE FROM {effects} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
@@ -120,7 +120,7 @@ def _ours(key: str, lease: Lease) -> dict[str, Any]:
 
 
 def settle(connection: Connection, key: str, result: str | None) -> None:
-    """Record an effect as done on someone's word; *result* is JSON text."""
+    """Record an effect as done because an operator confirmed it; *result* is JSON text."""
     run(
         connection,
         """UPDATE {effects} SET state = 'recorded', recorded_at = {now}, result = CAST(:result AS {json_type})
@@ -136,7 +136,7 @@ def remove(connection: Connection, key: str) -> None:
 
 
 def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
-    """Effects with the columns of the table and ``standing``, the newest beginning first; None: any."""
+    """Effects with the columns of the table and ``standing``, newest beginning first; None: no filter."""
     where = ["true"]
     if standing is not None:
         where.append("{standing} = :standing")
@@ -157,7 +157,7 @@ def list_effects(connection: Connection, *, standing: str | None, prefix: str | 
 
 
 def dead_of(connection: Connection, error: str) -> list[int]:
-    """The jobs that died of *error*, the sentence of an EffectUnknown."""
+    """The jobs that died of *error*, the message of an EffectUnknown."""
     rows = run(
         connection,
         """SELECT id FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL AND error_type = 'EffectUnknown'

@@ -1,4 +1,4 @@
-"""Put jobs into the table, in a transaction that belongs to the caller."""
+"""Insert jobs, in a transaction that belongs to the caller."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ _COLUMNS: Final = {
 define(
     new_rows=group("rows", _COLUMNS),
     among_keys=among("keys"),
-    # What the column's default says, for those who name nobody. SQLite knows nobody, and is told.
+    # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass it.
     caller=lambda postgresql: (
         "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
         if postgresql
         else ":caller_"
     ),
-    # PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does.
-    # A subquery for its value, not NOT EXISTS: that is planned as a join, and where statistics say that the table is
-    # empty, as a loop over all of it for each row.
+    # PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does. A
+    # scalar subquery, not NOT EXISTS: that is planned as a join, and if statistics show an empty table, as a loop over
+    # all of it for each row.
     not_there=lambda postgresql: (
         "(SELECT j.id FROM {jobs} j WHERE j.idempotency_key = r.idempotency_key) IS NULL" if postgresql else "true"
     ),
     due_at="coalesce(r.run_at, {due_after})",
     due_after=after_now("coalesce(r.delay_s, 0)"),
-    # The caller's connection may have an encoding that lacks a character of it, and the answer would be an error.
+    # In ASCII: the caller's connection may have an encoding without one of the characters, and reading it would fail.
     key_told=in_ascii("idempotency_key"),
     row_key_told=in_ascii("j.idempotency_key"),
     queue_told=in_ascii("j.queue"),
-    # As it stood when it was enqueued: no runner has had it, nobody has called it off or put it back.
+    # Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
     not_started="j.status = 'queued' AND j.attempts = 0",
 )
 
-# INSERT and UPDATE are the first words wherever that can be: by them Python's sqlite3 knows, in its old way of
-# handling transactions, that it has to open one. PostgreSQL counts ids in the order of such a SELECT.
+# Statements begin with INSERT or UPDATE where possible: by that word Python's sqlite3, in its legacy transaction
+# control, knows that it has to open a transaction. PostgreSQL assigns ids in the order of such a SELECT.
 # https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
 _INSERT: Final = """
   INSERT INTO {jobs} (job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
@@ -82,9 +82,9 @@ _RETURNING: Final = """ ORDER BY r.n
   ON CONFLICT (idempotency_key) DO NOTHING
   RETURNING id, {key_told} AS idempotency_key"""
 INSERT: Final = _INSERT + _RETURNING
-# Of rows for one queue: it is asked once, not for each of them.
+# For rows of one queue: its cap is checked once, not for each row.
 INSERT_WITHOUT_CAP: Final = _INSERT + " AND NOT {is_capped}" + _RETURNING
-# A statement of its own: apps have no right to these columns, or one row of theirs could hold up a schedule for good.
+# A statement of its own: apps may not write these columns, or one row of theirs could block a schedule for ever.
 INSERT_OF_SCHEDULE: Final = INSERT.replace("enqueued_by)", "enqueued_by, schedule, scheduled_for)").replace(
     "{caller})", "{caller}), r.schedule, r.scheduled_for"
 )
@@ -99,7 +99,7 @@ REPLACE_SQLITE: Final = f"""
   WHERE j.idempotency_key = r.idempotency_key AND {{not_started}}
   RETURNING {{key_told}} AS idempotency_key"""
 
-# Passes over rows that somebody holds: mostly a runner that claims it, else an open transaction that may never end.
+# Skips rows that another session has locked: usually a runner that claims it, else a transaction that may never end.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
     SELECT j.id FROM {{jobs}} j WHERE j.idempotency_key {{among_keys}} AND {{not_started}}
@@ -117,7 +117,7 @@ LOOK: Final = """
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job about to be written; texts and JSON are checked before. ``run_at`` None: now plus ``delay``."""
+    """A job about to be written, with texts and JSON already checked. ``run_at`` None: now plus ``delay``."""
 
     job_type: str
     payload: dict[str, Any] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class NewJob:
 
 
 class Existing(NamedTuple):
-    """A row that has a key already. ``not_started``: no runner has had it, so it may be replaced."""
+    """A row that already has the key. ``not_started``: no runner has had it, so it may be replaced."""
 
     id: int
     status: Status
@@ -145,7 +145,7 @@ class Existing(NamedTuple):
 
 
 def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
-    """Insert *job* whatever its queue holds; return its id, whether it is new, and its status."""
+    """Insert *job* even if its queue is full; return its id, whether it is new, and its status."""
     row = row_of(job)
     [job_id] = insert_rows(connection, [row], into_capped=True)
     if job_id is not None:
@@ -155,11 +155,11 @@ def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
 
 
 def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_capped: bool) -> list[int | None]:
-    """Insert jobs (of ``row_of``) of distinct keys in one statement; the new ids in order.
+    """Insert jobs (from ``row_of``) with distinct keys in one statement; return the new ids in order.
 
-    None: nothing is written, as the key is spent (never an error that would spoil the caller's transaction), or, unless
-    *into_capped*, as the queue is capped; then the rows are all for one queue. It waits only for an open transaction
-    that inserts or deletes the same key, as a unique key must.
+    None: not written, because the key is used (never an error, which would spoil the caller's transaction) or, unless
+    *into_capped*, because the queue is capped; then all rows must be for one queue. It waits only for an open
+    transaction that inserts or deletes the same key, as any unique key must.
     """
     for n, row in enumerate(rows):
         row["n"] = n
@@ -168,7 +168,7 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
         parameters["queue"] = rows[0]["queue"]
     statement = INSERT if into_capped else INSERT_WITHOUT_CAP
     if any("schedule" in row for row in rows):
-        statement = INSERT_OF_SCHEDULE  # triggered by a person: it goes into a full queue, too
+        statement = INSERT_OF_SCHEDULE  # a person triggered it, so it may enter a full queue
     made = run(connection, statement, **parameters).all()
     by_key = {from_ascii(connection, row.idempotency_key): row.id for row in made if row.idempotency_key is not None}
     unkeyed = sorted(row.id for row in made if row.idempotency_key is None)  # ids rise in the order of the rows
@@ -177,7 +177,7 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:
-    """What is in the table for the keys of *rows*."""
+    """The existing rows that have the keys of *rows*."""
     return {
         from_ascii(connection, row.idempotency_key): Existing(
             row.id, Status(row.status), from_ascii(connection, row.queue), bool(row.not_started)
@@ -187,7 +187,7 @@ def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Ex
 
 
 def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
-    """Make the rows of these keys that no runner has had the new ones; return the keys where that was done."""
+    """Overwrite the rows with these keys that no runner has had; return the keys that were replaced."""
     parameters = {"rows": _rows(connection, rows)} | _caller(connection)
     statement = REPLACE_SQLITE
     if is_postgresql(connection):
@@ -197,9 +197,9 @@ def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[
 
 
 def _rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> str:
-    """*rows* as they travel; raises PayloadError for a character that the database cannot hold.
+    """*rows* as the JSON parameter; raises PayloadError for a character that the database cannot store.
 
-    Its own refusal would end the caller's transaction.
+    If the database refused it instead, the caller's transaction would be lost.
     """
     encoding = server_encoding(connection)
     if encoding == UTF8:
@@ -215,7 +215,7 @@ def _rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> str:
                 f"the encoding of this database is {encoding}, and of this connection {client}: its bytes would be "
                 "read as UTF-8. SET client_encoding = 'UTF8' on it"
             )
-        # Not even an escape within the payload can be turned into a character.
+        # Such a server cannot decode even an escape within the payload.
         plain = [{name: json.dumps(row[name], ensure_ascii=False) for name in ("payload", "meta")} for row in written]
         rows = [row | texts for row, texts in zip(rows, plain, strict=True)]
     return group_value(connection, rows)
@@ -230,7 +230,7 @@ def _keys(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def row_of(job: NewJob) -> dict[str, Any]:
-    """*job* as it travels; what is left out is NULL."""
+    """*job* as a row of the JSON parameter; missing columns are NULL."""
     row: dict[str, Any] = {
         "job_type": job.job_type,
         "payload": json_text(job.payload),
@@ -253,7 +253,7 @@ def row_of(job: NewJob) -> dict[str, Any]:
 
 
 def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
-    """Insert jobs without idempotency keys in one statement, whatever their queues hold; return their ids in order."""
+    """Insert jobs without idempotency keys in one statement, even into full queues; return their ids in order."""
     if not new:
         return []
     ids = insert_rows(connection, [row_of(job) for job in new], into_capped=True)
@@ -266,6 +266,6 @@ def job_status(connection: Connection, job_id: int) -> Status | None:
 
 
 def has_jobs(connection: Connection) -> bool:
-    """Is the table there? Asked of PostgreSQL's catalogue, so that a missing one does not end the transaction."""
+    """Whether the jobs table exists, by PostgreSQL's catalogue, so that a missing one does not end the transaction."""
     there = run(connection, "SELECT to_regclass(:name) IS NOT NULL AS there", name=qualified(connection, jobs.name))
     return bool(there.scalar_one())

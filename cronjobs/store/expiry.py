@@ -1,4 +1,4 @@
-"""Leases that ended, or whose runners are gone: who holds which, and what may be taken from them."""
+"""Leases that expired, or whose runners are gone: who has which, and which may be settled."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from cronjobs.text import BrokenText
 
 
 def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
-    """Every ``locked_by`` of a lease that begins with *prefix*, the runners of one host and boot; and how old they get.
+    """Each ``locked_by`` that begins with *prefix*, the runners of one host and boot, and the highest age it can reach.
 
-    That is what each wrote itself, in seconds; None: an older version, which did not.
+    Each runner wrote that age itself, in seconds; None: it is of an older version, which writes none.
     """
     statement = """
         SELECT DISTINCT j.locked_by, {runner_s} AS runner_s FROM {jobs} j
@@ -43,7 +43,7 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Leased:
-    """A lease, when it ends, and how long its runner's leases are, in seconds; None: that is not known."""
+    """A lease, when it ends, and the length of its runner's leases in seconds; None: unknown."""
 
     lease: Lease
     job_type: str
@@ -76,10 +76,10 @@ def expired_leases(
     working: Sequence[str] = (),
     known: Collection[str] | None = None,
 ) -> tuple[datetime, list[Expired]]:
-    """Lock up to *limit* jobs whose lease ran out, by the database's clock, or that one of *dead* holds.
+    """Lock up to *limit* jobs whose lease expired by the database's clock, or that one of *dead* has leased.
 
-    Passed over is what others hold locked, what one of *working* holds, and what only someone who knows the job type
-    can settle, where it is not among *known* (None: every type is).
+    It skips rows that others have locked, jobs of *working* runners, and attempts that can only be settled by a host
+    that knows the job type, if it is not in *known* (None: every type is).
     """
     rows = run(
         connection,
@@ -107,7 +107,7 @@ def expired_leases(
 
 
 def _with_a_fence(connection: Connection, job: Job) -> Job:
-    """*job*, whose row is locked, with a ``locked_by`` to compare with: plain SQL can have written any bytes."""
+    """*job*, whose row is locked, with a ``locked_by`` that can be compared: plain SQL may have written any bytes."""
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)
         run(connection, "UPDATE {jobs} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
@@ -116,7 +116,7 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
 
 
 class LeftAlone(NamedTuple):
-    """Lost attempts of one type that nobody here can settle; ``sample`` is the id of one, ``since`` its lease's end."""
+    """Lost attempts of one type that this host cannot settle; ``sample``: the id of one; ``since``: its lease's end."""
 
     job_type: str
     jobs: int
@@ -127,7 +127,7 @@ class LeftAlone(NamedTuple):
 def left_alone(
     connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str]
 ) -> list[LeftAlone]:
-    """What recovery leaves as it is, where only the types *known* are."""
+    """The attempts that recovery leaves as they are because it knows only the types *known*."""
     rows = run(
         connection,
         """
@@ -155,6 +155,6 @@ define(
     given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
     among_dead=among("dead"),
     among_working=among("working"),
-    # A job that somebody called off is not run again in any case, whatever its type.
+    # A cancelled job is not run again in any case, so its type need not be known.
     can_settle="({has_policy} OR :every_type OR j.job_type {among_known} OR j.cancel_requested_at IS NOT NULL)",
 )

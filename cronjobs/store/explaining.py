@@ -1,7 +1,7 @@
-"""Every statement of ``explain``: what the ledger, the ticks, the audit trail and the jobs say about one question.
+"""Every statement of ``explain``: what the ledger, the ticks, the audit trail and the jobs show about one question.
 
-Each goes through an index, so that an answer from the far end of the retention costs no more than one from today; a
-test asks both databases for their plans. Questions about many occurrences travel as one group.
+Each uses an index, so that an answer from the far end of the retention costs no more than one from today; a test checks
+the plans on both databases. Questions about many occurrences go into one statement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cronjobs.store.schedules import StoredSchedule  # and its fragment: schedul
 from cronjobs.store.sql import Fragment, define, group, group_value, run
 
 TICKS_READ = 200
-LONGEST_TICK = timedelta(minutes=15)  # how far before a decision the tick may have begun that took it
+LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun so long before a decision that it took
 
 
 def _back(column: str, seconds: str) -> Fragment:
@@ -32,7 +32,7 @@ def _back(column: str, seconds: str) -> Fragment:
 define(
     moments=group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"}),
     longest_before=_back("o.decided_at", ":longest_s"),
-    # One row for a batch of jobs that were chosen by filters.
+    # Jobs that were chosen by filters have one audit row for the whole batch.
     has_id=lambda postgresql: (
         "a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))"
         if postgresql
@@ -66,7 +66,7 @@ def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
 
 
 def definition_trail(connection: Connection, names: Collection[str]) -> Sequence[Row[Any]]:
-    """When a schedule of these names was defined, with what, and retired; oldest first."""
+    """When schedules of these names were defined, with what, and retired; oldest first."""
     return connection.execute(
         select(audit)
         .where(audit.c.action.in_(["define", "retire"]), audit.c.subject.in_(list(names)))
@@ -75,7 +75,7 @@ def definition_trail(connection: Connection, names: Collection[str]) -> Sequence
 
 
 def pause_trail(connection: Connection, subjects: Collection[str]) -> Sequence[Row[Any]]:
-    """When brakes were put on and taken off; subjects are "all", "queue mail", "schedule nightly"."""
+    """When pauses began and ended; subjects are "all", "queue mail", "schedule nightly"."""
     return connection.execute(
         select(audit)
         .where(audit.c.action.in_(["pause", "resume"]), audit.c.subject.in_(list(subjects)))
@@ -84,7 +84,7 @@ def pause_trail(connection: Connection, subjects: Collection[str]) -> Sequence[R
 
 
 def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
-    """The brakes as the table has them, those that ended by themselves too."""
+    """The pauses in the table, including those that have expired."""
     return connection.execute(select(pauses).order_by(pauses.c.scope, pauses.c.name)).all()
 
 
@@ -92,7 +92,7 @@ def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def row_from(connection: Connection, schedule_id: int, at: datetime) -> Row[Any] | None:
-    """The row that ends first at or after *at*: if it begins no later, it is the one that tells of *at*."""
+    """The row that ends first at or after *at*: if it begins no later than *at*, it covers *at*."""
     return connection.execute(
         select(occurrences)
         .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= at)
@@ -133,7 +133,7 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
 
 
 def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Jobs without what is big in them."""
+    """Jobs without their large columns."""
     return run(
         connection,
         """
@@ -158,7 +158,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """What people did to a job, by itself or with others: cancel, retry, release, settle."""
+    """What people did to a job, alone or in a batch: cancel, retry, release, settle."""
     return run(
         connection,
         """
@@ -184,7 +184,7 @@ def first_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
-    """By the number of each moment: the last tick that began until its ``due_at``, and the first that began after."""
+    """For each moment's number: the last tick that began by its ``due_at``, and the first one that began after it."""
     rows = run(
         connection,
         """
@@ -199,11 +199,11 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
 
 
 def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Pairs of a moment's number and the id of a tick that was at work at its ``decided_at``.
+    """Pairs of a moment's number and the id of a tick that was working at its ``decided_at``.
 
-    Or up to a second off: a tick counts its start and end from another reading of the database's clock.
+    Up to a second off is accepted: a tick derives its start and end from another reading of the database's clock.
     """
-    # CROSS JOIN: SQLite keeps the order, so that each moment is a step into the index of ticks.
+    # CROSS JOIN: SQLite keeps the order, so that each moment is one step into the index of ticks.
     rows = run(
         connection,
         """
@@ -217,7 +217,7 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
 
 
 def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:
-    """Ticks that began in [*begin*, *end*], ended and left due work, the last first; of very many the last are read."""
+    """Ended ticks that began in [*begin*, *end*] and left due work, newest first; at most TICKS_READ are looked at."""
     lately = (
         select(ticks)
         .where(ticks.c.started_at >= begin, ticks.c.started_at <= end)

@@ -1,4 +1,4 @@
-"""A job as it is fetched: as far as it can be, whatever plain SQL wrote into its row."""
+"""How a job is fetched: as much of it as is readable, whatever plain SQL wrote into its row."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _facts(columns: Mapping[str, Fragment]) -> Fragment:
 
 define(
     facts=_facts(_AS_WRITTEN),
-    # Of a row that cannot be fetched, and where nobody asks what it is about.
+    # For a row that cannot be fetched, and where the payload does not matter.
     facts_unread=_facts(_UNREAD),
     timezone_key=definition_value("timezone"),
     retry_until_key=definition_value("retry_until"),
@@ -71,18 +71,18 @@ _TEXTS: Final = [
 
 
 def job_from(row: Row[Any]) -> Job:
-    """A row that begins with ``{facts}``; what plain SQL wrote into it is made harmless here."""
+    """The job of a row that begins with ``{facts}``; whatever plain SQL wrote into it is made harmless here."""
     facts = list(row[:FACTS])
     fault = next((fault for place in _TEXTS if (fault := _fault(place, facts[place]))), None)
     if fault is not None:
-        facts[_PAYLOAD] = fault  # what the job is dead of, when it comes to run
+        facts[_PAYLOAD] = fault  # the job dies of this when it comes to run
     if facts[_META] != {}:
         facts[_META] = _strings(facts[_META])
     return Job(*facts)
 
 
 def _fault(place: int, value: Any) -> BadJson | None:
-    """Why a job with this *value* is not to run: nobody can say what was meant."""
+    """Why a job with this *value* must not run, since we cannot know what was meant; None: it may."""
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, _NAMES[place])
     if value == UNREAD:
@@ -97,7 +97,7 @@ def _strings(meta: Any) -> dict[str, str]:
 
 
 def fetch_by_itself(connection: Connection, job_id: int) -> Job:
-    """One job in a savepoint of its own; if its row cannot be fetched, what is needed to end it."""
+    """Fetch one job in a savepoint of its own; if its row cannot be read, return what is needed to end it."""
     statement = "SELECT {facts} FROM {jobs} j WHERE j.id = :id"
     try:
         with connection.begin_nested():
@@ -107,7 +107,7 @@ def fetch_by_itself(connection: Connection, job_id: int) -> Job:
 
 
 def _said(key: str) -> Fragment:
-    """What the claim wrote, as text: whatever it is, reading it fails for no row."""
+    """A value of the claim's policy, as text, so that reading it fails for no row."""
     return lambda postgresql: (
         f"(j.policy ->> '{key}')"
         if postgresql

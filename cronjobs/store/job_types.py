@@ -1,4 +1,4 @@
-"""Which job types the hosts can run: each tick that loads handlers records their names, and all judge by that."""
+"""Which job types the hosts can run: each tick that loads handlers records their names, and all decide by that."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cronjobs.database.tables import job_type_lists
 from cronjobs.store.overlap import runnable_value
 from cronjobs.store.sql import after_now, define, is_postgresql, run
 
-REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick knew for so long is unknown
+REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
 
-MOST_NAMED: Final = 100  # schedules
+MOST_NAMED: Final = 100  # of schedules
 
 define(
     within_ago=after_now("-:within_s"),
-    within_ahead=after_now(":within_s"),  # a clock may have stepped back
+    within_ahead=after_now(":within_s"),  # a clock may have been set back
     older_version="""
       EXISTS (SELECT 1 FROM {ticks} v WHERE v.started_at >= {within_ago} AND v.started_at <= {within_ahead}
               AND v.schedules_on IS NULL)""",
@@ -34,12 +34,12 @@ define(
 
 
 def remembered(every: timedelta) -> timedelta:
-    """How far back the ticks' lists count, where cron wakes each *every*."""
+    """How far back the ticks' lists count if cron starts a tick each *every*."""
     return max(REMEMBERED, 2 * every)
 
 
 def record_types(connection: Connection, names: Collection[str]) -> str:
-    """Keep the list of job types *names*, once; return the hash that stands for it in a tick's row."""
+    """Store the list of job types *names*, once; return the hash that a tick's row refers to it by."""
     ordered = sorted(names)
     hash_ = types_hash(ordered)
     dialect = postgresql if is_postgresql(connection) else sqlite
@@ -55,7 +55,7 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
     """Job types of active schedules that are not *runnable*, with the schedules' names."""
     rows = run(
         connection,
-        # Of a definition that cannot be read nobody knows the type (NULL): that is told when it is due.
+        # An unreadable definition has no type (NULL): that is reported when the schedule is due.
         """SELECT {present_type} AS job_type, s.name FROM {schedules} s WHERE s.status = 'active'
            AND NOT ({present_type} {among_runnable}) ORDER BY s.name LIMIT :most""",
         runnable=runnable_value(connection, runnable),
@@ -76,16 +76,16 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 
 
 def older_versions_tick(connection: Connection, within: timedelta) -> bool:
-    """Whether ticks of an older version ran within *within*: what those know, nobody can say."""
+    """Whether ticks of an older version ran within *within*: which types those know is not recorded."""
     found = run(connection, "SELECT 1 WHERE {older_version}", within_s=within.total_seconds()).first()
     return found is not None
 
 
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
-    """The job types that some host can run, by what the ticks of the last *within* recorded; None: nobody can say.
+    """The job types that some host can run, as ticks of the last *within* recorded them; None: unknown.
 
-    Idle ticks load no handlers. So what counts besides is the last list of each host that still ticks, and where no
-    tick has loaded any for longer, those of the last that did.
+    Idle ticks load no handlers. So the last list of each host that still ticks counts as well, and if no tick has
+    loaded handlers for longer, the lists of the last ones that did.
     """
     rows = run(
         connection,

@@ -1,4 +1,4 @@
-"""Renew, finish, hand over: every statement about a lease that is held. The fence is in each of them."""
+"""Renew, finish, hand over: every statement about a leased job. Each contains the fence."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
 
 
 define(
-    # Without it PostgreSQL may read the whole table for "status = 'running'" and compare each row with the group
-    # (21 ms for 250 rows of 10,000, against 3 ms).
+    # Without it PostgreSQL may scan the table for "status = 'running'" and compare each row with the group (21 ms for
+    # 250 rows of 10,000, against 3 ms).
     by_id=lambda postgresql: (
         "j.id = ANY(ARRAY(SELECT CAST(r ->> 'id' AS bigint) FROM json_array_elements(CAST(:rows AS json)) r))"
         if postgresql
@@ -53,8 +53,8 @@ define(
     ),
     lease_rows=group("rows", _LEASE_COLUMNS),
     finish_rows=group("rows", _FINISH_COLUMNS),
-    # A cancel may meet an attempt that ends before it hears of it: then the job is not tried again either. Who asked,
-    # and why, is in the audit trail; what a cancelled command left behind stands in the outcome's own words.
+    # An attempt may end before it notices a cancel: then the job is not retried either. Who cancelled and why is in the
+    # audit trail; what a cancelled command left running is in the outcome's error.
     called_off="j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')",
     called_off_words="""
       coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {audit} a
@@ -62,8 +62,8 @@ define(
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END""",
     status_after="CASE WHEN {called_off} THEN 'cancelled' ELSE o.status END",
-    # Waits, as SKIP LOCKED does not: whoever holds the row may be taking the job over just now. For as long as this
-    # transaction takes nobody can, and a renewal passes over the row and comes back.
+    # Waits, unlike SKIP LOCKED: another runner may be taking the job over just now. While this transaction lasts none
+    # can, and a renewal skips the row and tries again.
     wait_for_lock=lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
     ended_at=after_now("-o.ended_ago"),
     began_at=after_now("-o.ended_ago - o.duration"),
@@ -75,7 +75,7 @@ define(
 
 @dataclass(frozen=True)
 class Renewal:
-    """``lost`` are gone for good; what is in none of the sets was locked by someone else: try again next turn.
+    """``lost`` are gone for good; jobs in none of the sets were locked by another session: try again next turn.
 
     ``succeeded``: their attempts ended them in a transaction of their own (``finish_here``).
     """
@@ -87,7 +87,7 @@ class Renewal:
 
 
 def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> Renewal:
-    """Renew by *lease* from the database's now; say which were renewed, asked to cancel, or lost."""
+    """Renew by *lease* from the database's now; return which were renewed, asked to cancel, or lost."""
     renewed = _extend(connection, leases, lease)
     mine = {row.id: bool(row.cancel_requested) for row in _still_mine(connection, leases)}
     gone = [held for held in leases if held.job_id not in mine]
@@ -101,7 +101,7 @@ def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> 
 
 
 def hold(connection: Connection, lease: Lease) -> bool:
-    """Is the lease ours, and will be until this transaction ends?"""
+    """Whether the lease is ours and stays so until this transaction ends."""
     rows = group_value(connection, [lease.row()])
     return bool(run(connection, _MINE + " {wait_for_lock}", rows=rows).all())
 
@@ -123,9 +123,9 @@ def _extend(connection: Connection, leases: Sequence[Lease], left: timedelta) ->
 def _update_mine(
     connection: Connection, source: str, rows: str, assignments: str, **parameters: Any
 ) -> Sequence[Row[Any]]:
-    """Update those of *rows* that pass the fence and that nobody else holds locked; return id, status, last_error.
+    """Update those of *rows* that pass the fence and are not locked by others; return id, status, last_error.
 
-    A row locked by someone's open psql session is passed over (one such row blocked the renewal of fifty leases).
+    A row locked by someone's open psql session is skipped (one such row blocked the renewal of fifty leases).
     """
     if is_postgresql(connection):
         statement = (
@@ -143,7 +143,7 @@ def _update_mine(
 def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row[Any]]:
     return run(
         connection,
-        # No instant: a user's own connection may write them in a style that its driver cannot read.
+        # No instants: a user's own connection may return them in a style that its driver cannot read.
         "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {lease_rows} AS o "
         "JOIN {jobs} j ON {fence} WHERE {by_id}",
         rows=group_value(connection, [held.row() for held in leases]),
@@ -155,9 +155,9 @@ def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row
 
 @dataclass(frozen=True)
 class Written:
-    """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by someone: try again.
+    """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by another session: try again.
 
-    ``called_off``: those of ``written`` that are cancelled now, whatever was to become of them, and who asked and why.
+    ``called_off``: those of ``written`` that are now cancelled whatever their outcome was, with who asked and why.
     ``succeeded``: those of ``written`` that their attempts had ended in a transaction of their own.
     """
 
@@ -167,8 +167,8 @@ class Written:
     succeeded: frozenset[int] = frozenset()
 
 
-# A row may be in the history already: a time-out is recorded while its thread still runs. A result that came after all
-# replaces it (a result that arrived before the work was stopped counts).
+# The history may already have a row: a time-out is recorded while its thread still runs. A result that arrives before
+# the work was stopped counts, and replaces it.
 define(
     history_columns="""(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
       traceback, output)""",
@@ -213,7 +213,7 @@ _FINISH_POSTGRESQL: Final = (
 
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
-    """Write how attempts ended, job row and history row together, each only past the fence."""
+    """Write how attempts ended, job row and history row together, each only if it passes the fence."""
     rows = _group(connection, finishes)
     if is_postgresql(connection):
         ended = run(connection, _FINISH_POSTGRESQL, rows=rows).all()
@@ -234,10 +234,10 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
 
 
 def finish_here(connection: Connection, end: Finish) -> bool:
-    """Write an attempt's end as the last statement of a transaction that is the user's; False: its lease is gone.
+    """Write an attempt's end as the last statement of the user's transaction; False: its lease is gone.
 
-    It waits for the row, as a renewal may hold it just now, and then nobody can take the job over before this
-    transaction ends. *connection* may be a plain one (``store.plain``).
+    It waits for the row, which a renewal may have locked; after that no runner can take the job before this transaction
+    ends. *connection* may be a user's own (``database.user_connections``).
     """
     return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
 
@@ -253,7 +253,7 @@ _TEXTS: Final = ("error_type", "error", "traceback", "output")
 
 
 def _write_history(connection: Connection, rows: str) -> None:
-    """Add history rows of attempts whose lease this transaction holds, or has just given up."""
+    """Add history rows of attempts whose lease this transaction has locked, or has just given up."""
     run(
         connection,
         "INSERT INTO {job_runs} {history_columns} SELECT {history_values} FROM {finish_rows} AS o "
@@ -263,10 +263,10 @@ def _write_history(connection: Connection, rows: str) -> None:
 
 
 def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozenset[int]:
-    """Write the history rows of attempts that still run past their time-out or the grace; their leases stay.
+    """Write the history rows of attempts that still run past their time-out or the grace period; their leases stay.
 
-    Return the jobs of those written. A row that somebody else holds locked waits for the next turn: the history's
-    foreign key would make everything else wait for it.
+    Returns the ids of the jobs that were written. A row locked by another session waits for the next turn: the
+    history's foreign key would make the whole turn wait for it.
     """
     if not finishes:
         return frozenset()
@@ -283,17 +283,17 @@ def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozen
 
 
 def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
-    """Shorten leases to *left* from now, as the last act before the process and its threads end."""
+    """Shorten leases to *left* from now, just before the process and its threads end."""
     return _extend(connection, leases, left)
 
 
 # --- hand over --------------------------------------------------------------------------------------------------------
 
-LONG: Final = "long-"  # what the last part of locked_by begins with, for a process that runs one long job
+LONG: Final = "long-"  # prefix of the tick part of locked_by for a process that runs a single long job
 
 
 def long_running(connection: Connection, host: str) -> int:
-    """How many long jobs are in processes of their own on *host*."""
+    """How many long jobs run in processes of their own on *host*."""
     statement = "SELECT count(*) FROM {jobs} l WHERE {long_of_host}"
     return int(run(connection, statement, **_host(host)).scalar_one())
 
@@ -308,12 +308,12 @@ def adopt(
     at_most: int,
     policy: str | None = None,
 ) -> Job | None:
-    """Take *held* over for *locked_by*, under the same attempt; None: it is held no more, or *host* runs enough.
+    """Take *held* over for *locked_by*, under the same attempt; None: the lease is gone, or *host* runs enough of them.
 
-    *policy*: what recovery is to decide by from now on, JSON; None: what the claim wrote. A compare-and-swap: from here
-    on the holder before fails the fence.
+    *policy*: JSON by which recovery decides from now on; None: what the claim wrote. It is a compare-and-swap: from now
+    on the previous holder fails the fence.
     """
-    # A statement of its own: within the next one the count would be of the snapshot from before the lock.
+    # A statement of its own: in the next one the count would use the snapshot from before the lock.
     judge_alone(connection, wait=True)
     run(
         connection,
@@ -347,7 +347,7 @@ define(
 
 
 def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
-    """Which of *finishes* are in the history already, written by us: their COMMIT got no answer and went through."""
+    """Which of *finishes* we already wrote into the history: their COMMIT went through although its reply was lost."""
     if not finishes:
         return set()
     rows = run(
@@ -378,7 +378,7 @@ def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]
 
 
 def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
-    """Add what was printed and raised to the history of attempts that succeeded before they came to their end."""
+    """Add late output and errors to the history of attempts that recorded their success before they ended."""
     run(
         connection,
         """UPDATE {job_runs} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
@@ -390,9 +390,9 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
 
 
 def settle(connection: Connection, finishes: Sequence[Finish], written: Written) -> Written:
-    """*written* by what the history says: an end may have got there by a COMMIT without an answer, or by the attempt.
+    """Correct *written* by the history: an end may have been written by a COMMIT with a lost reply, or by the attempt.
 
-    An attempt that ended its job in a transaction of its own gets what is still to be said added to its history.
+    If an attempt ended its job in its own transaction, its later output and error are added to the history.
     """
     lost = [end for end in finishes if end.lease.job_id in written.lost]
     ours = settled(connection, [end for end in lost if end.outcome])

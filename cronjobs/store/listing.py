@@ -1,7 +1,7 @@
-"""Every statement of the commands that only look: status, jobs, schedules, history. Nothing here writes.
+"""Every statement of the commands that only read: status, jobs, schedules, history. Nothing here writes.
 
-A million finished jobs must not make them slow, so each goes through an index, also where the planner needs a hint in
-the shape of the statement; a test asks both databases for their plans.
+A million finished jobs must not make them slow, so each uses an index, sometimes by a hint to the planner in the
+statement's shape; a test checks the plans on both databases.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from cronjobs.model import FINAL, Status
 from cronjobs.store.shown import LONGEST, beginning, fetched, shown
 from cronjobs.store.sql import Fragment, after_now, define, is_postgresql, run
 
-HOSTS_AT_MOST: Final = 200  # where every tick has a host name of its own (containers), the newest tick must do
-STREAM_BATCH: Final = 2000  # rows that are in memory at once
-ERROR_SHOWN: Final = 400  # characters of an error that tell it from others
+HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
+STREAM_BATCH: Final = 2000  # rows in memory at once
+ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
 
 
@@ -65,7 +65,7 @@ define(
 def waiting_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
     """Waiting jobs by queue, type and status: how many in all, due, due for longer than *late*, the oldest ``run_at``.
 
-    One pass over the index of what waits; what has finished is not read.
+    One pass over the index of waiting jobs; finished ones are not read.
     """
     return run(
         connection,
@@ -92,7 +92,7 @@ def running_jobs(connection: Connection, limit: int, queue: str | None = None) -
 
 
 def running_count(connection: Connection) -> tuple[int, int]:
-    """How many jobs are leased, and how many of these leases have run out."""
+    """How many jobs are leased, and how many of these leases have expired."""
     row = run(
         connection,
         "SELECT count(*) AS leased, count(CASE WHEN locked_until < {now} THEN 1 END) AS overdue FROM {jobs} "
@@ -114,7 +114,7 @@ def dead_counts(connection: Connection) -> dict[str, int]:
 
 
 def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
-    """How long each job type's runs took on average, of the *last* that succeeded anywhere."""
+    """The average duration by job type, over the *last* runs that succeeded."""
     rows = run(
         connection,
         """
@@ -129,10 +129,10 @@ def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
 
 
 def last_ticks(connection: Connection) -> list[Row[Any]]:
-    """The last tick of each host, the newest first.
+    """The last tick of each host, newest first.
 
-    Host after host by one step into the index, however many ticks there are; of more than 200 hosts the first by name,
-    and the newest tick in any case.
+    One index step per host, however many ticks there are; of more than 200 hosts the first 200 by name, and the newest
+    tick in any case.
     """
     found = run(
         connection,
@@ -156,7 +156,7 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which jobs are meant; None: any. ``since``: created, begun, failed or ended no earlier."""
+    """Which jobs to list; None: any. ``since``: created, begun, failed or ended no earlier."""
 
     job_type: str | None = None
     status: Status | None = None
@@ -167,10 +167,10 @@ class Filter:
 
 
 def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
-    """Up to *limit* jobs, the newest first; of a final status those that ended last first.
+    """Up to *limit* jobs, newest first; with a final status the last ended first.
 
-    Status and ``since`` go through the indexes of what waits, runs and has ended; the other filters read back from the
-    newest until *limit* are found.
+    Status and ``since`` use the indexes of waiting, running and ended jobs; for the other filters it reads back from
+    the newest until *limit* are found.
     """
 
     def query(with_json: bool) -> Select[Any]:
@@ -187,7 +187,7 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]]) -> Select[A
     chosen = chosen.order_by(jobs.c.id.desc())
     if wanted.status is None and wanted.since is None:
         return chosen
-    # Below IN: given both an order by id and this condition, SQLite would walk the whole table.
+    # In a subquery: given both an order by id and this condition, SQLite would walk the whole table.
     statuses = list(Status) if wanted.status is None else [wanted.status]
     return chosen.where(
         jobs.c.id.in_(union_all(*(select(jobs.c.id).where(*_in_status(status, wanted.since)) for status in statuses)))
@@ -195,7 +195,7 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]]) -> Select[A
 
 
 def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
-    """The conditions that no index is for."""
+    """The conditions that have no index."""
     plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
     return [
         jobs.c[column] == value
@@ -205,7 +205,7 @@ def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
-    """In *status*, alive or ended since, through the index of what waits, runs or has ended."""
+    """In *status*, and active or ended since, by the index of waiting, running or ended jobs."""
     # Literal, never bound: a bound value hides a partial index from the planner.
     exactly = jobs.c.status == literal_column(f"'{status}'")
     if status in FINAL:
@@ -221,7 +221,7 @@ def _alive_since(since: datetime | None) -> list[ColumnElement[bool]]:
 
 
 def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
-    """Every job in one of *statuses* (the filter's own aside), as one snapshot: id, type, status, who holds it, ends.
+    """Every job in *statuses* that also passes *wanted*, from one snapshot: id, type, status, locked_by, when it ended.
 
     Streamed: a hundred thousand rows are never in memory at once.
     """
@@ -233,9 +233,9 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
 
 
 def error_groups(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
-    """Jobs by kind and text of their last error and by type, the most frequent first: how many, seen when, one id."""
+    """Jobs by kind and text of their last error and by type, most frequent first: how many, seen when, one id."""
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
-    # The beginning: it says what went wrong, and a group's key is no place for kilobytes.
+    # Only the beginning, which shows what went wrong; kilobytes do not belong in a grouping key.
     error = func.substr(jobs.c.last_error, 1, ERROR_SHOWN).label("error")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
     each = _of_statuses(wanted, statuses, *kind, error, seen_at).subquery()
@@ -289,7 +289,7 @@ def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
 
 def last_occurrences(connection: Connection) -> Sequence[Row[Any]]:
     """The newest ledger row of each schedule, with the status of its job."""
-    # CROSS JOIN: SQLite keeps the order, schedules first; left to choose, it read the whole ledger.
+    # CROSS JOIN: SQLite keeps the order, schedules first; otherwise it read the whole ledger.
     return run(
         connection,
         """
@@ -313,7 +313,7 @@ def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row
 
 # --- history ----------------------------------------------------------------------------------------------------------
 
-# Tracebacks and outputs are left to "jobs show": a night of them can be hundreds of megabytes.
+# Without tracebacks and outputs, which "jobs show" prints: a night of them can be hundreds of megabytes.
 _BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
 
 
@@ -343,7 +343,7 @@ def attempts_since(
 def deaths_since(
     connection: Connection, since: datetime, limit: int, *, schedule: str | None = None, job_type: str | None = None
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* jobs that died since and are dead, newest first."""
+    """The newest *limit* jobs that died since and are still dead, newest first."""
     dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
     columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
     query: Select[Any] = (
@@ -382,9 +382,9 @@ def not_run_since(
 
 
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
-    """Spans longer than *gap* in which no tick began, from the end of all before it: ``started_at``, ``finished_at``.
+    """Gaps longer than *gap* between the end of all earlier ticks and the next one: ``started_at``, ``finished_at``.
 
-    Looks back to the tick before *since*; the last span, up to now, is the caller's to add.
+    Begins with the tick before *since*; the caller adds the gap from the last tick to now.
     """
     return run(
         connection,
@@ -401,7 +401,7 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
 
 
 def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
-    """Whether *host* has ticked so often, as far as rows are kept."""
+    """Whether *host* has ticked at least *times* times, as far as rows are kept."""
     statement = "SELECT 1 FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
     return run(connection, statement, host=host, before=times - 1).first() is not None
 

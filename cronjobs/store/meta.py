@@ -1,4 +1,4 @@
-"""The one row that says whose database this is and which code may run on it; no alembic needed to read it."""
+"""The one row that names the database's owner and the code that may use it; alembic is not needed to read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 @dataclass(frozen=True)
 class Meta:
-    """``project`` and ``environment`` are "" until somebody claims the database."""
+    """``project`` and ``environment`` are "" until a project adopts the database."""
 
     project: str
     environment: str
@@ -35,9 +35,9 @@ def read_meta(connection: Connection) -> Meta:
 
 
 def require_schema(connection: Connection) -> Meta:
-    """Make sure that this code runs on this schema; raises SchemaMissing, SchemaTooOld or SchemaTooNew.
+    """Make sure that this code can use this schema; raises SchemaMissing, SchemaTooOld or SchemaTooNew.
 
-    A newer schema is fine as long as it lets code of our revision run: old hosts tick on during a deploy.
+    A newer schema is fine if it still supports code of our revision: old hosts keep ticking during a deploy.
     """
     found = read_meta(connection)
     require_revision(found.schema_revision, found.oldest_code)
@@ -45,7 +45,7 @@ def require_schema(connection: Connection) -> Meta:
 
 
 def require_revision(schema_revision: str, oldest_code: str) -> None:
-    """Compare what the meta row says with what this code knows. Revisions are numbers of four digits, so text sorts."""
+    """Compare the meta row with what this code knows. Revisions have four digits, so they compare as text."""
     if schema_revision < SCHEMA_REVISION:
         raise SchemaTooOld(found=schema_revision, needed=SCHEMA_REVISION)
     if oldest_code > SCHEMA_REVISION:
@@ -53,9 +53,9 @@ def require_revision(schema_revision: str, oldest_code: str) -> None:
 
 
 def adopt(connection: Connection, project: str, environment: str, actor: str | None) -> Meta:
-    """Give the database to *project* and *environment*, with an audit row; return what it said before.
+    """Give the database to *project* and *environment*, with an audit row; return the meta row from before.
 
-    *actor* None: whoever the database says is connected. Adopting what is ours already writes nothing.
+    *actor* None: the user that the database sees. If it is ours already, nothing is written.
     """
     before = read_meta(connection)
     if (before.project, before.environment) == (project, environment):
@@ -75,7 +75,7 @@ def adopt(connection: Connection, project: str, environment: str, actor: str | N
 
 
 def has_table(connection: Connection, name: str) -> bool:
-    """Is *name* there, in the configured schema or else on the search_path? Never an error that ends a transaction."""
+    """Whether *name* exists in the configured schema, or else on the search_path; a missing one is no SQL error."""
     if connection.dialect.name == "sqlite":
         found = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name")
         return connection.execute(found, {"name": name}).scalar() is not None
@@ -83,7 +83,7 @@ def has_table(connection: Connection, name: str) -> bool:
 
 
 def qualified(connection: Connection, name: str) -> str:
-    """*name* as SQL finds it: behind the configured schema, or bare, for the search_path."""
+    """*name* as SQL finds it: with the configured schema, or bare, for the search_path."""
     schema = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
     if schema is None:
         return name
@@ -93,5 +93,5 @@ def qualified(connection: Connection, name: str) -> str:
 
 def _where(connection: Connection) -> str:
     url = connection.engine.url
-    # The query may hold a password too.
+    # The query string may contain a password, too.
     return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

@@ -1,4 +1,4 @@
-"""What is due and waits: a few rows from each place in the queue, however much stands there."""
+"""Due jobs that wait: a few rows from each lane of the queue, however many there are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cronjobs.store.overlap import runnable_value
 from cronjobs.store.sql import define, group_value, is_postgresql, run
 
 TYPES_SEEN: Final = 500
-LANES_SEEN: Final = 100  # a lane: the due jobs of one type in one queue at one priority
+LANES_SEEN: Final = 100  # of due jobs: one type in one queue at one priority
 SAMPLE: Final = 50  # rows of each lane
 COUNTED: Final = 5000  # at most, of each lane
 
 
 def _types_of(kind: str) -> str:
-    """The job types that wait, each found by one step into an index."""
+    """The waiting job types, each found by one index step."""
     there = f"FROM {{jobs}} j WHERE j.{{{kind}}}"
     return f"""
       {kind}_type(job_type, place) AS (
@@ -53,7 +53,7 @@ class WaitingLane:
 
 
 def types_waiting(connection: Connection) -> list[str]:
-    """The job types of which jobs wait, due or not; of very many the first."""
+    """The job types with waiting jobs, due or not; at most TYPES_SEEN."""
     rows = run(
         connection,
         """WITH RECURSIVE {waiting_types}
@@ -65,7 +65,7 @@ def types_waiting(connection: Connection) -> list[str]:
 
 
 def lanes_due(connection: Connection, runnable: Collection[str] | None) -> list[WaitingLane]:
-    """What is due and waits, of whatever type; *runnable* as in a claim."""
+    """Due jobs of any type that wait; *runnable* as in a claim."""
     types = group_value(connection, types_waiting(connection))
     every = {"fitting": types, "known": types, "remaining": ANY_TIMEOUT, "longest": ANY_TIMEOUT}
     facts = {"runnable": runnable_value(connection, runnable), "most": COUNTED, "sample": SAMPLE}

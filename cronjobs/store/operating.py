@@ -1,6 +1,6 @@
-"""What operators do to jobs: put back, call off, dismiss, free those whose runner is gone; a short batch at a time.
+"""What operators do to jobs: retry, cancel, dismiss, release those whose runner is gone; a short batch at a time.
 
-Nobody waits for a row that someone else holds locked: it is passed over, and the caller comes back for it.
+No statement waits for a locked row: it skips the row, and the caller tries again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cronjobs.store.sizes import in_bytes
 from cronjobs.store.sql import database_now, define, group_value, is_postgresql, run
 from cronjobs.store.ticks import record
 
-BATCH: Final = 500  # rows of one transaction, so that ticks hardly notice
+BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
 
 define(
-    # Each status that a verb is for is a literal: the plan shall see it.
+    # The statuses are literals, so that the planner sees them.
     can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL",
-    # A row from before there were limits: it may stay as it is, and not come back among those that wait.
+    # A row from before these limits existed may stay, but must not become a waiting job again.
     too_long=lambda postgresql: (
         "CASE "
         + " ".join(f"WHEN {in_bytes(f'j.{c}', postgresql)} > {n} THEN '{c}'" for c, n in LENGTHS.items())
@@ -42,7 +42,7 @@ define(
 
 @dataclass(frozen=True)
 class Changed:
-    """What became of a batch: ``done`` took effect, ``asked`` were told to stop; what is in neither is as it was."""
+    """The result of a batch: ``done`` took effect, ``asked`` were asked to stop; jobs in neither are unchanged."""
 
     done: frozenset[int] = frozenset()
     asked: frozenset[int] = frozenset()
@@ -50,7 +50,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class OperatorAction:
-    """Who does something, where and why, for the audit trail; ``filter``: how jobs were chosen that were not named."""
+    """Who does what, where and why, for the audit trail; ``filter``: how jobs were chosen if not by id."""
 
     action: str
     actor: str
@@ -69,13 +69,13 @@ class OperatorAction:
 
 
 def stripped(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Those whose payload was pruned, so that only their key is left."""
+    """Those whose payload was pruned and of which only the key is left."""
     statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {stripped}"
     return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
 
 
 def too_long(connection: Connection, ids: Collection[int]) -> dict[int, str]:
-    """Those with a text beyond its limit: which column."""
+    """Those with a text that exceeds its limit, with the name of that column."""
     statement = "SELECT j.id, {too_long} AS column_name FROM {jobs} j WHERE j.id {among_ids} AND {too_long} IS NOT NULL"
     rows = run(connection, statement, ids=group_value(connection, sorted(ids))).all()
     return {row.id: row.column_name for row in rows}
@@ -100,13 +100,13 @@ def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) ->
     request = "cancel_requested_at = coalesce(j.cancel_requested_at, {now})"
     asked = _change(connection, set(ids) - done, "{runs}", request)
     record_act(connection, act, done)
-    # One row for each: the end of the attempt is written with who asked and why.
+    # One row for each job: when its attempt ends, the cancel's author and reason are looked up there.
     record_act(connection, act, asked, each=True)
     return Changed(done, asked)
 
 
 def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Note that somebody has dealt with dead jobs: they stay dead, and are no trouble any more."""
+    """Note that dead jobs have been dealt with: they stay dead, and are no longer reported."""
     done = _change(connection, ids, "{can_dismiss}", "dismissed_at = {now}")
     record_act(connection, act, done)
     return Changed(done)
@@ -119,7 +119,7 @@ def dismissed(connection: Connection, ids: Collection[int]) -> set[int]:
 
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
-    """Cancel those that wait and of which no attempt has ever begun; return them. Nobody is asked to stop."""
+    """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
     called_off = "status = 'cancelled', finished_at = {now}, last_error = :error"
     never_begun = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
     done = _change(connection, ids, never_begun, called_off, error=act.why)
@@ -128,7 +128,7 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
 
 
 def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
-    """Those of which an attempt runs, or ever has; a job whose row was pruned had ended."""
+    """The jobs of which an attempt runs or ever ran; one whose row was pruned had ended, so it counts."""
     statement = """SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status IN ('queued', 'failed', 'cancelled')
       AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"""
     return frozenset(ids) - set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
@@ -151,7 +151,7 @@ def _change(
 
 
 def statuses(connection: Connection, ids: Collection[int]) -> dict[int, Status]:
-    """What the jobs are that are there."""
+    """The statuses of those jobs that exist."""
     rows = run(
         connection,
         "SELECT j.id, j.status FROM {jobs} j WHERE j.id {among_ids}",
@@ -165,9 +165,9 @@ def statuses(connection: Connection, ids: Collection[int]) -> dict[int, Status]:
 
 @dataclass(frozen=True)
 class HeldJob:
-    """A running job and its lease; ``recorded``: its runner wrote already how the attempt went.
+    """A running job and its lease; ``recorded``: its runner has already recorded the attempt's outcome.
 
-    ``lease_s``: how long its runner's leases are, in seconds; None: not known.
+    ``lease_s``: the length of its runner's leases in seconds; None: unknown.
     """
 
     job: Job
@@ -196,7 +196,7 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
-    """Queue jobs whose runner is proven gone: due now, nothing charged, one more loss; each only past its fence."""
+    """Queue jobs whose runner is proven gone: due now, uncharged, one more loss; each only if it passes its fence."""
     now = database_now(connection)
     written = leases.finish(connection, [_released(holding, now, act.words) for holding in gone])
     record_act(connection, act, written.written)
@@ -222,7 +222,7 @@ def _released(holding: HeldJob, now: datetime, words: str) -> Finish:
 
 
 def record_act(connection: Connection, act: OperatorAction, ids: Collection[int], *, each: bool = False) -> None:
-    """Write who did it: a row for each job that was named (and if *each*), one with all ids for a batch of others."""
+    """Record the action: one row per job if jobs were named (or *each*), else one row with all ids of the batch."""
     if not ids:
         return
     facts: dict[str, Any] = {"action": act.action, "actor": act.actor, "host": act.host, "why": act.why}
@@ -239,10 +239,10 @@ def record_act(connection: Connection, act: OperatorAction, ids: Collection[int]
 
 
 def claims_in_flight(connection: Connection) -> frozenset[str]:
-    """The transactions that claim just now: one that began before a pause was committed may not have seen it.
+    """The transactions that are claiming now: one that began before a pause was committed may not have seen it.
 
-    A claim locks the tables that it reads and writes before its snapshot is taken, and until it ends. So one that is
-    not in the first answer after that commit sees the pause. (SQLite: a claim is alone, and there is none.)
+    A claim locks its tables before it takes its snapshot, until it ends. So a claim that is missing from the first
+    answer after that commit sees the pause. (On SQLite a claim is alone, so there is none.)
     """
     if not is_postgresql(connection):
         return frozenset()

@@ -1,7 +1,7 @@
-"""Which jobs of a schedule are in each other's way: decided by what runs and by what can run, never by ids alone.
+"""Which jobs of a schedule block each other: decided by what runs and what can run, never by ids alone.
 
-The fragments look at a job ``j`` and the others of its schedule, ``o``; ``:runnable`` is the list of job types that
-some host can run, NULL where nobody can say (then it may be any).
+The fragments compare a job ``j`` with the others of its schedule, ``o``; ``:runnable`` is the list of job types that
+some host can run, NULL if that is unknown (then any may be).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ def definition_value(key: str) -> Fragment:
     return lambda postgresql: (
         f"s.definition ->> '{key}'"
         if postgresql
-        # A text that is no JSON would end the claim, and with it every job.
+        # Invalid JSON would make the claim fail, and with it every job.
         else f"CASE WHEN json_valid(s.definition) THEN json_extract(s.definition, '$.{key}') END"
     )
 
 
 define(
     # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one: none
-    # begins while another of it runs, whatever their ids. One of a type that nobody can run waits aside, and those of
-    # an earlier definition's type wait behind the others.
-    # One subquery for all of it: this stands in a claim several times, and planning it costs more than running it.
+    # starts while another one runs, whatever their ids. A job of a type that no host can run does not block others, and
+    # those of an earlier definition's type wait behind the rest. All in one subquery: it occurs several times in a
+    # claim, where planning costs more than running.
     in_turn="""
       ({forced} OR NOT EXISTS (
         SELECT 1 FROM {jobs} o LEFT JOIN {schedules} s ON s.name = o.schedule
@@ -42,12 +42,13 @@ define(
     another_runs="""
       EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {is_running})""",
-    # Unsettled: it must not hold its schedule for ever.
+    # Not unsettled attempts, which would block their schedule for ever.
     is_running="(o.status = 'running' AND NOT ({unsettled_o} AND NOT o.job_type {among_runnable}))",
     somebody_can_run="(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
-    # Two claims at once could each take another job of the schedule: neither sees what the other has not committed. So
-    # one at a time takes jobs of schedules, until it commits, and asks again afterwards; see take_turns. The lock is on
-    # the row of cronjobs_meta, as that for limits: ticks hold a schedule's own row for as long as they settle many.
+    # Two concurrent claims could each take another job of the schedule, as neither sees what the other has not
+    # committed. So only one at a time takes jobs of schedules until it commits, and checks again afterwards; see
+    # take_turns. The lock is on the row of cronjobs_meta, like the one for limits: a tick locks a schedule's own row
+    # for as long as it settles many.
     holds_turn="""
       (j.schedule IS NULL OR {forced}
        OR EXISTS (SELECT 1 FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
@@ -60,8 +61,8 @@ define(
     ),
     overlap_key=definition_value("overlap"),
     among_runnable=among("runnable"),
-    # Of the schedule's present type only: jobs of another are of an older definition. And one of a type that nobody can
-    # run may wait for ever.
+    # Only jobs of the schedule's present type: others are of an older definition. Nor jobs of a type that no host can
+    # run, which may wait for ever.
     keeps_busy="""
       (o.schedule IS NOT NULL AND o.finished_at IS NULL
        AND (s.id IS NULL OR o.job_type = coalesce({present_type}, s.name))
@@ -79,9 +80,9 @@ def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[
 def busy_schedules(
     connection: Connection, names: Collection[str], runnable: Collection[str] | None
 ) -> dict[str, list[Busy]]:
-    """The unfinished jobs that keep each of these schedules from making another one, oldest first; else it is left out.
+    """By schedule, the unfinished jobs that keep it from making another one, oldest first; others are left out.
 
-    *runnable*: the job types that some host can run; None: it may be any. Read from rows, never from a lock that could
+    *runnable*: the job types that some host can run; None: any may be. Read from rows, never from a lock that could
     outlive a crash.
     """
     busy: dict[str, list[Busy]] = {}
@@ -103,20 +104,20 @@ def runnable_value(connection: Connection, runnable: Collection[str] | None) -> 
 
 
 def hold_turn(connection: Connection) -> None:
-    """Keep others from beginning jobs of schedules until this transaction ends; waits for who is at it."""
+    """Keep others from starting jobs of schedules until this transaction ends; waits for one that is doing so."""
     if is_postgresql(connection):
         run(connection, "SELECT m.id FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE").all()
 
 
 def turn_is_taken(connection: Connection) -> bool:
-    """Whether another claim is at jobs of schedules just now, so that ours passed over them."""
+    """Whether another claim is taking jobs of schedules just now, so that ours skipped them."""
     if not is_postgresql(connection):
         return False
     return run(connection, "SELECT m.id FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED").first() is None
 
 
 def running_beside(connection: Connection, job_id: int) -> int | None:
-    """A job that runs and that this one of its schedule has to wait for."""
+    """A running job of the same schedule that this one has to wait for."""
     found = run(
         connection,
         "SELECT o.id FROM {jobs} j JOIN {jobs} o ON o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id "
@@ -128,9 +129,9 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
 
 
 def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collection[str] | None) -> None:
-    """Make sure that of the schedules whose jobs were just *claimed* here nothing else runs. Raises TurnTaken.
+    """Check that the schedules whose jobs were just *claimed* run nothing else. Raises TurnTaken.
 
-    A statement of its own, after the claim holds the lock: it sees what another claim committed meanwhile.
+    A statement of its own, after the claim has the lock: it sees what another claim committed meanwhile.
     """
     if not claimed or not is_postgresql(connection):
         return

@@ -1,4 +1,4 @@
-"""Whose database is it? A copy restored elsewhere, or another app's, is neither claimed from nor written to."""
+"""Checks whose database it is: we neither claim from nor write to a restored copy or another app's database."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from cronjobs.config.settings import Settings
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 
-MOVED: Final = "moved to "  # what the environment of a database that was copied elsewhere begins with
+MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere
 
 
 def is_ours(settings: Settings, project: str, environment: str) -> bool:
-    """Whether a database that says *project* and *environment* is that of *settings*; False: nobody's yet.
+    """Whether the database of *project* and *environment* is that of *settings*; False: no project owns it yet.
 
-    Raises ForeignDatabase when it is somebody else's.
+    Raises ForeignDatabase if another one owns it.
     """
     ours, theirs = (settings.project, settings.environment), (project, environment)
     if ours == theirs:

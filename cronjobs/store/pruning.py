@@ -1,6 +1,6 @@
-"""Removing rows that have served their time: short statements, each for a batch, none waits for a lock on a row.
+"""Remove rows that are past their retention: short statements, one per batch, none of which waits for a row lock.
 
-What went is RETURNING: SQLite's driver counts no rows of a statement that begins with WITH.
+What was removed is RETURNING: SQLite's driver counts no rows for a statement that begins with WITH.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import meta
 from cronjobs.store.sql import among, define, group_value, is_postgresql, run
 
-# What its payload was is gone for good, so it must not be run again; see {stripped} in store/sql.py.
+# The payload is gone for good, so the job must not run again; see {stripped} in store/sql.py.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
 define(
-    # One row that somebody looks at in a transaction of their own must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE:
-    # a DELETE takes this lock, so it must not have to wait for it either.
+    # A row that a person has locked in an open transaction must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE: DELETE
+    # takes that lock, and must not wait for it either.
     unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",
 )
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a walk through the ended jobs of one status stands: behind this one."""
+    """A position in a walk through the ended jobs of one status: after this job."""
 
     finished_at: datetime
     id: int
@@ -36,7 +36,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class OldJob:
-    """An ended job beyond its retention. ``keyed``: its key stays spent, so it is stripped, not deleted."""
+    """An ended job past its retention. ``keyed``: its key stays used, so it is stripped, not deleted."""
 
     id: int
     finished_at: datetime
@@ -48,7 +48,7 @@ class OldJob:
 
 
 def old_jobs(connection: Connection, status: str, before: datetime, after: Slot | None, limit: int) -> Sequence[OldJob]:
-    """The next *limit* jobs in *status* that ended before *before*, those that ended first at the head."""
+    """The next *limit* jobs in *status* that ended before *before*, the earliest first."""
     beyond = "" if after is None else "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id)"
     place = {} if after is None else {"at": _instant(connection, after.finished_at), "id": after.id}
     rows = run(
@@ -65,7 +65,7 @@ def old_jobs(connection: Connection, status: str, before: datetime, after: Slot 
 
 
 define(
-    # They may have been retried since they were read. +: SQLite would go through the index of all that has ended.
+    # They may have been retried since they were read. "+" keeps SQLite from using the index of all ended jobs.
     still_old=lambda postgresql: (
         "j.id {among_ids} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
         if postgresql
@@ -73,7 +73,7 @@ define(
     ),
     without_runs="NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)",
 )
-# Runs first, and in batches: one job that snoozed for a year has half a million, and the cascade would take them all.
+# Runs first, in batches: a job that snoozed for a year has half a million, which the cascade would delete at once.
 _RUNS: Final = """
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {job_runs} r
     WHERE r.job_id IN (SELECT j.id FROM {jobs} j WHERE {still_old}) LIMIT :limit {unlocked})
@@ -88,17 +88,17 @@ _STRIP: Final = """
 
 
 def remove_runs(connection: Connection, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
-    """Remove up to *limit* attempts of these jobs; return how many went."""
+    """Remove up to *limit* attempts of these jobs; return how many were removed."""
     return len(_of(connection, _RUNS, ids, status, before, limit=limit).all())
 
 
 def delete_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
-    """Delete those of these jobs that have no attempt left and that nobody holds locked; return them."""
+    """Delete those of these jobs that have no attempts left and are not locked; return them."""
     return set(_of(connection, _JOBS, ids, status, before).scalars())
 
 
 def strip_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
-    """Take payload, meta and result from those that have no attempt left and are not locked; return them."""
+    """Clear payload, meta and result of those that have no attempts left and are not locked; return them."""
     return set(_of(connection, _STRIP, ids, status, before, empty="{}", mark=STRIPPED).scalars())
 
 
@@ -111,7 +111,8 @@ def _of(
 
 # --- what is not a job ------------------------------------------------------------------------------------------------
 
-# Never above the watermark: an occurrence that is not settled yet has no row, and one just below it explains a gap.
+# Never above the watermark: there, a missing row means that the occurrence is not settled yet, and the newest one below
+# it explains a gap.
 _OCCURRENCES: Final = """
   WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {occurrences} c WHERE c.last_for < :before
     AND {from_here} AND EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
@@ -130,7 +131,7 @@ _EFFECTS: Final = """
   DELETE FROM {effects} WHERE key IN (SELECT key FROM mine) RETURNING key"""
 
 define(
-    # Never one of a job that may run again, by itself or because someone retries it: it would be done twice.
+    # Never the effect of a job that may run again, by itself or by a retry: it would be done twice.
     served="""e.begun_at < :before
       AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND j.status <> 'succeeded')""",
     among_keys=among("keys"),
@@ -150,7 +151,7 @@ def remove_ticks(connection: Connection, before: datetime, after: datetime | Non
 
 
 def old_effects(connection: Connection, before: datetime, after: datetime | None, limit: int) -> Sequence[Row[Any]]:
-    """The next *limit* effects that nobody needs any more and that began no earlier than *after*: key, begun_at."""
+    """The next *limit* effects past their retention that began no earlier than *after*: key, begun_at."""
     rows: Sequence[Row[Any]] = _from(connection, _OLD_EFFECTS, "e.begun_at", before, after, limit).all()
     return rows
 
@@ -158,7 +159,7 @@ def old_effects(connection: Connection, before: datetime, after: datetime | None
 def _from(
     connection: Connection, statement: str, column: str, before: datetime, after: datetime | None, limit: int
 ) -> Any:
-    # From where the last batch ended: PostgreSQL would step over everything that was removed and not vacuumed yet.
+    # Start where the last batch ended: PostgreSQL would step over every removed row that is not vacuumed yet.
     statement = statement.replace("{from_here}", "TRUE" if after is None else f"{column} >= :after")
     place = {} if after is None else {"after": _instant(connection, after)}
     return run(connection, statement, before=_instant(connection, before), limit=limit, **place)
@@ -170,7 +171,7 @@ def remove_effects(connection: Connection, keys: Sequence[str], before: datetime
 
 
 def old_job_type_lists(connection: Connection, before: datetime, limit: int) -> Sequence[str]:
-    """Hashes of up to *limit* lists of job types that no tick names any more."""
+    """Hashes of up to *limit* lists of job types that no tick refers to any more."""
     rows = run(
         connection,
         """
@@ -199,13 +200,13 @@ def _instant(connection: Connection, at: datetime) -> Any:
 
 
 def prune_from(connection: Connection) -> dict[str, datetime]:
-    """By status, the instant before which no ended job is left but stripped ones: a million of them are not read."""
+    """By status, the instant before which only stripped jobs are left: there may be a million that need not be read."""
     stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
     found = {}
     for status, at in stored.items() if isinstance(stored, dict) else ():
         try:
             found[status] = datetime.fromisoformat(at)
-        except (TypeError, ValueError):  # written by hand: look from the beginning
+        except (TypeError, ValueError):  # edited by hand: look from the beginning
             continue
     return {status: at for status, at in found.items() if at.tzinfo is not None}
 
@@ -215,5 +216,5 @@ def set_prune_from(connection: Connection, places: dict[str, datetime]) -> None:
 
 
 def set_pruned_at(connection: Connection, now: datetime) -> None:
-    """Note that nothing was left to prune, or that the clock cannot be trusted: the next look is due in an hour."""
+    """Note that nothing was left to prune, or that the clock is unreliable: the next look is due in an hour."""
     connection.execute(update(meta).values(pruned_at=now))

@@ -1,4 +1,4 @@
-"""Capped queues: the row that enqueuers lock, how many jobs wait, what was dropped; and what sync writes there."""
+"""Capped queues: the row that enqueuers lock, how many jobs wait, how many were dropped; and what sync writes there."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ define(
     this_transaction=lambda postgresql: (
         "CAST(pg_current_xact_id_if_assigned() AS text)" if postgresql else "CAST(NULL AS text)"
     ),
-    # For the enqueue that meets no cap: where one is, nothing is written, and the jobs go the longer way.
+    # For an enqueue into a queue without a cap; if it has one, nothing is written, and ``locked_room`` is used.
     is_capped="EXISTS (SELECT 1 FROM {queues} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)",
 )
 
-# Passes over rows that somebody else holds, so that nobody waits for ever; and the lock is a statement of its own, as
-# the one that counts must see what was committed before the lock was had.
+# Skips rows that another session has locked, so that no one waits for ever. The lock is a statement of its own, because
+# the one that counts must see what was committed before we had the lock.
 _LOCK_POSTGRESQL: Final = """
   WITH mine AS MATERIALIZED (
     SELECT q.name, q.max_waiting, q.on_full FROM {queues} q
@@ -35,7 +35,7 @@ _LOCK_POSTGRESQL: Final = """
   FROM {queues} q LEFT JOIN mine ON mine.name = q.name
   WHERE q.name {among_queues} AND q.max_waiting IS NOT NULL ORDER BY q.name"""
 
-# Changes nothing, and takes the lock of the one writer; its first word opens a transaction in Python's sqlite3.
+# Changes nothing but takes SQLite's write lock; its first word makes Python's sqlite3 open a transaction.
 _LOCK_SQLITE: Final = """
   UPDATE {queues} SET dropped = dropped WHERE name {among_queues} AND max_waiting IS NOT NULL
   RETURNING name, max_waiting, on_full, 1 AS mine, NULL AS xact"""
@@ -48,9 +48,9 @@ _COUNT: Final = """
 
 @dataclass(frozen=True)
 class Room:
-    """Of the queues that were asked for, the ``caps`` in force and how many jobs wait (counted up to the cap).
+    """For the given queues, the ``caps`` in force and how many jobs wait (counted up to the cap).
 
-    ``held``: another transaction has the lock of these just now, and nothing was counted.
+    ``held``: queues whose lock another transaction has; then nothing was counted.
     """
 
     caps: Mapping[str, Cap]
@@ -60,9 +60,9 @@ class Room:
 
 @contextmanager
 def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room]:
-    """Lock those of queues *names* that are capped, until the transaction ends, and say what room there is.
+    """Lock the capped ones of queues *names* until the transaction ends, and yield what room there is.
 
-    Where each statement is a transaction of its own (autocommit), the block is one.
+    If each statement is a transaction of its own (autocommit), the block is one transaction.
     """
     room = _room(connection, names)
     if room is not None:
@@ -80,7 +80,7 @@ def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room
 
 
 def _room(connection: Connection, names: Collection[str]) -> Room | None:
-    """None: the lock did not outlast its statement."""
+    """The room, or None if the lock did not outlast its statement."""
     asked = sorted(names)
     statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
     locked = run(connection, statement, names=group_value(connection, asked)).all()
@@ -97,7 +97,7 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
 
 
 def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
-    """What room queues *names* have once *changed* caps are in force and *lifted* ones are gone; nothing is locked."""
+    """The room of queues *names* once *changed* caps are in force and *lifted* ones are removed; locks nothing."""
     asked = group_value(connection, sorted(names))
     stored = run(
         connection,
@@ -139,9 +139,10 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
 
 
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
-    """Put *caps* in force and take those of the queues *lifted* away; what was dropped stays counted.
+    """Put *caps* in force and remove those of the queues *lifted*; the number of dropped jobs stays.
 
-    Return the queues for which that was done: an enqueuer's open transaction may hold a row, and none is waited for.
+    Returns the queues for which that was done: it does not wait for a row that an enqueuer's open transaction has
+    locked.
     """
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
@@ -167,7 +168,7 @@ def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str
 
 
 def pressures(connection: Connection) -> Sequence[Row[Any]]:
-    """Queues that are capped, or that have dropped jobs once, and how many wait there: for those who look."""
+    """Queues that are capped or have dropped jobs, with their caps, for commands that only read."""
     return run(
         connection,
         """
@@ -177,7 +178,7 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def paused_scope(connection: Connection, queue: str) -> str | None:
-    """What keeps the jobs of *queue* from being claimed now, "all" or "queue"; None: it is not paused."""
+    """Whether a pause of "all" or of this "queue" keeps its jobs from being claimed now; None: not paused."""
     found = run(
         connection,
         """

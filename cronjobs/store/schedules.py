@@ -14,14 +14,14 @@ from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import occurrences, pauses, schedules
 from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
 
-Settled = tuple[datetime, list[Any] | None]  # how far: the watermark, and what earlier definitions still owe
+Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
 
 
 @dataclass(frozen=True)
 class StoredSchedule:
-    """A row of cronjobs_schedules; ``paused`` when a pause of everything or of this schedule is in force.
+    """A row of cronjobs_schedules; ``paused`` if a pause of everything or of this schedule is in force.
 
-    ``owed`` is what earlier definitions owe (``schedules.planning``). ``pauses`` are its own and those of all, in
+    ``owed``: what earlier definitions owe (``schedules.planning``). ``pauses``: its own and those of everything, in
     force or over, as ``pauses_of_schedules`` returns them.
     """
 
@@ -44,7 +44,7 @@ class StoredSchedule:
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """What became of *count* occurrences from *first_for* to *last_for*."""
+    """The outcome of *count* occurrences from *first_for* to *last_for*."""
 
     schedule_id: int
     first_for: datetime
@@ -103,7 +103,7 @@ def _stored(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredSche
 
 
 def all_schedules(connection: Connection) -> list[StoredSchedule]:
-    """Every definition that the database knows, retired ones too, by name."""
+    """Every definition in the database, including retired ones, by name."""
     return _stored(connection, run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all())
 
 
@@ -114,11 +114,11 @@ def due_schedules(
     after: StoredSchedule | None = None,
     limit: int | None = None,
 ) -> list[StoredSchedule]:
-    """Schedules whose wake-up hint has come and that no pause holds back, the longest due first, without locking them.
+    """Schedules whose ``next_at`` has come and that are not paused, the longest due first; locks nothing.
 
-    *but* names those to leave alone; of those that come behind *after* it returns at most *limit*. A watermark that
-    lies in the future (a clock was wrong once) is due too, so that it can be set right; and so is a schedule with
-    pieces of earlier definitions, a retired one too, once no pause is in force for it.
+    *but* names those to leave alone; of those that come *after* the given one it returns at most *limit*. A watermark
+    in the future (once a clock was wrong) is due as well, so that it can be corrected; so is a schedule, even a retired
+    one, with pieces of earlier definitions, unless it is paused.
     """
     behind = "" if after is None else "AND ({due_since}, j.id) > (:after_at, :after_id) "
     parameters: dict[str, Any] = {"but": group_value(connection, sorted(but)), "limit": 1 << 31}
@@ -139,7 +139,7 @@ def due_schedules(
 
 
 def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled]:
-    """Lock the rows of these schedules, passing over those that others hold; return how far the locked are settled."""
+    """Lock the rows of these schedules, except those locked by others; return how far each locked one is settled."""
     rows = run(
         connection,
         "SELECT j.id, j.seen_until, j.owed FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
@@ -149,16 +149,16 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
 
 
 def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
-    """Lock those schedules that are settled as far as read, passing over what another tick is at; return their ids.
+    """Lock those schedules that are settled exactly as far as read, except those another tick has; return their ids.
 
-    The comparison makes what was computed outside the transaction safe to write in it.
+    The comparison makes it safe to write in the transaction what was computed outside it.
     """
     locked = lock_rows(connection, [each.id for each in stored])
     return {each.id for each in stored if locked.get(each.id) == each.settled}
 
 
 def lock_definitions(connection: Connection) -> bool:
-    """Take the right to change definitions until the transaction ends; False when another tick has it."""
+    """Lock the definitions against changes by others until the transaction ends; False if another tick has the lock."""
     if not is_postgresql(connection):
         return True
     return run(connection, "SELECT j.id FROM {meta} j {lock}").first() is not None
@@ -203,7 +203,7 @@ def ledger_between(connection: Connection, schedule_id: int, first: datetime, la
 
 
 def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict[int, list[LedgerRow]]:
-    """The ledger rows of each schedule (by id) that end after its instant, oldest first; who has none is left out.
+    """By schedule id, the ledger rows that end after its instant, oldest first; schedules without any are left out.
 
     Above a watermark there normally are none.
     """
@@ -221,7 +221,7 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
 
 
 def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
-    """Take rows out of the ledger whose occurrences are about to be written anew."""
+    """Delete ledger rows whose occurrences are about to be written again."""
     if rows:
         run(
             connection,
@@ -232,7 +232,7 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> Non
 
 
 def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: datetime) -> None:
-    """Write ledger rows; the primary key refuses an occurrence that is there already, and with it the transaction."""
+    """Insert ledger rows; if an occurrence already has one, the primary key makes the transaction fail."""
     if rows:
         written = [vars(row) | {"decided_at": row.decided_at or now} for row in rows]
         run(
@@ -250,7 +250,7 @@ def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: d
 
 @dataclass(frozen=True)
 class Definition:
-    """A schedule as a file defines it, with the watermark and the wake-up hint that it gets."""
+    """A schedule as a file defines it, with its new watermark and next instant."""
 
     name: str
     definition: dict[str, Any]
@@ -276,10 +276,7 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
 
 
 def rename(connection: Connection, names: Mapping[str, str]) -> None:
-    """Give schedules other names, new by old; ledger and watermark hang on their ids, unfinished jobs follow.
-
-    So do their pauses.
-    """
+    """Rename schedules (old → new); ledger and watermark refer to their ids, and unfinished jobs and pauses follow."""
     if not names:
         return
     rows = group_value(connection, [{"old": old, "new": new} for old, new in names.items()])
@@ -296,7 +293,7 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
 
 
 def _move_pause(connection: Connection, old: str, new: str) -> None:
-    """A schedule's pause goes with it; where the new name was paused already, the pause that ends later stays."""
+    """Rename a schedule's pause; if the new name has a pause already, the one that ends later stays."""
     theirs, ours = (pause_row(connection, scope="schedule", name=name) for name in (old, new))
     assert theirs is not None
     ours_is_longer = ours is not None and (ours.until is None or bool(theirs.until and ours.until > theirs.until))
@@ -329,7 +326,7 @@ def pause(
     now: datetime,
     skip: bool = False,
 ) -> None:
-    """Put the brake on, or change the one that is on: then it stays on since when it was put on."""
+    """Pause, or change a pause that is in force, which then keeps its beginning."""
     dialect = postgresql if is_postgresql(connection) else sqlite
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
@@ -348,7 +345,7 @@ def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | No
 
 
 def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> bool:
-    """Take the brake off; whether it was on. The row stays, and says from when to when, for what is settled now."""
+    """End a pause; return whether it was in force. The row stays, as later settling needs to know from when to when."""
     ended = connection.execute(
         update(pauses)
         .where(pauses.c.scope == scope, pauses.c.name == name, or_(pauses.c.until.is_(None), pauses.c.until > now))
@@ -359,7 +356,7 @@ def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> b
 
 
 def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
-    """Every pause that is or was about schedules, the oldest first; "said" is how the ledger names it."""
+    """Every past and present pause that affects schedules, oldest first; "said" is how the ledger names it."""
     return run(
         connection,
         "SELECT p.scope, p.name, p.until, p.paused_at, p.skip, {paused_words} AS said FROM {pauses} p "

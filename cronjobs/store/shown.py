@@ -1,4 +1,4 @@
-"""Columns as lists show them: the beginning of each text, JSON up to a size. Anyone can write megabytes there."""
+"""Columns as lists show them: the beginning of each text, and JSON up to a size. Anyone can write megabytes there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.store.sizes import if_not_too_large
 from cronjobs.store.sql import define, is_postgresql
 from cronjobs.text import OUTPUT_LIMIT
 
-# In characters; more than any that cronjobs itself writes.
+# In characters; more than any value that cronjobs itself writes.
 LONGEST: Final = 2_000
 _LONGER: Final = {"last_error": 4_000, "error": 4_000, "traceback": OUTPUT_LIMIT, "output": OUTPUT_LIMIT}
 
@@ -31,14 +31,14 @@ define(
 def shown(
     connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
 ) -> list[ColumnElement[Any]]:
-    """*columns* to select; without JSON: as if it were too large."""
+    """*columns* to select; with *with_json* False, JSON columns as if they were too large."""
     return [_one(is_postgresql(connection), column, with_json) for column in columns]
 
 
 def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
-    """The rows of *query*, which says whether it is to fetch JSON.
+    """The rows of *query*, a function of whether to fetch JSON.
 
-    Without, where the database itself fails for it: a few bytes of jsonb can be numbers of a gigabyte of digits.
+    If the database itself fails, it tries without JSON: a few bytes of jsonb can be numbers of a gigabyte of digits.
     """
     try:
         with connection.begin_nested():
@@ -48,7 +48,7 @@ def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Seq
 
 
 def beginning(column: Column[Any]) -> ColumnElement[Any]:
-    """A text *column*, under its own name."""
+    """The beginning of a text *column*, under the column's own name."""
     return func.substr(column, 1, _LONGER.get(column.name, LONGEST)).label(column.name)
 
 
@@ -57,7 +57,7 @@ def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElemen
         kind = "jsonb" if postgresql else "text"
         return literal_column(f"""CAST('"{TOO_LARGE}"' AS {kind})""", Json()).label(column.name)
     if isinstance(column.type, Json):
-        # The table's name alone: behind FROM it stands for the one in the schema that is meant.
+        # Only the table's name: after FROM it refers to the table of the configured schema.
         written = if_not_too_large(f"{column.table.name}.{column.name}")
         sql = written(postgresql) if callable(written) else written
         return literal_column(sql, Json()).label(column.name)

@@ -1,4 +1,4 @@
-"""How much of a row is fetched: plain SQL, and a stranger who may enqueue, can put hundreds of megabytes into one."""
+"""How much of a row is fetched: plain SQL, or a stranger who may enqueue, can write hundreds of megabytes into one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cronjobs.rules.payload import MOST_FETCHED, TOO_LARGE
 from cronjobs.store.sql import Fragment
 from cronjobs.text import BrokenText
 
-UNREAD: Final = "cronjobs unread"  # in place of a payload; none is a text
+UNREAD: Final = "cronjobs unread"  # replaces a payload; no payload is a text
 
-_SURELY_SMALL: Final = 2_000  # bytes as they are on disk; compressed, a hundred times that at most
+_SURELY_SMALL: Final = 2_000  # bytes on disk; decompressed at most a hundred times that
 _SURELY_LARGE: Final = 8 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit
 
 
 def if_not_too_large(column: str) -> Fragment:
-    """JSON *column* as far as it can be fetched, else ``TOO_LARGE``.
+    """JSON *column* if it is small enough to fetch, else ``TOO_LARGE``.
 
-    On PostgreSQL from the cheapest look to the dearest: the size on disk is there for nothing, that of the value costs
-    its decompression, that of its text costs the text. (A concatenation's result is not compressed.)
+    On PostgreSQL it checks from cheap to expensive: the size on disk is free, the size of the value needs
+    decompression, and the size of its text needs the text. (The result of a concatenation is not compressed.)
     """
     return lambda postgresql: (
         f"""
@@ -33,10 +33,10 @@ def if_not_too_large(column: str) -> Fragment:
 
 
 def in_bytes(column: str, postgresql: bool) -> str:
-    """The length of a text *column*."""
+    """The length of a text *column* in bytes."""
     return f"octet_length({column})" if postgresql else f"length(CAST({column} AS BLOB))"
 
 
 def stored(text: Any) -> Any:
-    """A text from a row as a parameter that finds the row again; SQLite takes bytes for it, with a CAST."""
+    """A text from a row as a parameter that finds the row again; if broken, its bytes, which SQLite needs to CAST."""
     return text.raw if isinstance(text, BrokenText) else text

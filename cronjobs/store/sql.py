@@ -1,7 +1,7 @@
-"""What every statement shares: table names, the database's now, the fence, groups of rows, and one ``run``.
+"""What every statement shares: table names, the database's now, the fence, groups of rows, and ``run``.
 
 A statement is written once for both databases, as a template. ``{jobs}`` and the like become table names in the
-configured schema, ``{now}`` the database's clock; a module adds fragments of its own with ``define``.
+configured schema, ``{now}`` the database's clock; a module adds its own fragments with ``define``.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from cronjobs.database.encoding import ANY_BYTES, server_encoding
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
-Fragment = str | Callable[[bool], str]  # a function of "is this PostgreSQL?" where the two databases differ
+Fragment = str | Callable[[bool], str]  # a function of "is this PostgreSQL?" if the two databases differ
 
 _fragments: dict[str, Fragment] = {
     # A literal: a bound value would hide the partial index from the planner.
     "waiting": tables.WAITING_SQL,
-    # A write about an attempt counts only while that attempt still holds the lease.
+    # A write about an attempt counts only while that attempt still has the lease.
     "fence": "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'",
-    # statement_timestamp(), never clock_timestamp(): that is volatile and no index condition. What is added is zero
+    # statement_timestamp(), never clock_timestamp(), which is volatile and cannot be an index condition. :now_ is zero
     # outside tests, which travel in time on a real database. SQLite's clock is the host's.
     "now": lambda postgresql: "(statement_timestamp() + make_interval(secs => :now_))" if postgresql else ":now_",
     "json_type": lambda postgresql: "jsonb" if postgresql else "text",
-    # The pairs (queue, priority) that have waiting rows, each found by one step into the index: how many rows stand
-    # behind a pair does not matter. Numbered, and no more than :most_branches of them.
+    # The pairs (queue, priority) that have waiting rows, each found by one index step: how many rows a pair has does
+    # not matter. They are numbered, up to :most_branches.
     "branches": """
       branch(queue, priority, place) AS (
         SELECT * FROM (SELECT queue, priority, 1 FROM {jobs} WHERE {waiting} ORDER BY queue, priority LIMIT 1) AS best
@@ -47,7 +47,7 @@ _fragments: dict[str, Fragment] = {
                (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
                 ORDER BY j.queue, j.priority LIMIT 1)"""
         if postgresql
-        # Of a comparison of rows SQLite takes only the first column to its index, and reads the whole queue.
+        # SQLite uses only the first column of a row comparison for the index, so it would scan the whole queue.
         else """
                coalesce((SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND j.queue = b.queue
                          AND j.priority > b.priority LIMIT 1),
@@ -65,16 +65,16 @@ _fragments: dict[str, Fragment] = {
     # "j" is a schedule, "p" a pause that is in force for it.
     "stops_schedule": """
       (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND (p.until IS NULL OR p.until > {now})""",
-    # What a pause holds back is not due before that is over: an idle tick stays idle. One that skips has rows to write.
-    # A watermark in the future was written by a wrong clock, and is set right in any case.
+    # A schedule is not due while it is paused, so that an idle tick stays idle; but a pause that skips has rows to
+    # write. A watermark in the future was written by a wrong clock, and is corrected in any case.
     "schedule_due": """
       (j.status = 'active' AND j.next_at IS NOT NULL AND (j.seen_until > {now} OR j.next_at <= {now}
          AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))
        OR j.owed IS NOT NULL AND (j.seen_until > {now}
          OR NOT EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_schedule})))""",
-    # Passes over rows that someone else holds locked. On SQLite a writer is alone.
+    # Skips rows that others have locked. On SQLite a writer is alone.
     "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
-    # Pruned but for its key: nobody knows any more what it was to do.
+    # Pruned except for its key: what the job was to do is gone.
     "stripped": lambda postgresql: (
         "j.meta ? 'cronjobs.stripped'"
         if postgresql
@@ -89,7 +89,7 @@ _fragments: dict[str, Fragment] = {
 }
 
 
-# Result columns that need decoding, wherever a statement returns them.
+# Result columns that need decoding in whichever statement returns them.
 _TYPES: Final = {
     column.name: column.type
     for table in tables.metadata.sorted_tables
@@ -120,7 +120,7 @@ def after_now(seconds: str) -> Fragment:
 
 
 def _has_policy(alias: str) -> Fragment:
-    """Whether the claim of the running attempt wrote what recovery is to decide by; an older version's does not."""
+    """Whether the claim of the running attempt wrote a policy for recovery; a claim of an older version does not."""
     return lambda postgresql: (
         f"coalesce({alias}.policy ->> 'attempt' = CAST({alias}.attempts AS text), false)"
         if postgresql
@@ -130,9 +130,9 @@ def _has_policy(alias: str) -> Fragment:
 
 
 def _unsettled(alias: str) -> str:
-    """A lost attempt that waits for someone who knows its type: it counts neither for limits nor for overlap.
+    """A lost attempt that only a host that knows its type can settle: it counts neither for limits nor for overlap.
 
-    Every host that knows the type has had its turn to settle it by then.
+    After two minutes every such host has had its turn to settle it.
     """
     ended = f"{alias}.locked_until IS NOT NULL AND {alias}.locked_until < {{two_minutes_ago}}"
     return f"({ended} AND NOT {{has_policy_{alias}}})"
@@ -158,7 +158,7 @@ _fragments["among_known"] = among("known")
 
 
 def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
-    """A group of rows that travels as one JSON parameter: far fewer bytes and plans than executemany.
+    """A group of rows as one JSON parameter: far fewer bytes and plans than executemany.
 
     *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
     """
@@ -172,7 +172,7 @@ def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
 
 
 def group_value(connection: Connection, rows: Any) -> str:
-    """The JSON parameter of ``group`` and ``among``: instants become what the database compares."""
+    """The JSON parameter of ``group`` and ``among``; instants become what the database compares."""
     postgresql = is_postgresql(connection)
 
     def encode(value: Any) -> Any:
@@ -180,13 +180,13 @@ def group_value(connection: Connection, rows: Any) -> str:
             return value.isoformat() if postgresql else to_microseconds(value)
         raise TypeError(f"{type(value).__name__} does not travel in a group of rows")
 
-    # A server that knows no encoding cannot turn an escape into a character.
+    # A server without an encoding (SQL_ASCII) cannot turn an escape into a character.
     escape = not postgresql or server_encoding(connection) != ANY_BYTES
     return json.dumps(rows, default=encode, separators=(",", ":"), allow_nan=False, ensure_ascii=escape)
 
 
 def json_text(value: Mapping[str, Any]) -> str:
-    """A JSON column's value in a group of rows, where it travels as text."""
+    """A JSON column's value in a group of rows, where it is text."""
     return _ENCODER.encode(value)
 
 
@@ -197,7 +197,7 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
     prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema)
     if needs_clock:
         clock = clock_of(connection)
-        # In seconds: an interval of "7 days" is an hour off where the session's zone changes its clock on the way.
+        # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
         shift_s, now_us = clock.shift.total_seconds(), to_microseconds(clock.now())
         parameters["now_"] = shift_s if is_postgresql(connection) else now_us
     result: CursorResult[Any] = connection.execute(prepared, parameters)
@@ -233,6 +233,6 @@ def clock_of(connection: Connection) -> Clock:
 
 
 def database_now(connection: Connection) -> datetime:
-    """What time it is, by the one clock that decides."""
+    """The time by the one clock that decides."""
     now: datetime = run(connection, "SELECT {now} AS now").scalar_one()
     return now

@@ -14,7 +14,7 @@ from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import audit, ticks
 from cronjobs.store.sql import after_now, define, group, group_value, is_postgresql, json_text, run
 
-CLOCK_SLACK: Final = timedelta(minutes=5)  # beyond the length of a lease: then a wrong clock wrote its end
+CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,24 @@ class Overview:
     schema_revision: str
     oldest_code: str
     pruned_at: datetime | None
-    expired: bool  # a lease ran out
+    expired: bool  # a lease has expired
     far_lease: bool  # a lease ends later than this host's could
-    held_here: bool  # a lease is held by a process that began with this ``locked_by``, dead or alive
+    held_here: bool  # a process whose ``locked_by`` begins with *place* has a lease, dead or alive
     schedules_due: bool
     jobs_due: bool
-    last_fingerprint: str | None  # of the file this host carried at its previous tick
+    last_fingerprint: str | None  # of the file that this host had at its previous tick
     fingerprint_known: bool  # some host has applied this file before
-    sync_unfinished: bool  # somebody is applying a file, or was killed at it
+    sync_unfinished: bool  # a sync is under way, or was killed
     last_tick_at: datetime | None  # of any host
-    paused_due: bool  # jobs are due in queues that are paused
+    paused_due: bool  # jobs are due in paused queues
     not_started: Any  # the record of this host's last tick that loaded handlers
-    many_queues: bool  # jobs wait in so many that reading all the jobs is quicker than going from queue to queue
+    many_queues: bool  # so many that reading all waiting jobs is quicker than stepping from queue to queue
 
 
 MANY_QUEUES: Final = 1000
 define(
     beyond=after_now(":beyond_s"),
-    # "b" is a queue or a job; of very many queues all their jobs are read instead.
+    # "b" is a queue or a job; with very many queues all their jobs are read instead.
     due_in_branch="""
       EXISTS (SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
               AND j.run_at <= {now})""",
@@ -67,7 +67,7 @@ define(jobs_due=_any_due("NOT {paused}"), paused_jobs_due=_any_due("{paused}"))
 def overview(
     connection: Connection, *, host: str, place: str, fingerprint: str, lease: timedelta = timedelta(days=1)
 ) -> Overview:
-    """Read what is owed; *host*, *fingerprint*, *lease* and *place*, how ``locked_by`` begins, are this tick's."""
+    """Read what is due; *host*, *fingerprint*, *lease* and *place* (how ``locked_by`` begins) are this tick's."""
     row = run(
         connection,
         """
@@ -115,7 +115,7 @@ def overview(
 
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> None:
-    """Write the row of a tick that has work; at its end ``end_tick`` completes it."""
+    """Write the row of a tick that has work; ``end_tick`` completes it."""
     insert_ = _insert(connection).values(row)
     # It may load its handlers only after its first write.
     types = {"job_types": row.get("job_types")}
@@ -126,7 +126,7 @@ _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types",
 
 
 def end_tick(connection: Connection, row: dict[str, Any]) -> None:
-    """Write what a tick did and why it ended: its only write, if it was idle."""
+    """Write what a tick did and why it ended; for an idle tick this is the only write."""
     changes = {name: row[name] for name in _AT_THE_END if name in row}
     insert_ = _insert(connection).values(row)
     connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
@@ -155,7 +155,7 @@ def record(
     detail: dict[str, Any] | None = None,
     at: datetime | None = None,
 ) -> None:
-    """Append to the audit trail. ``actor`` None: whom the database knows."""
+    """Append to the audit trail. ``actor`` None: the user that the database sees."""
     values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
     if actor is not None:
         values["actor"] = actor
@@ -195,7 +195,7 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str, a
 
 # --- which file is in force -------------------------------------------------------------------------------------------
 
-# A file is in force when all of it is: "sync". One that takes several transactions begins with "sync_begun".
+# "sync" is recorded when all of a file is in force; a sync of several transactions begins with "sync_begun".
 define(
     audit_rows=group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"}),
     instant_type=lambda postgresql: "timestamptz" if postgresql else "integer",
@@ -206,7 +206,7 @@ define(
 
 @dataclass(frozen=True)
 class BegunSync:
-    """A sync that somebody began and that has not ended: he is at it, or was killed."""
+    """A sync that has begun and not ended: it is under way, or was killed."""
 
     id: int
     subject: str  # the file's fingerprint
@@ -216,7 +216,7 @@ class BegunSync:
 
 
 def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
-    """Say that a file is being applied; return the id of that entry. *removals*: they are allowed."""
+    """Record that a file is being applied; return the id of that entry. *removals*: whether they are allowed."""
     act = insert(audit).values(
         action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail={"removals": removals}
     )
@@ -235,7 +235,7 @@ def unfinished_sync(connection: Connection) -> BegunSync | None:
 
 
 def last_sync(connection: Connection) -> int:
-    """The id of the newest entry that a file was applied, or begun to be; 0: there is none."""
+    """The id of the newest "sync" or "sync_begun" entry; 0 if there is none."""
     statement = "SELECT max(a.id) FROM {audit} a WHERE a.action IN ('sync', 'sync_begun')"
     found: int = run(connection, statement).scalar() or 0
     return found
@@ -243,14 +243,14 @@ def last_sync(connection: Connection) -> int:
 
 def file_in_force(connection: Connection) -> str | None:
     """The fingerprint of the file that was applied last."""
-    # "+ 0": by the index on action, and not through all that has been recorded since.
+    # "+ 0" makes it use the index on action, rather than read back through everything recorded since.
     statement = "SELECT a.subject FROM {audit} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
     found: str | None = run(connection, statement).scalar()
     return found
 
 
 def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
-    """Whether a tick that began after *since* carried the file of this *fingerprint*."""
+    """Whether a tick that began after *since* had the file of this *fingerprint*."""
     statement = "SELECT 1 FROM {ticks} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
     instant = since if is_postgresql(connection) else to_microseconds(since)
     return run(connection, statement, since=instant, fingerprint=fingerprint).first() is not None

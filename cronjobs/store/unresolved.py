@@ -1,7 +1,7 @@
-"""What ``status`` asks so that nothing stays silent: deaths, runs that did not happen, ticks that fire no schedule.
+"""What ``status`` reads to report every problem: deaths, runs that did not happen, ticks that fire no schedules.
 
-Every statement goes through an index and is bounded, however much has finished; a test asks both databases for their
-plans.
+Every statement uses an index and is bounded, however many jobs have finished; a test checks the plans on both
+databases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cronjobs.database.tables import UNSETTLED_DEAD_SQL
 from cronjobs.store.sql import after_now, define, group_value, run
 
 DEATHS_COUNTED: Final = 10_000
-TICKS_READ: Final = 1500  # back from now, to find since when something is so: a day of ticks each minute
+TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
 
 define(
     undealt=UNSETTLED_DEAD_SQL,
@@ -28,7 +28,7 @@ define(
 
 @dataclass(frozen=True)
 class Deaths:
-    """Dead jobs that nobody has retried, cancelled or dismissed: how many, at most DEATHS_COUNTED; since when."""
+    """Dead jobs that were not retried, cancelled or dismissed: how many, at most DEATHS_COUNTED, and since when."""
 
     count: int
     since: datetime | None
@@ -46,7 +46,7 @@ def deaths(connection: Connection) -> Deaths:
 
 @dataclass(frozen=True)
 class Happened:
-    """A ledger row and how its job stands; ``status`` None: there is none, or it was pruned."""
+    """A ledger row and its job's state; ``status`` None: it has no job, or the job was pruned."""
 
     schedule_id: int
     first_for: datetime
@@ -61,7 +61,7 @@ class Happened:
 
     @property
     def went_well(self) -> bool:
-        """It ran and succeeded, or it was so long ago that its job was pruned."""
+        """It ran and succeeded, or so long ago that its job was pruned."""
         return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
 
 
@@ -69,7 +69,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
     """The newest *rows* ledger rows of each of these schedules, newest first; none that a wrong clock wrote ahead."""
     ledger = run(
         connection,
-        # CROSS JOIN: SQLite keeps the order, schedules first. The join begins at the row so many back.
+        # CROSS JOIN: SQLite keeps the order, schedules first. The join starts at the row that is *rows* back.
         """
         SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
         FROM {schedules} s CROSS JOIN {occurrences} c
@@ -81,7 +81,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
         ids=group_value(connection, sorted(schedule_ids)),
         back=rows - 1,
     ).all()
-    # By themselves: joined to so few rows, PostgreSQL would still read all jobs.
+    # In a statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
     found = run(
         connection,
         """
@@ -100,7 +100,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
 
 
 def dealt_with_at(connection: Connection, schedule: str) -> datetime | None:
-    """When somebody last made up for a run of *schedule* by hand."""
+    """When a person last triggered or backfilled *schedule*."""
     at: datetime | None = run(
         connection,
         "SELECT max(a.at) AS at FROM {audit} a WHERE a.action IN ('trigger', 'backfill') AND a.subject = :schedule",
@@ -110,7 +110,7 @@ def dealt_with_at(connection: Connection, schedule: str) -> datetime | None:
 
 
 def fired_lately(connection: Connection, within: timedelta) -> bool:
-    """Whether a tick with schedules switched on began within that time; of an older version nobody knows."""
+    """Whether a tick with schedules switched on began within that time; ticks of older versions count as such."""
     statement = (
         "SELECT 1 FROM {ticks} t WHERE t.started_at >= {some_ago} AND coalesce(t.schedules_on, 1) = 1 "
         "ORDER BY t.started_at DESC LIMIT 1"
@@ -119,7 +119,7 @@ def fired_lately(connection: Connection, within: timedelta) -> bool:
 
 
 def last_fired_at(connection: Connection) -> datetime | None:
-    """When the last tick began that had schedules switched on, among the last TICKS_READ."""
+    """When the last tick with schedules switched on began, among the last TICKS_READ."""
     at: datetime | None = run(
         connection,
         "SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {ticks} i "
@@ -130,7 +130,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def refused_since(connection: Connection, host: str) -> datetime | None:
-    """When the first of this host's ticks began that, up to the last one, had their file refused."""
+    """When this host's file was first refused, if all its ticks since have had it refused; else None."""
     since = None
     rows = run(
         connection,
@@ -146,7 +146,7 @@ def refused_since(connection: Connection, host: str) -> datetime | None:
 
 
 def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
-    """Fingerprints that ticks carried from *ago* before now to *until* before now."""
+    """Fingerprints of the files that ticks had from *ago* before now to *until* before now."""
     rows = run(
         connection,
         "SELECT DISTINCT t.fingerprint FROM {ticks} t WHERE t.started_at >= {some_ago} "
@@ -168,5 +168,5 @@ def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
 
 
 def newest_of_each(rows: Sequence[Any]) -> dict[int, Any]:
-    """Ledger rows of ``looking.last_occurrences`` by their schedule."""
+    """Ledger rows of ``listing.last_occurrences`` by their schedule."""
     return {row.schedule_id: row for row in rows}

@@ -1,4 +1,4 @@
-"""What a tick would find now, read without taking or locking anything."""
+"""What a tick would find now, read without claiming or locking anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 from cronjobs.store.sql import define, group_value, run
 
 define(
-    # "b" is a row of jobs here; {paused} asks for its queue.
+    # "b" is a row of jobs here, whose queue {paused} looks at.
     due_here="""
       b.{waiting} AND b.run_at <= {now} AND b.job_type {among_known} AND {open_queue}""",
 )
@@ -42,7 +42,7 @@ def due_jobs(connection: Connection, *, known: Collection[str], queue: str | Non
 
 
 def expired_leases(connection: Connection) -> int:
-    """How many attempts a tick would settle first, as their lease ran out."""
+    """How many attempts a tick would settle first, because their lease expired."""
     counted = run(
         connection, "SELECT count(*) FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}"
     ).scalar_one()
@@ -50,7 +50,7 @@ def expired_leases(connection: Connection) -> int:
 
 
 def next_run_at(connection: Connection) -> datetime | None:
-    """When the next job that is not due yet will be."""
+    """When the next job that is not yet due will be."""
     found = run(
         connection, "SELECT run_at FROM {jobs} WHERE {waiting} AND run_at > {now} ORDER BY run_at LIMIT 1"
     ).first()

@@ -34,7 +34,7 @@ LONGEST_NAME: Final = 200  # characters
 
 
 class Waiting(Protocol):
-    """A due row as ``store.waiting`` reads it."""
+    """A due row as ``store.not_started`` reads it."""
 
     @property
     def timeout_s(self) -> float | None: ...
