@@ -1,6 +1,6 @@
-"""What the end of one attempt is decided by: written on its row by each claim, read by recovery only.
+"""By what the end of one attempt is decided: each claim writes it on the row, and only recovery reads it.
 
-Whoever finds an attempt lost may not know its job type: a module cannot be imported in the middle of a deploy, or only
+The host that finds an attempt lost may not know its job type: during a deploy a module cannot be imported, or only
 another host has it. Settled by the defaults, a payment with ``on_lost: dead`` would run a second time.
 """
 
@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from cronjobs.model import OnLost, RetryPolicy, duration
 
-RUNNER_SLACK: Final = timedelta(seconds=5)  # by which a runner may outlast its own limit, to write its last words
+RUNNER_SLACK: Final = timedelta(seconds=5)  # how long a runner may outlive its own limit, to finish its last writes
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
     """The effective policy of one attempt.
 
-    ``in_thread``: the handler runs in its runner's own process, and can take it down. ``runner_s``: how old the
-    process that holds the lease can get, in seconds; None: not known. ``lease_s``: how long its leases are.
+    ``in_thread``: the handler runs in its runner's own process, and can crash it. ``runner_s``: the highest age in
+    seconds that the process with the lease can reach; None: unknown. ``lease_s``: the length of its leases.
     """
 
     retry: RetryPolicy
@@ -37,11 +37,11 @@ class AttemptPolicy:
 
     @property
     def most_losses(self) -> int:
-        """How often a runner may die with the job: once, where it must not run again by itself."""
+        """How many runners may die with the job; one if it must not run again by itself."""
         return 1 if self.on_lost == "dead" else self.max_losses
 
     def row(self) -> dict[str, Any]:
-        """As JSON, without the attempt that it is for: a claim adds it, and the schedule's ``retry_until``."""
+        """The policy as JSON, without the attempt's number and the schedule's ``retry_until``, which the claim adds."""
         retry = self.retry
         facts: dict[str, Any] = {
             "max_attempts": retry.max_attempts,
@@ -67,7 +67,7 @@ class AttemptPolicy:
 
 
 def read_policy(value: Any, attempt: int) -> AttemptPolicy | None:
-    """The policy that the claim of *attempt* wrote; None: an older version claimed it, or nobody can read it."""
+    """The policy that the claim of *attempt* wrote; None if an older version claimed it, or it is unreadable."""
     if not isinstance(value, dict) or value.get("attempt") != attempt:
         return None
     try:
@@ -95,7 +95,7 @@ def read_policy(value: Any, attempt: int) -> AttemptPolicy | None:
 
 
 def seconds(value: Any) -> float | None:
-    """A number of seconds as plain SQL may have written it; None: it is none."""
+    """A number of seconds from a row that plain SQL may have written; None if it is not one."""
     try:
         read = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -105,9 +105,10 @@ def seconds(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ClaimPolicies:
-    """The policies of all types that a claim may take, as it sends them: ``usual`` is that of whoever is not named.
+    """The policies of all types that a claim may take: ``usual`` is for every type that is not in ``others``.
 
-    Most types have the same, and a claim is sent a hundred times a second. JSON texts; None: nothing is written.
+    Most types share one policy, and a claim is sent a hundred times a second. JSON texts; None: no policies are
+    written.
     """
 
     usual: str | None = None

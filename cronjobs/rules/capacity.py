@@ -1,4 +1,4 @@
-"""Back-pressure: what a capped queue may hold, and who is let in when there is not room for all. Pure."""
+"""Back-pressure: what a capped queue may hold, and which jobs it admits when there is not room for all. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Cap:
-    """At most ``max_waiting`` jobs wait in ``queue``; ``on_full`` says what becomes of a further one."""
+    """At most ``max_waiting`` jobs wait in ``queue``; ``on_full`` decides about one more."""
 
     queue: str
     max_waiting: int
@@ -24,7 +24,7 @@ class Cap:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A whole call is turned away: ``cap`` leaves room for ``room`` jobs, and it brings ``wanted``."""
+    """A whole call is refused: ``cap`` leaves room for ``room`` jobs, and the call has ``wanted``."""
 
     cap: Cap
     wanted: int
@@ -33,7 +33,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class CapDecision(Generic[P]):
-    """``let_in`` and ``dropped``, in the order in which they asked. A ``refusal`` lets nobody in."""
+    """``let_in`` and ``dropped`` jobs, in the order of the call. With a ``refusal`` none is let in."""
 
     let_in: tuple[P, ...] = ()
     dropped: tuple[P, ...] = ()
@@ -41,10 +41,10 @@ class CapDecision(Generic[P]):
 
 
 def admit(asking: Iterable[tuple[P, str]], caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> CapDecision[P]:
-    """Decide about a call whose jobs *asking* want places in queues; *waiting* says how many wait in the capped ones.
+    """Decide about a call that enqueues the jobs *asking*; *waiting*: how many jobs wait in each capped queue.
 
     A queue without a cap takes all. One that drops takes the first that fit. Any other takes all of the call or none of
-    it, and then nothing of the call is written, whatever queue it is for.
+    it, and in that case nothing of the call is written, for any queue.
     """
     room = {name: max(0, cap.max_waiting - waiting.get(name, 0)) for name, cap in caps.items()}
     let_in, dropped, wanted = [], [], dict.fromkeys(caps, 0)

@@ -1,6 +1,6 @@
-"""``limits:`` of the file, how many jobs run at once by concurrency key, and which of those due may begin. Pure.
+"""The file's ``limits:``: how many jobs run at once by concurrency key, and which due jobs may start. Pure.
 
-(What one tick is narrowed to by its caller, ``--queue`` and the like, is ``tick.claiming.TickFilter``.)
+(``--queue`` and the like, by which a caller restricts one tick, are ``tick.tick_filter.TickFilter``.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Limit:
     """Of the jobs whose concurrency_key begins with ``prefix`` at most ``most`` run at once, and ``each`` of one key.
 
-    None: any number. ``most`` 0: the file's entry cannot be read, so that none begins until it is mended.
+    None: any number. ``most`` 0: the file's entry is unreadable, so no such job starts until it is fixed.
     """
 
     prefix: str
@@ -26,7 +26,7 @@ class Limit:
 
     @property
     def reached(self) -> str:
-        """Why a job waits for it, in words."""
+        """Why a job waits for this limit, as a sentence."""
         if self.most == 0:
             return f'limit "{self.prefix}" of the file is bad ("cronjobs check" says why), so that nothing of it begins'
         parts = [str(self.most)] if self.most is not None else []
@@ -36,7 +36,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Full:
-    """Of which keys, and of all keys with which beginnings, none may begin now."""
+    """The keys, and the prefixes of keys, of which no job may start now."""
 
     prefixes: frozenset[str]
     keys: frozenset[str]
@@ -44,7 +44,7 @@ class Full:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A due job, in the order of its turn. ``careful``: it is taken only if it begins at once."""
+    """A due job, in the order of its turn. ``careful``: claim it only if it starts at once."""
 
     id: int
     concurrency_key: str | None
@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which candidates are taken; ``running`` counts them too. ``cut``: a careful one waits, and all behind it."""
+    """The candidates to take; ``running`` includes them. ``cut``: a careful one has to wait, and all behind it."""
 
     taken: tuple[int, ...]
     running: Mapping[str, int]
@@ -61,7 +61,7 @@ class Choice:
 
 
 class _Slots:
-    """How many run, by key and by limit."""
+    """How many jobs run, by key and by limit."""
 
     def __init__(self, limits: Sequence[Limit], running: Mapping[str, int]) -> None:
         self._limits = limits
@@ -77,7 +77,7 @@ class _Slots:
                 self._together[limit.prefix] += count
 
     def reached(self, key: str) -> Limit | None:
-        """The first limit that lets no more of *key* begin. Several may count it: all of them hold."""
+        """The first limit that lets no more jobs of *key* start. If several apply, all of them hold."""
         return next((limit for limit in self._limits if limit.counts(key) and self._is_reached(limit, key)), None)
 
     def _is_reached(self, limit: Limit, key: str) -> bool:
@@ -88,17 +88,17 @@ class _Slots:
 
 
 def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
-    """Limits that let nothing begin of what *limits* count."""
+    """Limits that stop every job that *limits* apply to."""
     return tuple(Limit(limit.prefix, most=0) for limit in limits)
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """The limit that a job of *key* waits for while so many run, by key; None: it may begin."""
+    """The limit that a job of *key* waits for while *running* jobs (by key) run; None: it may start."""
     return None if key is None else _Slots(limits, running).reached(key)
 
 
 def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
-    """What has no room while so many run, by key."""
+    """The keys and prefixes that have no room while *running* jobs (by key) run."""
     slots = _Slots(limits, running)
     prefixes = frozenset(limit.prefix for limit in limits if slots.together_reached(limit))
     keys = (key for key in running if not key.startswith(tuple(prefixes)))
@@ -106,7 +106,7 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
 
 
 def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: Mapping[str, int]) -> dict[Limit, int]:
-    """How many of the *due* jobs, by key, wait for each limit that is reached; a job for the first that stops it."""
+    """How many of the *due* jobs (by key) wait for each reached limit; each job counts for the first that stops it."""
     slots = _Slots(limits, running)
     found: Counter[Limit] = Counter()
     for key, count in due.items():
@@ -118,9 +118,9 @@ def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: M
 def choose(
     candidates: Sequence[Candidate], limits: Sequence[Limit], running: Mapping[str, int], *, before: int, free: int
 ) -> Choice:
-    """Take candidates in order, passing over those whose limits are reached, by those taken here too.
+    """Take candidates in order, except those whose limit is reached, counting those taken here.
 
-    A careful one that *free* places do not reach, *before* of which are taken already, ends the row.
+    *before* are taken already. A careful candidate that is not among the first *free* stops the choice.
     """
     slots = _Slots(limits, running)
     taken: list[int] = []

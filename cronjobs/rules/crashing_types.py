@@ -1,8 +1,8 @@
-"""Job types that take their runners down: once two runners have died with one, its jobs run in child processes. Pure.
+"""Job types that crash their runners: after two runners died with one, its jobs run in child processes. Pure.
 
-A crash in a thread is the death of everything beside it, and a job that a dead runner merely held looks like the one
-that killed it. So a type is only suspected at first, and cleared by its clean ends, in threads or in processes: ticks
-that somebody kills among a healthy backlog cost it nothing.
+A crash in a thread kills everything beside it, and a job that a dead runner merely had leased looks like the one that
+killed it. So a type is only suspected at first, and cleared by jobs that end cleanly, in threads or in processes: a
+person who kills ticks in the middle of a healthy backlog does no harm to its type.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Final
 from cronjobs.host.identity import Identity
 from cronjobs.model import Failed, Finished, Outcome, Snoozed, Succeeded
 
-CLEAN_ENDS: Final = 20  # in a row, and the type runs in threads again
+CLEAN_ENDS: Final = 20  # so many in a row, and the type runs in threads again
 FOR_AT_MOST: Final = timedelta(hours=1)
-_CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # how the error types of a process's end begin
+_CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # prefixes of the error types of a process that crashed
 
 
 @dataclass(frozen=True)
 class Crashing:
-    """What is known of a job type: one runner died with it (``suspected``), or two did; since when, and what followed.
+    """A job type's record: one runner died with it (``suspected``), or two did; since when, and what followed.
 
-    A suspicion is over with the first job that ends cleanly, the rest with CLEAN_ENDS in a row.
+    The first job that ends cleanly clears a suspicion, CLEAN_ENDS in a row clear a crashing type.
     """
 
     job_type: str
     found_at: datetime
-    runner: str | None = None  # the last that died
+    runner: str | None = None  # the last one that died
     suspected: bool = False
     clean_ends: int = 0
 
@@ -38,9 +38,9 @@ class Crashing:
 
 
 def after_death(known: Crashing | None, job_type: str, runner: str, now: datetime) -> Crashing | None:
-    """What becomes of a type that *runner* died with; None: it is as it was.
+    """The type's record after *runner* died with it; None: unchanged.
 
-    Two of the same boot: a machine that was switched off took its runners along, whatever they held.
+    Both runners must be of the same boot: a machine that was switched off kills its runners whatever they run.
     """
     if _boot(runner) is None:
         return None
@@ -61,14 +61,14 @@ def _boot(runner: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class EndCounts:
-    """How jobs of a type ended: ``clean`` in a row, since the last crash if one ``crashed``."""
+    """How jobs of a type ended: ``clean`` in a row, counted from the last crash if there was one (``crashed``)."""
 
     clean: int = 0
     crashed: bool = False
 
 
 def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
-    """By job type; an end that says nothing (cancelled, interrupted, not begun) is not counted."""
+    """Count ends by job type; those that prove nothing (cancelled, interrupted, not started) are left out."""
     found: dict[str, EndCounts] = {}
     for end in finished:
         so_far = found.get(end.job.job_type, EndCounts())
@@ -83,16 +83,16 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
 def ends_needed(suspected: bool) -> int:
     """How many clean ends in a row clear a type.
 
-    One, if it is only suspected: jobs of it do come to their end between two deaths, so it does not stop everything,
-    and ticks that somebody kills put no type into processes whose jobs are healthy.
+    One, if it is only suspected: a type with a clean end between two deaths does not stop everything, and killing ticks
+    must not move healthy types into processes.
     """
     return 1 if suspected else CLEAN_ENDS
 
 
 def is_crash(outcome: Outcome) -> bool | None:
-    """Whether an attempt in a child process would have taken a tick down; None: it does not say.
+    """Whether the attempt of a child process would have crashed a tick; None: it proves nothing either way.
 
-    A timeout does not: code that holds the interpreter for ever ends a tick, code that merely sleeps does not.
+    A timeout proves nothing: code that keeps the GIL for ever ends a tick, code that merely sleeps does not.
     """
     match outcome:
         case Failed(error_type=error_type):

@@ -1,4 +1,4 @@
-"""From what a worker handed back to what the store writes: decide, and put into storable words. Pure."""
+"""From what a worker returned to what the store writes: decide, and turn into storable values. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from cronjobs.rules.payload import result_json
 from cronjobs.rules.retry import decide
 from cronjobs.text import OUTPUT_LIMIT, cap, clean
 
-NOT_COMMITTED: Final = "NotCommitted"  # what an attempt says that gave its success to a transaction of the user's
+NOT_COMMITTED: Final = "NotCommitted"  # the error type if success depended on a transaction of the user's
 
 
 @dataclass(frozen=True)
 class Decided:
-    """An attempt's end, what becomes of its job, and the row that says so."""
+    """An attempt's end, its job's next state, and the row to write."""
 
     finished: Finished
     transition: Transition
@@ -86,14 +86,14 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 
 
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
-    """What *outcome* counts as, by why its attempt had been told to stop; None: it had not.
+    """The outcome that counts, given why the attempt had been asked to stop; None: it had not been.
 
     *process*: it ran in one. *late*: it was recorded as timed out while it still ran. A result counts in any case.
     """
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
-        return CancelledByRequest()  # whatever it raised on its way out: somebody called it off
+        return CancelledByRequest()  # it was cancelled, so what it raised on its way out does not matter
     if reason == "shutdown" and process and _was_terminated(outcome):
-        return Interrupted()  # whoever stops a whole service (systemd) sends the signal to its children, too
+        return Interrupted()  # stopping a whole service (systemd) also signals the runner's children
     if late is not None and isinstance(outcome, Failed | Interrupted):
         return late
     return outcome
@@ -104,7 +104,7 @@ def _was_terminated(outcome: Outcome) -> bool:
 
 
 def plain_end(finished: Finished, why: str) -> Finished:
-    """The same end in words of our own, for one that could not be decided about or written as it is.
+    """The same end in plain values of our own, for one that could not be decided about or written as it is.
 
     Work that was done stays done; anything else is a failure, which the default policy retries.
     """
@@ -121,7 +121,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def called_off(decided: Decided, said: str) -> Decided:
-    """The same end of a job that was cancelled meanwhile: whatever the attempt came to, there is no other."""
+    """The same end for a job that was cancelled meanwhile: it is cancelled, whatever the attempt's outcome was."""
     return replace(
         decided,
         finished=replace(decided.finished, outcome=CancelledByRequest(said)),
@@ -130,7 +130,7 @@ def called_off(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """The same end of a job whose success its own attempt had committed: what came after it changes nothing."""
+    """The same end for a job whose own attempt had committed its success: what came after changes nothing."""
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -145,7 +145,7 @@ def succeeded_itself(decided: Decided) -> Decided:
 
 
 def afterword(finish: Finish) -> Finish | None:
-    """What *finish* adds to the history of an attempt that had succeeded by its own transaction; None: nothing."""
+    """What *finish* adds to the history of an attempt that succeeded by its own transaction; None: nothing."""
     if _is_moot(finish) or finish.outcome == "succeeded":
         finish = replace(finish, error=None, error_type=None, traceback=None)
     return finish if finish.error or finish.output else None
@@ -156,7 +156,7 @@ def _is_moot(finish: Finish) -> bool:
 
 
 def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
-    """The history row of an attempt that still runs: what the next tick reads once its lease is over."""
+    """The history row of an attempt that still runs, for the next tick to read after its lease has expired."""
     return Finish(
         lease=lease_of(job),
         status=Status.RUNNING,
@@ -172,17 +172,17 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) ->
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
-    """Decide about an attempt whose runner is gone, by *policy* alone: who recovers it may not know its type."""
+    """Decide about an attempt whose runner is gone, by *policy* alone: the recovering host may not know its type."""
     job = replace(expired.job, retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
     end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every)
-    # When it began says the history row; without one, as far as anyone knows, it did when it was claimed.
+    # The history row has its start; without one, the best guess is when it was claimed.
     finish = replace(end.finish, outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return replace(end, finish=finish)
 
 
 def outcome_of_expired(expired: Expired) -> Outcome:
-    """What the history row says of an attempt whose lease ran out; none was written: lost."""
+    """The outcome in the history row of an attempt whose lease expired; if there is none, it is lost."""
     match expired.outcome:
         case None | "lost":
             return Lost()
@@ -191,12 +191,12 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # Written by a version that knows more: the attempt did end, so it is charged as a failure, not run blindly.
+            # Written by a newer version: the attempt did end, so it is charged as a failure and not simply run again.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 
 def without_texts(finish: Finish) -> Finish:
-    """The same end without what people or programs wrote: for the one value in a batch that the database refuses."""
+    """The same end without texts of people or programs, for when one of them is a value that the database refuses."""
     error = (
         "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-GROUPS_AT_MOST: Final = 5000  # in memory; the most frequent ones come first, so what is left over is rare
+GROUPS_AT_MOST: Final = 5000  # in memory; the most frequent errors come first, so the rest are rare
 OTHERS: Final = "(other errors)"
 
 _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
@@ -29,9 +29,9 @@ _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 
 def normalised(error: str) -> str:
-    """*error* with its numbers, ids and quoted values taken out: "503 for invoice <n>", "no user <id>", "no key <…>".
+    """*error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
-    A number that says what went wrong stays: an HTTP or SMTP status at the beginning, an exit status, an error code.
+    A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code.
     """
     line = error.strip().partition("\n")[0]
     return _NUMBERS_TOGETHER.sub("<n>", _PARTS.sub(_placeholder, line))
@@ -49,7 +49,7 @@ def _placeholder(part: re.Match[str]) -> str:
 
 
 def _word(word: str) -> str:
-    """A number, an id, or a name such as "utf8" that happens to have a digit."""
+    """Replace a number or an id; in a name such as "utf8", only its digits."""
     letters = "".join(character for character in word if character.isalpha())
     if not letters:
         return "<n>"
@@ -81,7 +81,7 @@ class ErrorGroup:
 
 
 def grouped(rows: Iterable[Any], at_most: int = GROUPS_AT_MOST) -> list[ErrorGroup]:
-    """Fold *rows* of the store's ``error_groups``, the largest group first; beyond *at_most* groups into one more."""
+    """Group *rows* of the store's ``error_groups``, the largest first; beyond *at_most* groups, the rest is one."""
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
     others = ErrorGroup(None, OTHERS)
     for row in rows:

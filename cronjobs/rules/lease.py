@@ -1,4 +1,4 @@
-"""The right to run one attempt, and how an attempt ended: what the store reads and writes of both. Pure."""
+"""The right to run one attempt, and how an attempt ended, as the store reads and writes them. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class Lease:
 class Finish:
     """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
 
-    ``ended_ago`` and ``duration`` are spans, so that instants are the database's (clocks are never compared).
-    ``duration`` None: the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON
-    text.
+    ``ended_ago`` and ``duration`` are spans, because instants have to come from the database's clock. ``duration``
+    None: the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON text.
     """
 
     lease: Lease
@@ -48,7 +47,7 @@ class Finish:
     result: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """As it travels; what is None is left out, and is NULL on arrival."""
+        """The values of the JSON parameter; None is left out, and becomes NULL."""
         facts = {
             "status": str(self.status),
             "failures": self.failures,
@@ -70,10 +69,10 @@ class Finish:
 
 @dataclass(frozen=True)
 class Expired:
-    """A job whose lease ran out, or whose runner is dead.
+    """A job whose lease expired, or whose runner is dead.
 
-    ``outcome`` is what its runner managed to write about the attempt, or None: lost. ``policy`` None: an older version
-    claimed it, and whoever knows its type decides.
+    ``outcome`` is what its runner recorded about the attempt, None if nothing: lost. ``policy`` None: an older version
+    claimed it, and only a host that knows its type can decide.
     """
 
     job: Job

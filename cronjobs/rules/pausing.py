@@ -1,4 +1,4 @@
-"""What a pause holds, and what it is called. Pure. (Whether it is in force at an instant: ``schedules.planning``.)"""
+"""What a pause stops, and its name. Pure. (``schedules.planning`` knows whether it is in force at an instant.)"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 
 class Scoped(Protocol):
-    """``scope``: "all", "queue" or "schedule"; ``name``: which, "" for all."""
+    """``scope``: "all", "queue" or "schedule"; ``name``: which one, "" for all."""
 
     @property
     def scope(self) -> str: ...
@@ -19,7 +19,7 @@ P = TypeVar("P", bound=Scoped)
 
 
 def of_queue(pauses: Iterable[P], queue: str) -> list[P]:
-    """Those of *pauses* that keep jobs of *queue* from beginning, the one of everything first."""
+    """Those of *pauses* that keep jobs of *queue* from starting, a pause of everything first."""
     return sorted((pause for pause in pauses if _is_for(pause, "queue", queue)), key=lambda pause: pause.scope)
 
 

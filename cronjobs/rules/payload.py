@@ -12,15 +12,15 @@ from cronjobs.text import BrokenText, decoded
 
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
-LIMIT_DIGITS: Final = 1000  # Python refuses to parse 4,301; other languages lose far fewer
+LIMIT_DIGITS: Final = 1000  # Python refuses to parse 4,301; other languages support far fewer
 _TOO_LONG: Final = 10**LIMIT_DIGITS
 META_LIMIT_BYTES: Final = 8 * 1024
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps makes one each time
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one each time
 
 
 @dataclass(frozen=True)
 class BadJson:
-    """What stands in for a JSON value that plain SQL wrote and nobody can read; one such row never stops the others."""
+    """Replaces an unreadable JSON value that plain SQL wrote, so that one such row never stops the others."""
 
     reason: str
     what: str = "payload"
@@ -28,13 +28,13 @@ class BadJson:
 
 NOT_UTF8: Final = "not UTF-8"
 
-# A payload at its limit of 256 KiB takes up to four times as much in a text with escapes and blanks.
+# A payload of the allowed 256 KiB can take four times as much as text with escapes and blanks.
 MOST_FETCHED: Final = 1024 * 1024
-TOO_LARGE: Final = "cronjobs too large"  # what the database gives in place of a value of more bytes
+TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
 
 
 def read_json(value: str | bytes) -> Any:
-    """Parse JSON that anyone may have written; what cannot be read comes back as ``BadJson``."""
+    """Parse JSON that anyone may have written; returns ``BadJson`` if it is unreadable."""
     if value in ("{}", b"{}"):  # most meta, many payloads
         return {}
     text = value if isinstance(value, str) else decoded(value)
@@ -60,7 +60,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def payload_fault(payload: Any) -> str | None:
-    """Say what is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
+    """What is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
     if isinstance(payload, BadJson):
         return f"{payload.what} is {payload.reason}"
     if not isinstance(payload, dict):
@@ -75,7 +75,7 @@ def payload_fault(payload: Any) -> str | None:
 
 
 def check_payload(payload: Any) -> dict[str, Any]:
-    """Return *payload* if it can be stored; raises PayloadError that says where it cannot."""
+    """Return *payload* if it can be stored; raises PayloadError with the place that cannot."""
     fault = payload_fault(payload)
     if fault:
         raise PayloadError(fault)
@@ -95,13 +95,13 @@ def check_meta(meta: Any) -> dict[str, str]:
 
 
 def result_json(result: Any) -> tuple[str | None, str | None]:
-    """A handler's result as JSON text, or None and why it could not be kept. Never raises: the work is done."""
+    """A handler's result as JSON text, or None and why it was not kept. Never raises: the work is done."""
     if result is None:
         return None, None
     try:
         fault = _fault(result, "result", 1)
         written = "" if fault else _ENCODER.encode(result)
-    except BaseException as error:  # a dict of the handler's own may do anything when it is read
+    except BaseException as error:  # a handler's own subclass of dict may do anything when it is read
         fault = f"reading it raised {_words(error)}"
     if fault:
         return None, f"the result was not kept: {fault}"
@@ -118,7 +118,7 @@ def _words(error: BaseException) -> str:
 
 
 def text_fault(value: str) -> str | None:
-    """PostgreSQL stores neither NUL nor half of a surrogate pair."""
+    """What is wrong with a text: PostgreSQL stores neither NUL nor half of a surrogate pair."""
     if "\x00" in value:
         return "contains a NUL character"
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -127,7 +127,7 @@ def text_fault(value: str) -> str | None:
 
 
 class _Room:
-    """How many characters and values may still be looked at: one list in a thousand places is a thousand lists."""
+    """How many characters and values may still be checked: one list in a thousand places counts a thousand times."""
 
     def __init__(self, left: int = 8 * LIMIT_BYTES) -> None:
         self.left = left

@@ -1,4 +1,4 @@
-"""What must happen next, as pure functions: decide, backoff, catch-up, overlap, admission. No I/O, no clock."""
+"""What happens next to a job and to an occurrence, as pure functions: decide, backoff, overlap. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from cronjobs.model import (
     duration,
 )
 
-FREE_INTERRUPTIONS: Final = 3  # in a row; the next one is charged, or a job longer than every deploy would never end
-SOONEST_RETRY: Final = timedelta(seconds=1)  # "never an instant retry", also when the next occurrence is now
+FREE_INTERRUPTIONS: Final = 3  # in a row; the next is charged, or a job longer than the time between deploys never ends
+SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry is instant, even if the next occurrence is now
 ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this is missed, and catch_up decides
 
 
 def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
     """The delay after the *failures*-th charged failure (from 1); *jitter* is a random number in [-1, 1].
 
-    min(base * factor**(failures-1), cap), or the delay list whose last entry repeats; then ± policy.jitter. Clamped
-    before the power is taken: 2.0**1100 and timedelta(2**60) both raise.
+    min(base * factor**(failures-1), cap), or the list of delays, whose last entry repeats; then ± policy.jitter.
+    Clamped before the power is taken: 2.0**1100 and timedelta(2**60) both raise.
     """
     if policy.delays is not None:
         delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
@@ -47,10 +47,11 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
 
 
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
-    """Whether *outcome* ends the job whatever tries are left: it says so itself, or the policy's lists do.
+    """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
 
-    A name matches a kind that it equals or ends after a dot. ``give_up_on`` wins over ``retry_on``. What has no kinds
-    (GiveUp, RetryLater, a signature mismatch, a command that could not be started) is not touched by the lists.
+    A name matches a kind that it equals or that ends with it after a dot. ``give_up_on`` wins over ``retry_on``. The
+    lists do not apply to outcomes without kinds (GiveUp, RetryLater, a signature mismatch, a command that could not be
+    started).
     """
     match outcome:
         case Failed(permanent=True):
@@ -76,11 +77,11 @@ def decide(
     max_losses: int = 10,
     every: timedelta = timedelta(minutes=1),
 ) -> Transition:
-    """Say what becomes of *job* after an attempt ended with *outcome*.
+    """The next state of *job* after an attempt ended with *outcome*.
 
-    *now* is the database's clock; *jitter* a random number in [-1, 1]; ticks come *every* so often.
-    Only failures and time-outs are charged (and interruptions after the third in a row); losses and snoozes prove
-    nothing against the job.
+    *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
+    and time-outs are charged (and interruptions after the third in a row); losses and snoozes prove nothing against the
+    job.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -123,13 +124,13 @@ def _retry_delay(
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
     if job.next_occurrence is not None and job.gives_up_at is None:
-        # A nightly schedule whose provider is back must not sleep through its next turn (design: overlap).
+        # A nightly schedule whose provider is back must not sleep through its next run (design: overlap).
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)
 
 
 def next_tick(instant: datetime, every: timedelta) -> datetime:
-    """When the tick begins that runs what is due at *instant*: cron's wake-ups are the multiples of *every*."""
+    """When the tick starts that runs what is due at *instant*: cron starts ticks at the multiples of *every*."""
     return instant + (-(instant - _EPOCH) % every)
 
 
@@ -155,11 +156,11 @@ class Range:
     count: int
 
 
-RAN_EARLY: Final = "ran early at"  # how the ledger's reason begins of what a wrong clock ran before its time
+RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for what a wrong clock ran too early
 
 
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
-    """Why occurrences are recorded missed, by the catch-up policy that left them behind; *paused*: so was a pause."""
+    """Why occurrences are recorded as missed, by their catch-up policy; *paused*: a pause held them back."""
     if paused:
         return {
             "none": "held back by a pause (catch_up: none)",
@@ -183,7 +184,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where one occurrence goes: a job of its own, or a ledger row that names the job it gave way to."""
+    """What becomes of one occurrence: a job of its own, or a ledger row that names the job it gave way to."""
 
     outcome: OccurrenceOutcome
     reason: str | None = None

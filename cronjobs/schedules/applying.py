@@ -18,10 +18,10 @@ LEAST_SILENCE: Final = timedelta(minutes=5)
 def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
     """Whether a tick of *host* applies its file.
 
-    It does if nobody has, or if this host's last tick carried another file: a deploy, or a roll-back; else hosts in the
-    middle of a deploy would take turns. A host that never ticked before, as a container of a new name, cannot know: its
-    file is applied when no tick has carried the one in force for a while. A sync that was cut off is ended by who began
-    it, by who carries the same file, and else by anybody, after the same while.
+    It does if no host has applied it yet, or if this host's last tick had another file (a deploy or a roll-back);
+    otherwise hosts in the middle of a deploy would take turns. A host that never ticked before, such as a container
+    with a new name, cannot know: it applies its file once no tick has had the one in force for a while. An interrupted
+    sync is completed by the host that began it, by a host with the same file, and after the same while by any host.
     """
     mark = fingerprint(settings)
     if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):

@@ -1,4 +1,4 @@
-"""Runs that nobody's clock asked for: a schedule now (trigger), and a range of its past (backfill)."""
+"""Runs that a person asks for: a schedule now (trigger), and a range of its past (backfill)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from cronjobs.store.ticks import record
 
 MOST: Final = 10_000  # occurrences in one backfill
 MICROSECOND: Final = timedelta(microseconds=1)
-# In a job's meta: it does not wait for the other jobs of its schedule. The claim reads it.
+# In a job's meta: it does not wait for the other jobs of its schedule. The claim reads this.
 FORCED: Final = {"cronjobs.overlap": "allow"}
 
 
 class UnknownSchedule(CronjobsError):
-    """The database knows no schedule of this name, or no tick has put it in force yet."""
+    """The database has no schedule of this name, or no tick has put it in force yet."""
 
     def __init__(self, name: str, near: Sequence[str]) -> None:
         hint = f"; do you mean {' or '.join(near)}?" if near else ': see "cronjobs schedules list"'
@@ -41,7 +41,7 @@ class UnknownSchedule(CronjobsError):
 
 
 class ScheduleBusy(CronjobsError):
-    """Overlap: the schedule has an unfinished job, to which another one gives way."""
+    """Overlap: the schedule has an unfinished job, so no other one may be made."""
 
     def __init__(self, name: str, job_id: int) -> None:
         super().__init__(f'job {job_id} of "{name}" is not finished; with --force a second one runs beside it')
@@ -63,13 +63,13 @@ def find(connection: Connection, name: str) -> StoredSchedule:
 
 
 def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str) -> int:
-    """Make one job of the schedule now, beside its cadence: ledger and watermark do not move. Return its id.
+    """Make one job of the schedule now, outside its timing: ledger and watermark do not move. Return its id.
 
     ``scheduled_for`` is now. Overlap is obeyed (raises ScheduleBusy) unless *force*.
     """
     stored = find(connection, name)
     if stored.id not in store.lock_schedules(connection, [stored]):
-        stored = find(connection, name)  # a tick was at it, and is done; its row says what is unfinished
+        stored = find(connection, name)  # a tick was settling it, and is done; its row is different now
     schedule = schedule_from_definition(name, stored.definition)
     unfinished = unfinished_jobs(connection, name, runnable_types(connection))
     placed = overlap(schedule.overlap, unfinished)
@@ -94,9 +94,9 @@ def _job(
 
 @dataclass(frozen=True)
 class Filling:
-    """What a backfill would do: ``run`` these, oldest first; ``done`` had run or were stood for already.
+    """What a backfill would do: ``run`` these, oldest first; ``done`` had run, or another run stood for them.
 
-    ``gone`` are ledger rows that lose occurrences to it, ``left`` what remains of them.
+    ``gone`` are ledger rows that lose occurrences to the backfill, ``left`` what remains of them.
     """
 
     run: tuple[datetime, ...]
@@ -106,10 +106,11 @@ class Filling:
 
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
-    """Decide which occurrences from *first* to *last* are still to run, given the ledger's rows for that range.
+    """Decide which occurrences from *first* to *last* still have to run, given the ledger's rows of that range.
 
-    Enqueued ones ran, coalesced ones were stood for; missed and skipped ones, and those that no row knows (before the
-    schedule was there), are run. Raises UsageError for too many, or for rows of another timing that cannot be split.
+    Enqueued ones ran, and coalesced ones had a run that stood for them. Missed and skipped ones, and those without a
+    row (from before the schedule existed), are run. Raises UsageError for too many, or for rows of another timing that
+    cannot be split.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)
@@ -167,7 +168,7 @@ def backfill(
     """Run the occurrences of a range that did not run, through the same ledger, so that none runs twice.
 
     The jobs are due now, oldest first, and run one at a time unless the schedule allows overlap. Raises UsageError for
-    a range that reaches beyond the watermark, or back beyond *retention*, where the ledger has forgotten what ran.
+    a range that ends after the watermark, or begins before *retention*, where the ledger no longer shows what ran.
     """
     stored = find(connection, name)
     now = database_now(connection)

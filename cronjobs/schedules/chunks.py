@@ -1,4 +1,4 @@
-"""Many rows in few transactions: how much goes into one, and how the one that is to blame for a refusal is found."""
+"""Many rows in few transactions: how much goes into one, and how to find the row that the database refuses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 CHUNK: Final = 500  # schedules in one transaction, at most
 CHUNK_JOBS: Final = 2_000  # jobs that one transaction makes, unless a single schedule makes more
-CHUNK_BYTES: Final = 8_000_000  # of payloads in them, likewise
-LOCKS_IN_A_ROW: Final = 2  # met by schedules alone in their transactions: then it is the table that is locked
-PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # for an enqueuer who has the lock of a capped queue
+CHUNK_BYTES: Final = 8_000_000  # of payloads in them, with the same exception
+LOCKS_IN_A_ROW: Final = 2  # met by single schedules in their own transactions: then the whole table is locked
+PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # pauses while an enqueuer has the lock of a capped queue
 
 
 def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
-    """As many of *items* as one transaction takes; *weigh* says how many jobs one of them makes, and how many bytes."""
+    """Split *items* into what one transaction takes; *weigh* returns how many jobs and bytes an item makes."""
     chunk: list[T] = []
     jobs = size = 0
     for item in items:
@@ -32,10 +32,10 @@ def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterato
 
 
 class InParts:
-    """Writes chunk after chunk; one that the database refuses is tried again in parts, down to the row to blame.
+    """Writes chunk after chunk; a chunk that fails is tried again in parts, down to the row that causes it.
 
-    ``refused`` hears of a row whose values the database does not take. Trouble that passes is kept in ``trouble`` to
-    the end, so that it costs the other rows nothing; whoever repeats the whole finds only what is left.
+    ``refused`` is called with a row whose values the database refuses. A transient error is kept in ``trouble`` to the
+    end, so that the other rows are still written; a caller that repeats the whole finds only what is left.
     """
 
     def __init__(self, *, is_sqlite: bool) -> None:
@@ -46,7 +46,7 @@ class InParts:
     def write(
         self, chunk: Sequence[T], write: Callable[[Sequence[T]], None], refused: Callable[[T, BadValue], None]
     ) -> None:
-        """Call *write* with *chunk*, or with parts of it. Raises what concerns every row alike."""
+        """Call *write* with *chunk*, or with parts of it. Raises errors that concern all rows alike."""
         try:
             write(chunk)
         except (BadValue, TransientTrouble) as error:
@@ -68,15 +68,15 @@ class InParts:
 
 
 def refusal(error: BadValue) -> str:
-    """Why the database refused a row, without the row: that may hold secrets, and differs from minute to minute."""
+    """Why the database refused a row, without the row: it may hold secrets, and differs from minute to minute."""
     return str(error).partition(" DETAIL:")[0]
 
 
 def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
-    """How a chunk that was refused is tried again: by halves, which finds one bad row among many in a few tries.
+    """How to retry a failed chunk: by halves, which finds one bad row among many in a few tries.
 
-    Where it met a lock, its first and its last come first, alone: each try takes as long as a lock is waited for, and
-    if it is the table that is locked no other would fare better.
+    If it met a lock, its first and its last row come first, alone: each try takes as long as a lock is waited for, and
+    if the table is locked no other part would fare better.
     """
     half = len(chunk) // 2
     if isinstance(error, DatabaseBusy) and len(chunk) > 3:

@@ -1,4 +1,4 @@
-"""What becomes of one schedule's occurrences that are due: facts in, rows to write out. Pure."""
+"""What becomes of one schedule's due occurrences: facts in, rows to write out. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as 
 
 @dataclass(frozen=True)
 class Due:
-    """A schedule's plan, made outside any transaction from the row it was read with: its parts, oldest first.
+    """A schedule's plan, made outside any transaction from the row that was read: its parts, oldest first.
 
-    ``told`` are events. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
-    lay in the future, so that what the ledger says of occurrences still to come is wrong. ``pieces`` are what earlier
-    definitions owe afterwards, ``held`` what a pause that is over had held back; all that is planned lies above
-    ``since``.
+    ``told``: events to emit. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
+    was in the future, so the ledger is wrong about later occurrences. ``pieces``: what earlier definitions owe
+    afterwards; ``held``: what a pause that is over had held back. All that is planned lies after ``since``.
     """
 
     stored: StoredSchedule
@@ -39,19 +38,20 @@ class Due:
     told: tuple[events.Event, ...] = ()
     unreadable: bool = False
     ahead: bool = False
-    pieces: tuple[Piece, ...] | None = None  # None: they stay as they are
+    pieces: tuple[Piece, ...] | None = None  # None: unchanged
     held: tuple[Held, ...] = ()
 
 
 def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
-    """Decide about a schedule's occurrences up to *now*; None when there is nothing to write.
+    """Plan a schedule's occurrences up to *now*; None when there is nothing to write.
 
-    *leaving*: its definition goes now. What a pause holds back of it becomes a piece, settled when that is over.
+    *leaving*: its definition is about to end. What a pause holds back of it becomes a piece, to settle when the pause
+    is over.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
     if stored.seen_until > now and not stored.owed:
-        return None  # a clock stepped back a little: nothing is due before it has caught up
+        return None  # a clock was set back a little: nothing is due until it has caught up
     unread = None
     try:
         owed = owed_by(stored)
@@ -60,7 +60,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
     plan = settle(owed, pauses_of(stored), now, leaving=leaving)
     if plan is None:
         return None
-    # A newer version wrote it, or someone by hand: it stays, so nothing is lost when it can be read.
+    # A newer version or a person wrote it: keep it, so nothing is lost once it can be read.
     faults = [*plan.faults, *([unread] if unread else [])]
     broken = [events.schedule_broken(stored.name, f"its stored definition cannot be read: {fault}") for fault in faults]
     return Due(
@@ -77,7 +77,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
 
 
 def _ahead(stored: StoredSchedule, now: datetime) -> Due:
-    """The watermark lies in the future: a clock was wrong."""
+    """The plan when the watermark lies in the future, because a clock was wrong."""
     try:
         read(stored.name, stored.definition)
         pieces = cut(owed_by(stored).pieces, now)
@@ -98,19 +98,19 @@ class Known:
 
 @dataclass(frozen=True)
 class Settled:
-    """What is written about one schedule. A row that names a place in ``jobs`` gets the id that is made for it."""
+    """What is written about one schedule. A row with an index into ``jobs`` gets the id of that job."""
 
     rows: tuple[tuple[LedgerRow, int | None], ...] = ()
     jobs: tuple[NewJob, ...] = ()
 
 
 def to_run(part: Part, known: Known) -> list[datetime]:
-    """The occurrences of *part* that want a job: those that the ledger knows have had their turn."""
+    """The occurrences of *part* that need a job: not those that the ledger already has."""
     return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
 
 def wants_room(due: Due, known: Known) -> set[str]:
-    """The queues in which jobs will be made, should there be room."""
+    """The queues in which jobs will be made if there is room."""
     return {
         part.schedule.queue
         for part in due.parts
@@ -120,14 +120,14 @@ def wants_room(due: Due, known: Known) -> set[str]:
 
 @dataclass(frozen=True)
 class _Put:
-    """Where an occurrence went; ``made``: the place of its job among those that are made, or None."""
+    """The decision about an occurrence; ``made``: the index of its job among the new ones, or None."""
 
     placed: Placed
     made: int | None
 
 
 def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
-    """Say what becomes of each occurrence that is due; *caps* and how many are *waiting* are those of its queues."""
+    """Decide about each due occurrence; *caps* and numbers of *waiting* jobs are those of its queues."""
     jobs: list[NewJob] = []
     puts: dict[datetime, _Put] = {}
     waiting = dict(waiting)
@@ -150,7 +150,7 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
 def decide_all(
     mine: Sequence[Due], known: Mapping[int, Known], caps: Mapping[str, Cap], waiting: Mapping[str, int]
 ) -> list[tuple[Due, Settled]]:
-    """Decide about each of *mine*, by schedule id; a job that one makes takes room from the next."""
+    """Decide about each of *mine*; jobs that one makes take room from the next. *known* is by schedule id."""
     waiting = dict(waiting)
     settled = []
     for due in mine:
@@ -162,7 +162,7 @@ def decide_all(
 
 
 def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Range, str | None, _Put]]:
-    """The outcome of each span of *part*, with the reason and the job that it names."""
+    """The outcome of each span of *part*, with the reason and the decision that it refers to."""
     nothing = _Put(Placed("missed"), None)
     if part.skipped:
         yield "skipped", part.skipped, part.why, nothing
@@ -186,7 +186,7 @@ def _place(
     caps: Mapping[str, Cap],
     waiting: Mapping[str, int],
 ) -> list[Placed]:
-    """Where each occurrence of *run* goes, the oldest first."""
+    """What becomes of each occurrence of *run*, oldest first."""
     if not run:
         return []
     placed = overlap(schedule.overlap, busy)
@@ -198,10 +198,10 @@ def _place(
 
 
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
-    """The parts of *span* that lie in no row of *ledger* (which is in order).
+    """The parts of *span* that no row of *ledger* (which is sorted) covers.
 
-    Nothing stands above a watermark, unless that was set back (a clock, a restored table, a person): then what the
-    ledger knows is neither run nor told again.
+    There are no rows above a watermark unless it was set back (by a clock, a restored table, a person): then what the
+    ledger already has is neither run nor recorded again.
     """
     if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]
@@ -219,7 +219,7 @@ def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow
 
 
 def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
-    """The job of one occurrence; what the schedule says about limits goes into the row, where it comes first."""
+    """The job of one occurrence; limits that the schedule sets go into the row, where they take precedence."""
     return NewJob(
         job_type=schedule.job,
         payload=schedule.payload,
@@ -235,7 +235,7 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
 
 
 def spread_offset(schedule: ScheduleSettings) -> timedelta:
-    """The schedule's own part of its ``spread``: the same each time and on each host, and even over many names."""
+    """The schedule's own share of its ``spread``: the same each time and on each host, and evenly spread over names."""
     if schedule.spread is None:
         return timedelta(0)
     share = int.from_bytes(hashlib.sha256(schedule.name.encode()).digest()[:8]) / 2**64

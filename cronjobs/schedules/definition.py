@@ -1,4 +1,4 @@
-"""A schedule as JSON: what sync writes into the database, compares, and reads back; and a file's fingerprint."""
+"""A schedule as JSON, which sync writes, compares and reads back; and a file's fingerprint."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _PLAIN: Final = (
 
 
 def definition(schedule: ScheduleSettings) -> dict[str, Any]:
-    """Everything of *schedule* but its name, as JSON; the same schedule always gives the same.
+    """All of *schedule* except its name, as JSON; the same schedule always gives the same JSON.
 
-    What is not set is left out, so that a key which a later version adds changes no definition that does not use it.
+    Unset values are left out, so that a key added by a later version changes no definition that does not use it.
     """
     plain = {name: getattr(schedule, name) for name in _PLAIN}
     spans = {f"{name}_s": _seconds(getattr(schedule, name)) for name in _SPANS}
@@ -44,10 +44,10 @@ def definition(schedule: ScheduleSettings) -> dict[str, Any]:
 
 
 def schedule_from_definition(name: str, stored: dict[str, Any] | BadJson) -> ScheduleSettings:
-    """The schedule that ``definition`` made *stored* of.
+    """The schedule from which ``definition`` made *stored*.
 
-    Another version may have written it: keys that are not known, and values that this version cannot hold, are left
-    out, which leaves the default. Raises ValueError for what is no JSON object.
+    Another version may have written it: unknown keys, and values that this version cannot hold, are replaced by
+    defaults. Raises ValueError if it is not a JSON object.
     """
     if not isinstance(stored, dict):
         raise ValueError(stored.reason if isinstance(stored, BadJson) else "it is not a JSON object")
@@ -71,7 +71,7 @@ def fingerprint(settings: Settings) -> str:
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of *value*: keys sorted, no spaces, ASCII."""
+    """The canonical JSON text of *value*: keys sorted, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 

@@ -1,8 +1,7 @@
 """From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence.
 
-Each schedule is decided about by itself, in pure functions; what was decided about many is written together, in one
-short transaction with a handful of statements. How far the database is away then costs time by the chunk, and not by
-the schedule.
+Pure functions decide about each schedule by itself; the results for many are written together, in one short transaction
+with a handful of statements. So the distance to the database costs time per chunk, not per schedule.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 @dataclass
 class Materialised:
-    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was at.
+    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was settling.
 
     ``left``: time was up, and more are due.
     """
@@ -58,20 +57,19 @@ def materialise(
     before_writing: Callable[[Connection], None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
-    """Settle every occurrence that is due, the longest due first: of each schedule its ledger rows, its jobs and its
-    new watermark in one transaction, and many schedules in each.
+    """Settle every due occurrence, the longest due first, many schedules in each transaction.
 
-    *but* names schedules to leave alone (their entry in the file is broken). When *go_on* says no, the rest is left
-    to the next call. What the database refuses of one schedule is told as an event and costs the others nothing.
-    *within*: how far back it counts which job types the ticks knew, as overlap asks for it. *put_aside*, a schedule's
-    name or "" for all: before a pause that skips is changed, what it skipped is recorded, and what another holds back
-    becomes a piece.
+    Each schedule's ledger rows, jobs and new watermark are written in one transaction. *but* names schedules to leave
+    alone (their entry in the file is broken). When *go_on* returns False, the rest is left to the next call. If the
+    database refuses one schedule, that is reported as an event, and the others are still settled. *within*: how far
+    back overlap counts the job types that ticks knew. *put_aside*, a schedule's name or "" for all: before a pause that
+    skips is changed, record what it skipped, and turn what another pause holds back into a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
     for _ in range(2):
         _look(settling, but, put_aside)
-        if not settling.set_right:  # where the watermark was in the future, what is due by now is known only now
+        if not settling.set_right:  # a watermark was in the future: only now do we know what is due
             break
     settling.settle_held()
     if done.left:
@@ -82,7 +80,7 @@ def materialise(
 
 
 def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> None:
-    """Settle what is due now, once through all of it."""
+    """Settle what is due now, in one pass over all schedules."""
     last: StoredSchedule | None = None
     while True:
         with settling.database.read() as connection:
@@ -107,13 +105,13 @@ def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> No
 
 
 def weight(due: Due) -> tuple[int, int]:
-    """How many jobs *due* makes at most, and how many bytes their payloads have, about."""
+    """How many jobs *due* makes at most, and roughly how many bytes their payloads have."""
     jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
 
 class Settling:
-    """Writes chunk after chunk; ``held`` are those whose rows or queues others held, with the now of their plan."""
+    """Writes chunk after chunk; ``held``: plans whose rows or queues others had locked, with the now of each plan."""
 
     def __init__(
         self,
@@ -150,7 +148,7 @@ class Settling:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {refusal(error)}"))
 
     def settle_held(self) -> None:
-        """Come back for the schedules that others held: mostly for a moment, and nobody waits for longer."""
+        """Retry the schedules that others had locked, usually for a moment; longer locks are not waited for."""
         for pause in PAUSES_S:
             if not self.held or not self.go_on():
                 break
@@ -176,22 +174,22 @@ def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Mate
 
 @dataclass(frozen=True)
 class SettledChunk:
-    """The ledger rows of a chunk, with their schedules' names, and what to tell; nothing of ``busy`` and ``held``.
+    """The ledger rows of a chunk, with their schedules' names, and events to emit; none of ``busy`` and ``held``.
 
-    ``busy``: another tick has settled them since they were read. ``held``: somebody has their row, or their queue (an
-    enqueuer's open transaction), mostly for a moment.
+    ``busy``: another tick has settled them since they were read. ``held``: another session has locked their row or
+    their queue (an enqueuer's open transaction), usually for a moment.
     """
 
     rows: tuple[tuple[str, LedgerRow], ...]
     busy: tuple[str, ...]
     held: tuple[Due, ...]
     told: tuple[events.Event, ...] = ()
-    set_right: bool = False  # watermarks were in the future, and what is due by now has to be looked at again
+    set_right: bool = False  # watermarks were in the future: look again at what is due by now
 
 
 def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: timedelta = REMEMBERED) -> SettledChunk:
-    """Settle all of *chunk* that nobody else is at, in as many statements as one schedule would take."""
-    # The comparison makes what was computed outside the transaction safe to write in it.
+    """Settle the schedules of *chunk* that no other session has locked, in as many statements as one schedule takes."""
+    # The comparison makes it safe to write in the transaction what was computed outside it.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
     mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
     busy = tuple(
@@ -205,7 +203,7 @@ def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: t
     queues = set().union(*wanted.values())
     with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
         if room.held and (free := queues.difference(room.held)):
-            # The lock is all or nothing: what is left of the queues is asked for without those.
+            # The lock is all or nothing: ask for the other queues without those.
             with locked_room(connection, free) as rest:
                 room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
@@ -258,7 +256,7 @@ def _held_back(due: Due) -> events.Event:
 
 
 def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
-    """Undo what a clock that ran ahead did; what is due by now is for the next look."""
+    """Undo what a clock that ran ahead did; the next look finds what is due by now."""
     from cronjobs.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}

@@ -1,4 +1,4 @@
-"""Rows of pauses and schedules as what ``planning`` decides by, and what pauses hold back now."""
+"""Turns rows of pauses and schedules into what ``planning`` needs, and finds what pauses hold back now."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def pauses_of(stored: StoredSchedule) -> list[Pause]:
 
 
 def owed_by(stored: StoredSchedule) -> Owed:
-    """How a schedule stands. Raises ValueError for pieces that cannot be read."""
-    # JSON's null is a definition that cannot be read, and not a retired schedule.
+    """What a schedule owes. Raises ValueError for unreadable pieces."""
+    # JSON's null is an unreadable definition, not a retired schedule.
     definition = None if stored.status != "active" else {} if stored.definition is None else stored.definition
     return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))
 
 
 def held_back_now(connection: Connection, schedules: Sequence[StoredSchedule] | None = None) -> dict[str, Range]:
-    """By the names of schedules: the occurrences that a pause in force holds back."""
+    """By schedule name: the occurrences that a pause in force holds back."""
     now = database_now(connection)
     found = {}
     for stored in store.all_schedules(connection) if schedules is None else schedules:

@@ -1,9 +1,9 @@
 """What a schedule owes, and what becomes of it: watermark, pauses and older definitions in, a plan out. Pure.
 
-A pause postpones: while one is in force nothing of its schedules is settled, and when it is over ``catch_up`` decides
-once about the whole span, as after an outage. A definition that goes in the meantime, because its timing changes or
-its schedule is removed, leaves a ``Piece`` behind: the span that it still owes. A pause with ``skip`` does not
-postpone: what comes due while it is in force is recorded as skipped, and nothing else.
+A pause postpones: while one is in force its schedules are not settled, and when it is over ``catch_up`` decides once
+about the whole span, as after an outage. If a definition ends in the meantime, because its timing changes or its
+schedule is removed, it leaves a ``Piece``: the span that it still owes. A pause with ``skip`` does not postpone: what
+becomes due while it is in force is recorded as skipped, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cronjobs.errors import CronjobsError
 from cronjobs.rules.retry import ON_TIME_WITHIN, Range, ledger_reason
 from cronjobs.schedules.definition import schedule_from_definition
 
-if TYPE_CHECKING:  # what computes occurrences is imported on use: an idle tick computes none
+if TYPE_CHECKING:  # computing occurrences is imported on use: an idle tick does not need it
     from cronjobs.crontime.timing import Timing
 
-TIMING: Final = ("cron", "every_s", "timezone")  # what moves occurrences; other edits leave the watermark alone
+TIMING: Final = ("cron", "every_s", "timezone")  # these move occurrences; other edits keep the watermark
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -44,7 +44,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a schedule owes by a definition that is gone: the occurrences in (``start``, ``end``]."""
+    """What a schedule owes by an earlier definition: its occurrences in (``start``, ``end``]."""
 
     definition: Mapping[str, Any]
     start: datetime
@@ -53,9 +53,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Owed:
-    """How a schedule stands: all up to ``seen_until`` is settled, but for what the ``pieces`` (oldest first) hold.
+    """A schedule's state: all up to ``seen_until`` is settled, except what the ``pieces`` (oldest first) cover.
 
-    After it ``definition`` is in force, unless the schedule is retired (None).
+    After that ``definition`` is in force; None: the schedule is retired.
     """
 
     name: str
@@ -66,15 +66,15 @@ class Owed:
 
 @dataclass(frozen=True)
 class Part:
-    """What becomes of one span, by the definition of that time: ``missed``, ``coalesced`` into ``into``, then ``run``.
+    """What becomes of one span, by its definition: ``missed``, ``coalesced`` into ``into``, then ``run``.
 
-    ``run`` is oldest first; each becomes one job, if overlap lets it. ``skipped`` stands alone.
+    ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone.
     """
 
     schedule: ScheduleSettings
     missed: Range | None = None
     coalesced: Range | None = None
-    into: datetime | None = None  # the occurrence whose run stands for them, here or in a later part
+    into: datetime | None = None  # the occurrence whose run stands for them, in this part or a later one
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None
     why: str = ""  # why missed, or skipped
@@ -86,7 +86,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Held:
-    """What a pause had held back; ``by``: in words."""
+    """What a pause had held back; ``by`` describes the pause."""
 
     what: Range
     by: str
@@ -94,10 +94,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be written: the ``parts`` (oldest first), and how the schedule stands afterwards.
+    """What to write: the ``parts`` (oldest first), and the schedule's state afterwards.
 
-    ``held``: what of it pauses had held back that are over now, for the log. ``faults``: why definitions cannot be
-    read; they keep what they owe.
+    ``held``: what pauses that are now over had held back, for the log. ``faults``: why definitions are unreadable; they
+    keep what they owe.
     """
 
     parts: tuple[Part, ...]
@@ -109,10 +109,10 @@ class Plan:
 
 
 def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool = False) -> Plan | None:
-    """Decide about everything up to *now*; None: nothing is to be written.
+    """Decide about everything up to *now*; None: there is nothing to write.
 
-    *pauses* are those of the schedule and of everything, also those that are over. *leaving*: the definition goes now,
-    so what it still owes becomes a piece where a pause holds it back.
+    *pauses* are those of the schedule and of everything, including past ones. *leaving*: the definition is about to
+    end, so what a pause holds back of it becomes a piece.
     """
     from cronjobs.crontime.timing import next_after
 
@@ -125,7 +125,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
     spans = [] if current is None else _spans(current, owed.seen_until, now, pauses)
     skipped = [part for span in spans if (part := _skipped(span)) is not None]
     if in_force and not leaving and not any(span.skip for span in spans):
-        return None  # nothing begins while a pause is in force, not even what was due before it
+        return None  # no job starts while a pause is in force, not even one that was due before it
     due = [span for span in spans if span.skip is None]
     kept: list[Piece] = []
     held: list[Held] = []
@@ -160,7 +160,7 @@ def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | Non
 
 
 def joined(ranges: Sequence[Range]) -> Range | None:
-    """From the first occurrence to the last, and how many; what lies between need not be among them."""
+    """One range from the first occurrence to the last, with their number; others may lie in between."""
     if not ranges:
         return None
     count = sum(each.count for each in ranges)
@@ -172,7 +172,7 @@ def joined(ranges: Sequence[Range]) -> Range | None:
 
 @dataclass(frozen=True)
 class Timed:
-    """A definition that could be read."""
+    """A definition that is readable."""
 
     definition: Mapping[str, Any]
     schedule: ScheduleSettings
@@ -206,7 +206,7 @@ class _Span:
 
 
 def read(name: str, definition: Mapping[str, Any]) -> Timed:
-    """Raises ValueError for what this version cannot read: a newer one wrote it, or someone by hand."""
+    """Read a definition. Raises ValueError if this version cannot, because a newer one or a person wrote it."""
     from cronjobs.crontime.timing import timing
 
     try:
@@ -225,12 +225,12 @@ def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> Timed 
 
 
 def cut(pieces: Sequence[Piece], now: datetime) -> tuple[Piece, ...]:
-    """The pieces up to *now*: a clock that was ahead once made them reach further."""
+    """The pieces up to *now*: a clock that was ahead may have made them longer."""
     return tuple(replace(piece, end=min(piece.end, now)) for piece in pieces if piece.start < now)
 
 
 def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], list[Piece]]:
-    """The pieces as spans, and those that cannot be read: they stay, nothing of them is lost."""
+    """The pieces as spans, and the unreadable ones, which are kept so that nothing is lost."""
     spans, unread = [], []
     for piece in cut(owed.pieces, now):
         timed = _read(owed.name, piece.definition, faults)
@@ -242,7 +242,7 @@ def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], lis
 
 
 def _spans(current: Timed, start: datetime, now: datetime, pauses: Sequence[Pause]) -> list[_Span]:
-    """(*start*, *now*] cut where a pause that skips begins or ends."""
+    """(*start*, *now*], cut where a pause that skips begins or ends."""
     skips = [pause for pause in pauses if pause.skip and pause.since <= now]
     edges = {edge - MICROSECOND for pause in skips for edge in (pause.since, pause.until) if edge is not None}
     cuts = [start, *sorted(edge for edge in edges if start < edge < now), now]
@@ -262,7 +262,7 @@ def _skipped(span: _Span) -> Part | None:
 
 
 def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
-    """What of the *spans* was due while a pause that is over held it back; each occurrence is counted once."""
+    """What a pause that is now over held back of *spans*; each occurrence is counted once."""
     over = sorted((pause for pause in pauses if not pause.skip), key=lambda pause: pause.since)
     found = []
     for span in spans:
@@ -281,12 +281,12 @@ def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
 
 
 def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> list[Part]:
-    """What is owed for the occurrences of *spans*, oldest first.
+    """What to run of the occurrences of *spans*, oldest first.
 
-    One that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within ``catch_up_within``
-    and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of them, oldest first;
-    ``none`` runs none. What is beyond is missed. It is one decision over spans that differ in their timing alone; a
-    change of anything else between two spans begins a new one.
+    An occurrence that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within
+    ``catch_up_within`` and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of
+    them, oldest first; ``none`` runs none. Anything older is missed. Spans that differ only in their timing are decided
+    about together; a change of anything else between two spans begins a new decision.
     """
     from cronjobs.crontime.timing import newest_between
 
@@ -321,7 +321,7 @@ def _begin(part: Part) -> datetime:
 
 
 def pieces_from(stored: Any) -> tuple[Piece, ...]:
-    """The pieces that ``stored_pieces`` made *stored* of. Raises ValueError for anything else."""
+    """The pieces from which ``stored_pieces`` made *stored*. Raises ValueError for anything else."""
     try:
         return tuple(
             Piece(dict(each["definition"]), _instant(each["from"]), _instant(each["to"])) for each in stored or ()

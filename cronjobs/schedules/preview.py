@@ -1,4 +1,4 @@
-"""What a tick would make of the occurrences that are due, by the tick's own rules; nothing is locked or written."""
+"""What a tick would make of the due occurrences, by the tick's own rules; nothing is locked or written."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def preview(
 ) -> list[tuple[Due, Settled]]:
     """What would be written about each of *planned*.
 
-    *within*: how far back ticks count as knowing a job type. *changed* and *lifted*: what the file would do to caps of
-    queues first.
+    *within*: how far back ticks count as knowing a job type. *changed* and *lifted*: the caps that applying the file
+    would change and remove first.
     """
     readable = [due for due in planned if not due.ahead and not due.unreadable]
     known = known_about(connection, readable, within)

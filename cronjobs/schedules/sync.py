@@ -1,8 +1,8 @@
 """Bring the file's schedules and caps of queues into the database: plan it as data, apply it in chunks.
 
-A chunk is some whole schedules. Of each one transaction settles what was due under the definition that ends, and puts
-the new one in its place, so that no occurrence is lost or done twice wherever a sync is cut off. The file counts as
-applied with the last chunk; until then whoever carries it goes on.
+A chunk is some whole schedules. For each schedule, one transaction settles what was due under the old definition and
+replaces it, so that no occurrence is lost or done twice wherever a sync is interrupted. The file counts as applied with
+the last chunk; until then any host that has it goes on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from cronjobs.store.ticks import AuditAct
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What applying a file would change, by name. ``refused`` says why it must not happen unasked, or None.
+    """What applying a file would change, by name. ``refused``: why a person has to confirm it first, or None.
 
-    ``cap`` are new or changed caps of queues, ``uncap`` the queues that lose theirs.
+    ``cap``: new or changed caps of queues; ``uncap``: queues that lose theirs.
     """
 
     add: tuple[str, ...] = ()
@@ -57,9 +57,9 @@ class SyncPlan:
 def plan(
     stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings], disabled: Collection[str]
 ) -> SyncPlan:
-    """Compare the definitions in force with those of a file; entries that are broken (*disabled*) stay as they are.
+    """Compare the definitions in force with a file's; broken entries (*disabled*) stay as they are.
 
-    Retiring more than half of the active schedules (and at least three) is refused: a file that was cut short or
+    Retiring more than half of the active schedules (and at least three) is refused: a file that was truncated or
     mounted empty must not silence the night.
     """
     active = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
@@ -79,7 +79,7 @@ def plan(
             add.append(name)
         elif there.definition != written:
             change.append(name)
-            before = there.definition if isinstance(there.definition, dict) else {}  # else nobody can read it
+            before = there.definition if isinstance(there.definition, dict) else {}  # else it is unreadable
             if any(before.get(key) != written.get(key) for key in TIMING):
                 retimed.add(name)
     remove = tuple(name for name in active if name not in wanted and name not in disabled)
@@ -93,7 +93,7 @@ def plan(
 
 
 def with_caps(todo: SyncPlan, in_force: Mapping[str, Cap], settings: Settings) -> SyncPlan:
-    """*todo*, and what the file changes about queues; of entries that are bad what is in force stays."""
+    """*todo* with the file's changes of queues; for bad entries, the cap in force stays."""
     if settings.queues is None:
         return todo
     cap = tuple(cap for name, cap in settings.queues.items() if in_force.get(name) != cap)
@@ -106,7 +106,7 @@ def with_caps(todo: SyncPlan, in_force: Mapping[str, Cap], settings: Settings) -
 
 @dataclass(frozen=True)
 class Synced:
-    """``applied`` False: the plan was refused, or of ``left`` (schedules, queues) something is still to be done."""
+    """``applied`` False: the plan was refused, or some schedules and queues (``left``) are still to be done."""
 
     applied: bool
     plan: SyncPlan
@@ -115,7 +115,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class Edit:
-    """What becomes of one schedule: *was* is its row if it is in force now, under whatever name; *due* its settling.
+    """The change of one schedule: *was* is its row in force, perhaps under another name; *due* what to settle first.
 
     ``wanted`` None: it is retired.
     """
@@ -141,9 +141,9 @@ def sync(
     before_writing: Callable[[Connection], None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
-    """Apply the file's schedules and caps. What was due under a definition that ends is settled first, with it.
+    """Apply the file's schedules and caps. What was due under an old definition is settled first, by that definition.
 
-    When *go_on* says no, the rest is left to the next sync of this file, and so is what others hold just now.
+    When *go_on* returns False, the rest is left to the next sync of this file; so is what others have locked.
     """
     applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
     first = SyncPlan()
@@ -157,7 +157,7 @@ def sync(
             in_force = ticks.file_in_force(connection)
         todo = with_caps(plan(stored, settings.schedules, settings.disabled_schedules), caps, settings)
         if applying.rounds == 0:
-            # Removals that were allowed once are allowed until the file is applied.
+            # Removals that a person allowed stay allowed until the file is applied.
             if begun is not None and begun.subject == applying.mark and (begun.detail or {}).get("removals"):
                 allow_removals = True
             if todo.refused and not allow_removals:
@@ -180,9 +180,9 @@ def sync(
 
 
 class Applying:
-    """One file on its way into the database. ``left``: names of what was not done in the last round.
+    """Applies one file. ``left``: names of what was not done in the last round.
 
-    ``stopped``: time is up, or another sync is at it. ``refused`` are those that the database does not take.
+    ``stopped``: time is up, or another sync is running. ``refused``: schedules that the database refuses.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Applying:
         self.before_writing, self.go_on = before_writing, go_on
         self.mark = fingerprint(settings)
         self.in_parts = InParts(is_sqlite=database.is_sqlite)
-        self.last_sync = 0  # the newest entry in the trail that we know: ours, once we have begun
+        self.last_sync = 0  # the newest audit entry that we know: our own, once we have begun
         self.begun = False
         self.rounds = 0
         self.applied = self.stopped = False
@@ -207,7 +207,7 @@ class Applying:
         self.refused: set[str] = set()
 
     def apply(self, todo: SyncPlan, stored: Sequence[StoredSchedule], now: datetime, *, removals: bool) -> bool:
-        """Do *todo*, which was planned at *now*; whether that was all of it."""
+        """Do *todo*, which was planned at *now*; return whether all of it is done."""
         self.todo, self.now, self.removals = todo, now, removals
         self.rounds += 1
         edits = [edit for edit in _edits(todo, stored, self.settings, now) if edit.name not in self.refused]
@@ -250,7 +250,7 @@ class Applying:
                 begun = ticks.begin_sync(
                     connection, self.mark, actor=self.actor, host=self.host, at=self.now, removals=self.removals
                 )
-        # Only now, as the transaction is committed.
+        # Only now, after the commit.
         if begun is not None:
             self.begun, self.last_sync = True, begun
         self.left, self.applied = dict.fromkeys(left), not left
@@ -265,10 +265,10 @@ class Applying:
                 self.emit(event)
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Whether nobody else has applied a file, or begun to, since this was planned."""
+        """Whether no other host has applied a file, or begun to, since this was planned."""
         if ticks.last_sync(connection) == self.last_sync:
             return True
-        # The same file, before we began: what is left to do is planned anew.
+        # The same file, before we began: plan what is left again.
         begun = ticks.unfinished_sync(connection)
         newest = begun.subject if begun is not None else ticks.file_in_force(connection)
         self.stopped = self.begun or newest != self.mark
@@ -277,7 +277,8 @@ class Applying:
     def _settle(self, connection: Connection, chunk: Sequence[Edit]) -> tuple[list[Edit], SettledChunk]:
         """Settle what was due under the definitions that end; return the edits that may be made now.
 
-        The others wait: a tick is at their rows or has been since they were read, or an enqueuer holds their queue.
+        The others wait: a tick is settling their rows or has done so since they were read, or an enqueuer has locked
+        their queue.
         """
         locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
         free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
@@ -321,7 +322,7 @@ def _edits(todo: SyncPlan, stored: Sequence[StoredSchedule], settings: Settings,
     edits = []
     for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
         row = rows.get(was.get(name, name))
-        # What a pause holds back of a definition that ends is put aside with it, so that no pause stops a deploy.
+        # What a pause holds back of a definition that ends becomes a piece, so that no pause stops a deploy.
         ends = name in todo.retimed or name in todo.remove
         due = None if row is None else plan_for(row, now, leaving=ends)
         edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, due))
@@ -332,8 +333,8 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
     from cronjobs.crontime.timing import next_after, timing
 
     assert edit.wanted is not None
-    # A new schedule, or one that comes back, never fires for the past. Where nobody can read what was in force, the
-    # definition that mends it settles from the old watermark on: nothing is lost.
+    # A schedule that is new, or comes back, never fires for the past. If the definition in force is unreadable, the one
+    # that fixes it settles from the old watermark on, so nothing is lost.
     seen_until = now if edit.was is None else edit.was.seen_until
     if edit.due is not None and edit.settles:
         seen_until = edit.due.seen_until
@@ -342,7 +343,7 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
 
 
 def _queue(name: str) -> str:
-    """A queue among the names of what is left to do."""
+    """A queue's name among the names of what is left to do."""
     return f"queue {name}"
 
 

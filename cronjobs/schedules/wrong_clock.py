@@ -1,8 +1,8 @@
-"""A clock that ran ahead made a schedule's watermark lie in the future: take back what it did before its time.
+"""If a clock that ran ahead moved a schedule's watermark into the future, undo what it did too early.
 
-A job that was made for an instant still to come, and has not begun, is cancelled, and made again when its time comes.
-One that has begun stays the occurrence's only job: its ledger row says so, and so does the tick, once. What the clock
-only recorded is forgotten, and what of it is past by now is decided anew.
+A job that was made for an instant still to come is cancelled if it has not started, and made again when its time comes.
+One that has started stays the occurrence's only job: its ledger row records that, and the tick reports it once. What
+the clock only recorded is deleted, and what of it has passed by now is decided again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FUTURE_WATERMARK: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Undo:
-    """``gone`` rows are forgotten, of which ``left`` stays; ``early`` are rows of jobs that have begun, with a reason.
+    """``gone`` rows are deleted, and ``left`` remains of them; ``early`` are rows of jobs that started, with a reason.
 
-    ``seen_until``: the watermark, from where occurrences are decided anew.
+    ``seen_until``: the watermark, from where occurrences are decided again.
     """
 
     gone: tuple[LedgerRow, ...]
@@ -44,10 +44,10 @@ class Undo:
 def decide(
     rows: Sequence[LedgerRow], taken_back: Collection[int], begun: Collection[int], when: Timing, now: datetime
 ) -> Undo:
-    """What becomes of ledger *rows* that a clock wrote which was ahead.
+    """What becomes of ledger *rows* that a clock wrote while it was ahead.
 
-    *taken_back* and *begun* are jobs that were made for instants still to come. One that is neither (someone cancelled
-    it, or holds its row) is as it should be: it is due in its time.
+    *taken_back* and *begun* are jobs that were made for instants still to come. A job that is in neither (someone
+    cancelled it, or has locked its row) is fine: it is due in its time.
     """
     from cronjobs.crontime.timing import count_between
 
@@ -72,7 +72,7 @@ def decide(
 
 
 def _ran_early(row: LedgerRow, now: datetime) -> str:
-    """When exactly nobody knows: before this, by a clock that is right, and at that, by one that was wrong."""
+    """The ledger's reason. When exactly it ran is unknown: before *now* by a right clock, as shown by a wrong one."""
     shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
     return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, wrong clock{shown}"
 
@@ -86,8 +86,8 @@ class Ahead:
 
 
 def undo(connection: Connection, ahead: Sequence[Ahead], now: datetime) -> tuple[dict[int, datetime], list[Event]]:
-    """Take back what was done ahead of its time, in a few statements; return the new watermarks, and what to tell."""
-    # Beyond catch_up_within nothing would be made up for, whoever decides.
+    """Undo what was done too early, in a few statements; return the new watermarks, and events to emit."""
+    # Anything older than catch_up_within would not be caught up in any case.
     limits = {each.schedule_id: now - each.timed.schedule.catch_up_within for each in ahead}
     rows = {
         schedule_id: [row for row in rows if row.last_for > now or _decided_ahead(row, now)]
