@@ -1,1 +1,1 @@
-"""One connection: how it is opened, its turn to write, what its errors mean, and the tables."""
+"""One connection: how it is opened, how it takes turns to write, what its errors mean, and the tables."""

@@ -1,4 +1,4 @@
-"""Where a database is: URL forms in, an Address out."""
+"""Where a database is: reads URLs in all their forms into an Address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cronjobs.errors import (
 
 @dataclass(frozen=True)
 class Address:
-    """A database URL as cronjobs uses it: the driver is ours, the schema is split off. ``str()`` hides the password."""
+    """A database URL as cronjobs uses it, with our driver and without the schema. ``str()`` hides the password."""
 
     url: URL
     schema: str | None = None
@@ -26,7 +26,7 @@ class Address:
         return self.url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        # Passwords may also stand in the query (libpq takes ?password=…).
+        # The query may contain a password, too (libpq accepts ?password=…).
         hidden = {key: "***" if "password" in key.lower() else value for key, value in self.url.query.items()}
         if self.schema:
             hidden["schema"] = self.schema
@@ -48,9 +48,9 @@ _NOT_LIBPQ: Final = (
 def parse_url(text: str, schema: str | None = None) -> Address:
     """Read a database URL in any form that apps use.
 
-    ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all end in psycopg 3;
-    ``sqlite+aiosqlite://`` in sqlite3. An explicit *schema* wins over the URL's. Raises UsageError; the message holds
-    no password.
+    ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all become psycopg 3;
+    ``sqlite+aiosqlite://`` becomes sqlite3. An explicit *schema* wins over the URL's. Raises UsageError, whose message
+    contains no password.
     """
     try:
         url = make_url(_escaped_userinfo(text))
@@ -61,7 +61,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     match url.drivername.partition("+")[0]:
         case "postgres" | "postgresql":
             in_url = url.query.get("schema")
-            ssl = url.query.get("ssl")  # asyncpg's word for sslmode, with the same values
+            ssl = url.query.get("ssl")  # asyncpg's name for sslmode, with the same values
             url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
             if isinstance(ssl, str) and "sslmode" not in url.query:
                 url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})
@@ -78,7 +78,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 def _escaped_userinfo(text: str) -> str:
-    """*text* with every @ before the host's escaped: people do not, and the rest of the password would be the host."""
+    """Escape each @ in a password, which people forget; else the rest of the password would be read as the host."""
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
     userinfo, at, host = rest[:end].rpartition("@")

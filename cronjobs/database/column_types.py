@@ -1,4 +1,4 @@
-"""Types of columns that mean the same on both databases: instants, JSON, the server's clock and caller."""
+"""Column types that mean the same on both databases: instants, JSON, the server's clock and user."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from cronjobs.rules.payload import read_json
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 # SQLite holds instants as whole microseconds. This range refuses what people write by mistake: text, seconds and
-# milliseconds lie below it (1973 in microseconds), nanoseconds above it (the end of year 9999).
+# milliseconds are below it (1973 in microseconds), nanoseconds above it (the end of year 9999).
 SQLITE_FIRST_INSTANT: Final = 100_000_000_000_000
 SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
-# "infinity", or a year that Python's datetime does not hold, would stop every program that reads the row.
+# "infinity", or a year that Python's datetime cannot hold, would crash every program that reads the row.
 POSTGRESQL_RANGE: Final = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
 
 
 class Instant(TypeDecorator[datetime]):
     """An aware UTC datetime: timestamptz on PostgreSQL, integer microseconds since 1970 on SQLite.
 
-    SQLAlchemy's ``DateTime(timezone=True)`` would drop the offset on SQLite without a word.
+    SQLAlchemy's ``DateTime(timezone=True)`` would silently drop the offset on SQLite.
     """
 
     impl = BigInteger
@@ -107,7 +107,7 @@ def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) ->
 
 
 class server_caller(FunctionElement[str]):  # noqa: N801
-    """Who is connected, where the database knows: user and application name."""
+    """Who is connected, as far as the database knows: user and application name."""
 
     inherit_cache = True
     type = Text()

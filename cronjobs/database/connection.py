@@ -1,7 +1,7 @@
-"""Engine, pragmas, timeouts, and whose turn it is to write.
+"""Engine, pragmas, timeouts, and turns to write.
 
 Both drivers run in autocommit and the ``begin`` event opens the transaction, so that one round trip carries BEGIN and
-the timeouts (``SET LOCAL``: nothing outlives the transaction, as PgBouncer's transaction mode asks).
+the timeouts (``SET LOCAL``, as nothing may outlive the transaction in PgBouncer's transaction mode).
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from cronjobs.text import decoded, is_utf8
 OLDEST_SERVER: Final = 14
 CONNECT_TIMEOUT_S: Final = 5
 BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
-LEAST_PATIENCE_S: Final = 0.05  # also when time is up: for the last word
+LEAST_PATIENCE_S: Final = 0.05  # even when time is up, for a last write
 READ_PATIENCE_S: Final = 5.0
-SETTLE_S: Final = 8.0  # for a server that restarts to come back and say what became of a COMMIT
+SETTLE_S: Final = 8.0  # for a server that restarts to come back, so that we can ask whether a COMMIT succeeded
 SETTLE_PAUSE_S: Final = 0.1
-HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may hold SQLite's only write lock
+HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may keep SQLite's only write lock
 LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
-HANDLER_PATIENCE_S: Final = 30.0  # how long it waits for it: others may hold it as long
+HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for that lock behind others
 
-# What a frozen peer, a foreign lock or a dead runner may cost. In milliseconds, set for each transaction.
+# Limits on what a frozen peer, a lock of others or a dead runner may cost. In milliseconds, set for each transaction.
 POSTGRESQL_TIMEOUTS: Final = {
     "statement_timeout": 15_000,
     "lock_timeout": 2_000,
     "idle_in_transaction_session_timeout": 30_000,
-    # Without it the SQL of a runner that died goes on, and even commits.
+    # Otherwise the SQL of a dead runner goes on, and even commits.
     "client_connection_check_interval": 2_000,
 }
 
 
 class Database(OutOfReach):
-    """The jobs database: ``read()`` and ``write()`` hand out a connection inside a transaction.
+    """The jobs database: ``read()`` and ``write()`` yield a connection inside a transaction.
 
-    ``clock`` matters on SQLite, whose clock is the host's, and in tests. Errors of the server or the file come out as
+    ``clock`` matters on SQLite, whose clock is the host's, and in tests. Errors of the server or the file become
     DatabaseError, in one line, without a password.
     """
 
@@ -73,7 +73,7 @@ class Database(OutOfReach):
         super().__init__()
         self.address = address
         self.clock = clock
-        self.give_up_at = math.inf  # on the monotonic clock: nobody waits for a turn past this
+        self.give_up_at = math.inf  # on the monotonic clock: no one waits for a turn past this
         self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
         self.engine = _engine(address, clock, connections)
         self._sessions: WeakSet[Any] = WeakSet()  # with a server
@@ -81,9 +81,9 @@ class Database(OutOfReach):
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
 
     def forked(self) -> None:
-        """In a forked copy: let go of the sockets, so that the server sees our end, and hears nothing of the copy's."""
+        """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""
         for session in list(self._sessions):
-            with suppress(Exception):  # broken already
+            with suppress(Exception):  # it is broken already
                 replace_by_nothing(session.fileno())
 
     @property
@@ -92,15 +92,18 @@ class Database(OutOfReach):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A snapshot to look at; what is written in it is rolled back."""
+        """A snapshot for reading; whatever is written in it is rolled back."""
         with self._told(), self.engine.connect() as connection:
             if self.is_sqlite:
                 self._take_snapshot(connection)
             yield connection
 
     def _take_snapshot(self, connection: Connection) -> None:
-        """Readers wait for nobody but for who opens or closes the file just now: the first recovers the log of a
-        process that was killed, the last removes it, and each has the file to itself for that moment."""
+        """Wait while another process is just opening or closing the file; readers wait for nothing else.
+
+        The first process to open the file recovers the log of one that was killed, the last to close it removes the
+        log; each has the file to itself for that moment.
+        """
         give_up_at = self.clock.monotonic() + READ_PATIENCE_S
         while True:
             try:
@@ -116,11 +119,11 @@ class Database(OutOfReach):
         """One short write transaction, committed at the end of the block.
 
         On SQLite writers take turns: threads at a turnstile, processes by flock on files beside the database, because
-        SQLite's own busy handler is not fair. DatabaseBusy after *patience* seconds without a turn.
+        SQLite's own busy handler is not fair. Raises DatabaseBusy after *patience* seconds without a turn.
 
-        On PostgreSQL the answer to COMMIT can get lost. What became of it is asked for, so that an error means "nothing
-        was written" and the block may be done again; where nobody can be asked it is CommitUnknown. *next_in_line* is
-        the loop's: it goes before other threads, and settles such a COMMIT by its own rows.
+        On PostgreSQL the reply to COMMIT can get lost. Then we ask the server what became of it, so that an error means
+        "nothing was written" and the block may be repeated; if the server cannot be asked, CommitUnknown is raised.
+        *next_in_line* is for the loop, which goes before other threads, and resolves such a COMMIT by its own rows.
         """
         with self._told():
             if not self.is_sqlite:
@@ -136,14 +139,14 @@ class Database(OutOfReach):
 
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
-        """A write transaction for user code that has *remaining_s* left; yield what to call before its last statements.
+        """A write transaction for user code that has *remaining_s* left; yields a check for before its last statements.
 
-        The connection is as the user's own would be: our schema is not put before their tables' names (``with_tables``
-        does), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
+        The connection is like one of the user's own: our schema is not put before table names (``with_tables`` does
+        that), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
         """
         with self._told():
             if not self.is_sqlite:
-                # The user's own statements may take what the job may take; the server ends what a frozen runner began.
+                # The user's statements may take as long as the job; then the server ends what a frozen runner began.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
                 begin = _begin_postgresql(limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=begin, schema_translate_map={})
@@ -169,7 +172,7 @@ class Database(OutOfReach):
                 yield connection, end
 
     def with_tables(self, connection: Connection) -> Connection:
-        """*connection* of ``handler_transaction`` for statements about our tables."""
+        """The *connection* of ``handler_transaction`` for statements about our tables."""
         from cronjobs.database.user_connections import in_schema
 
         return in_schema(connection, self.address.schema)
@@ -183,9 +186,9 @@ class Database(OutOfReach):
                 if settle:
                     number, life = connection.exec_driver_sql(_NUMBER).one()
         except DBAPIError as error:
-            # Without a number nothing was written, or the COMMIT had not been sent.
+            # Without a number nothing was written, or the COMMIT was not sent.
             if isinstance(error.orig, sqlite3.Error):
-                raise  # of the database that is copied from
+                raise  # an error of the database that is copied from
             if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
                 raise
             reason = _reason(self.address, error)
@@ -196,7 +199,7 @@ class Database(OutOfReach):
                     raise DatabaseUnreachable(str(self.address), f"{reason}: nothing was written") from error
 
     def _was_committed(self, number: str, life: str | None) -> bool | None:
-        """What became of transaction *number* in that *life* of the server; None: nobody says so in time."""
+        """Whether transaction *number* of that *life* of the server was committed; None: no answer in time."""
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
             try:
@@ -204,12 +207,12 @@ class Database(OutOfReach):
                     status, now = connection.exec_driver_sql(_WHAT_BECAME, (number,)).one()
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) == _IN_THE_FUTURE:
-                    return False  # the server crashed, and has forgotten that there was such a transaction
+                    return False  # the server crashed, and no longer knows such a transaction
             else:
                 if status == "aborted":
                     return False
                 if status == "committed":
-                    # After a crash a number that was never committed is given to somebody else.
+                    # After a crash, a number that was never committed is given to another transaction.
                     return True if now == life else None
             if self.clock.monotonic() >= give_up_at:
                 return None
@@ -236,7 +239,7 @@ class Database(OutOfReach):
             yield
         except DBAPIError as error:
             if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
-                raise  # of another database, whose block is around this one or within it
+                raise  # an error of another database, whose block is around this one or inside it
             raise tell(self.address, error) from error
 
     def close(self) -> None:
@@ -258,7 +261,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         options["execution_options"]["schema_translate_map"] = {None: address.schema}
     if address.is_sqlite:
         _create_private(Path(str(address.url.database)), address)
-        # autocommit: our own BEGIN decides (see _open_sqlite); the pool hands a connection to any thread, one at a time
+        # autocommit: our own BEGIN decides (see _open_sqlite); the pool gives a connection to any thread, one at a time
         options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
         engine = create_engine(address.url, **options)
         event.listen(engine, "connect", _prepare_sqlite)
@@ -273,13 +276,13 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         "tcp_user_timeout": 15_000,
     }
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
-    # prepare_threshold: a prepared statement lives in a session, which PgBouncer hands to somebody else.
+    # prepare_threshold: a prepared statement belongs to a session, which PgBouncer passes on to other clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
-    # Each process would look the type up in a transaction of its own, before the first statement.
+    # Otherwise each process looks up that type in a transaction of its own, before the first statement.
     options["use_native_hstore"] = False
     try:
         engine = create_engine(address.url, **options)
-    except (ImportError, NoSuchModuleError):  # psycopg is missing, or libpq for it
+    except (ImportError, NoSuchModuleError):  # psycopg is missing, or its libpq
         raise DriverMissing(str(address)) from None
     event.listen(engine, "do_connect", partial(_connect_postgresql, address))
     event.listen(engine, "begin", _open_postgresql)
@@ -287,9 +290,9 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 
 
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
-    """Connect, and remember what our texts travel in (see ``_session``)."""
+    """Connect, and remember the encoding of our texts (see ``_session``)."""
     connection = dialect.connect(*arguments, **options)
-    # client_connection_check_interval is new in 14: without it a dead runner's SQL goes on, and even commits.
+    # client_connection_check_interval is new in 14; without it a dead runner's SQL goes on, and even commits.
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)
@@ -302,25 +305,25 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
 
 
 def _load_any_bytes(connection: Any) -> None:
-    """Make texts of what psycopg would leave as bytes: a database in SQL_ASCII holds any."""
+    """Load as text what psycopg would leave as bytes: a SQL_ASCII database holds any bytes."""
     from psycopg.adapt import Buffer, Loader
 
     class AnyText(Loader):
         def load(self, data: Buffer) -> str:
             return decoded(data)
 
-    for kind in ("text", "varchar", "bpchar", "name", '"char"', 705):  # 705: of a literal, "unknown"
+    for kind in ("text", "varchar", "bpchar", "name", '"char"', 705):  # 705: the type of a literal, "unknown"
         connection.adapters.register_loader(kind, AnyText)
 
 
 def _json(value: Any) -> str:
-    """JSON with characters as they are: a server in SQL_ASCII cannot turn an escape into one."""
+    """JSON with unescaped characters: a SQL_ASCII server cannot decode an escape."""
     written = json.dumps(value, ensure_ascii=False)
     return written if written.isascii() or is_utf8(written) else json.dumps(value)
 
 
 def _create_private(file: Path, address: Address) -> None:
-    """Make the file with mode 0600 before SQLite would make it with cron's umask; its -wal and -shm follow it."""
+    """Create the file with mode 0600, before SQLite would with cron's umask; its -wal and -shm get the same mode."""
     if not file.parent.is_dir():
         raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")
     try:
@@ -334,12 +337,12 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     try:
         _set_pragmas(connection)
     except sqlite3.Error:
-        connection.close()  # the pool has not taken it over yet
+        connection.close()  # the pool does not own it yet
         raise
 
 
 def _set_pragmas(connection: sqlite3.Connection) -> None:
-    connection.text_factory = decoded  # another program may have written bytes that are no UTF-8
+    connection.text_factory = decoded  # another program may have written bytes that are not UTF-8
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     # WAL: readers and the one writer do not wait for each other. FULL: a committed job survives a power cut.
@@ -349,7 +352,7 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
                 cursor.execute("PRAGMA journal_mode = WAL")
             break
         except sqlite3.OperationalError as error:
-            # Turning WAL on needs the file alone, and SQLite's busy handler is not asked for that lock.
+            # Switching to WAL needs the file alone, and SQLite does not call its busy handler for that lock.
             if "locked" not in str(error) or not tries_left:
                 raise
             sleep(POLL_S * 10)
@@ -359,46 +362,46 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
 
 
 def _open_sqlite(connection: Connection) -> None:
-    # IMMEDIATE: a deferred transaction that reads and then writes fails at once when someone wrote in between.
+    # IMMEDIATE: a deferred transaction that reads and then writes fails at once if another writer came in between.
     write = connection.get_execution_options().get("cronjobs_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-_ENCODING: Final = "cronjobs_encoding"  # in a connection's ``info``
+_ENCODING: Final = "cronjobs_encoding"  # key in a connection's ``info``
 
 
 def _begin_postgresql(timeouts: dict[str, int], *more: str) -> str:
     local = [f"SET LOCAL {name} = {ms}" for name, ms in (POSTGRESQL_TIMEOUTS | timeouts).items()]
-    # Each statement sees what was committed when it began, whatever the role's default: counts under a lock rest on it,
-    # and a handler's last statement, which meets a row that was renewed meanwhile.
+    # Each statement must see what was committed when it began, whatever the role's default: counts under a lock rely on
+    # it, and so does a handler's last statement, whose row may have been renewed in between.
     return "; ".join(["BEGIN", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *more, *local])
 
 
 def _session(encoding: str) -> str:
-    """What a transaction's texts travel in, whatever the server, the database, the role or the URL is set to.
+    """Set the encoding of a transaction's texts, whatever the server, the database, the role or the URL is set to.
 
-    The server turns its own encoding into UTF-8 and back. One in SQL_ASCII knows none, and would refuse a whole answer
-    for one byte in it: its bytes come as they are.
+    The server converts between its own encoding and UTF-8. A SQL_ASCII server cannot, and would refuse a whole result
+    for one byte in it: its bytes are passed unchanged.
     """
     return f"SET LOCAL client_encoding = '{encoding}'"
 
 
-# UTC: days are 24 hours in our statements whatever zone the server keeps, and instants arrive without a conversion.
-# The others: psycopg reads instants only in that style, and a float must come back as the one that was written.
+# UTC: days have 24 hours in our statements whatever the server's zone is, and instants need no conversion. The others:
+# psycopg reads instants only in that style, and floats must come back exactly as written.
 _OURS: Final = (
     "SET LOCAL timezone = 'UTC'",
     "SET LOCAL datestyle = 'ISO, MDY'",
     "SET LOCAL intervalstyle = 'postgres'",
     "SET LOCAL standard_conforming_strings = on",
     "SET LOCAL extra_float_digits = 1",
-    # Compiling a claim would take longer than a thousand of them: the planner takes its recursive parts for huge.
+    # Compiling a claim would take longer than a thousand of them, as the planner takes its recursive parts for huge.
     "SET LOCAL jit = off",
 )
 _POSTGRESQL_BEGIN: Final = _begin_postgresql({}, *_OURS)
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
-# A crash takes the statistics with it, also when only a backend was killed and the server started anew by itself.
+# A crash resets the statistics, even if only one backend was killed and the server restarted itself.
 _LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
 _NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
 _WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"
@@ -411,7 +414,7 @@ def _open_postgresql(connection: Connection) -> None:
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:
-    """Turn a driver's error into one line that names the cause and holds no secret."""
+    """Turn a driver's error into one line that names the cause and contains no secret."""
     reason = _reason(address, error)
     if address.is_sqlite:
         file = Path(str(address.url.database))

@@ -15,12 +15,12 @@ ANY_BYTES: Final = "SQL_ASCII"
 
 
 def server_encoding(connection: Connection) -> str:
-    """The database's, by PostgreSQL's name; for whatever connection an enqueue may get. SQLite's texts are UTF-8."""
+    """The database's encoding by PostgreSQL's name, on any connection an enqueue may get. SQLite's texts are UTF-8."""
     return _setting(connection, "server_encoding")
 
 
 def client_encoding(connection: Connection) -> str:
-    """What *connection* writes its texts in, which may change from one transaction to the next."""
+    """The encoding in which *connection* sends its texts, which may change from one transaction to the next."""
     return _setting(connection, "client_encoding")
 
 
@@ -30,13 +30,13 @@ def _setting(connection: Connection, name: str) -> str:
     plain: Any = getattr(connection, "raw", None)
     pooled: Any = getattr(connection, "connection", None)
     raw = plain() if plain is not None else getattr(pooled, "dbapi_connection", None)
-    status = getattr(getattr(raw, "info", None), "parameter_status", None)  # psycopg's, and psycopg2's
+    status = getattr(getattr(raw, "info", None), "parameter_status", None)  # of psycopg and of psycopg2
     found = status(name) if status is not None else None
     return str(found) if found else _asked(connection, name)
 
 
 def _asked(connection: Connection, name: str) -> str:
-    """Of the server itself, by a driver that does not hand on what it was told."""
+    """Ask the server, if the driver does not pass on what the server reported."""
     remembered: dict[Any, Any] = getattr(connection, "info", {})
     if name == "client_encoding" or name not in remembered:
         remembered[name] = connection.exec_driver_sql(f"SHOW {name}").scalar_one()
@@ -45,7 +45,7 @@ def _asked(connection: Connection, name: str) -> str:
 
 @lru_cache(maxsize=16)
 def _codec(encoding: str) -> str | None:
-    """Python's name of what is less than Unicode; None: it holds all that we write, or nobody knows."""
+    """Python's name of an encoding that is less than Unicode; None: it holds all that we write, or is unknown."""
     if encoding in (UTF8, ANY_BYTES):
         return None
     name = re.sub(r"^WIN(?=\d)", "cp", encoding).replace("KOI8", "KOI8-").lower()
@@ -56,7 +56,7 @@ def _codec(encoding: str) -> str | None:
 
 
 def unfit_character(encoding: str, text: str) -> str | None:
-    """The first character of *text* that a database of that *encoding* cannot hold, or None."""
+    """The first character of *text* that a database with that *encoding* cannot hold, or None."""
     codec = _codec(encoding)
     if codec is None:
         return None
@@ -68,7 +68,7 @@ def unfit_character(encoding: str, text: str) -> str | None:
 
 
 def fitted(connection: Connection, text: str) -> str:
-    """*text* with escapes for what the database cannot hold: what a handler printed is worth keeping all the same."""
+    """*text* with escapes for what the database cannot hold, because a handler's output is worth keeping even so."""
     if text.isascii():
         return text
     codec = _codec(server_encoding(connection))
@@ -76,7 +76,7 @@ def fitted(connection: Connection, text: str) -> str:
 
 
 def in_ascii(column: str) -> Callable[[bool], str]:
-    """A text *column* in an answer that a client can read whatever encoding it has asked for: see ``from_ascii``."""
+    """A text *column* in a form that a client reads in any encoding it may have set: see ``from_ascii``."""
     return lambda postgresql: f"encode(convert_to({column}, getdatabaseencoding()), 'hex')" if postgresql else column
 
 

@@ -1,4 +1,4 @@
-"""What a database's refusal means: one class of error for each thing that can be done about it."""
+"""What a database's error means: one exception class for each thing that can be done about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cronjobs.errors import (
     TransientTrouble,
 )
 
-ROOM: Final = 1 << 16  # with less than this left on a disk, SQLite's "I/O error" is a full one
+ROOM: Final = 1 << 16  # with less space than this left, SQLite's "I/O error" means a full disk
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and see how the disk is mounted"
 _SERVER_REMEDY: Final = "see whether it is a standby, or default_transaction_read_only is set"
@@ -49,7 +49,7 @@ _PASSING: Final = {
     "53200",  # out_of_memory
     "57014",  # query_canceled: statement_timeout, or by an operator
 }
-# Of a server that answers before there is a session, libpq hands on the words and not the code.
+# If the server refuses before there is a session, libpq passes on the message but not the code.
 _NOT_READY_WORDS: Final = (
     "the database system is ",  # starting up, shutting down, in recovery mode, not yet accepting connections
     "too many clients",
@@ -60,7 +60,7 @@ _NOT_READY_WORDS: Final = (
 
 
 def is_locked(error: DBAPIError) -> bool:
-    """Somebody else holds SQLite's lock, or is recovering the file's log."""
+    """Whether another process has SQLite's lock, or is recovering the file's log."""
     return _sqlite_code(error.orig) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
@@ -70,7 +70,7 @@ def _sqlite_code(error: BaseException | None) -> int:
 
 
 def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, waited_s: float) -> DatabaseError:
-    """Of the SQLite *file*; *waited_s* is how long its lock was waited for, should that be the trouble."""
+    """An error of the SQLite *file*; *waited_s*: how long we waited for its lock, in case that is the error."""
     if is_locked(error):
         return DatabaseBusy(url, waited_s)
     if isinstance(error.orig, sqlite3.DataError | sqlite3.IntegrityError):
@@ -98,7 +98,7 @@ def _no_room(file: Path) -> bool:
 
 
 def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
-    """Of the system, for a file that the database needs; *what* names it and what could not be done."""
+    """An error of the operating system for a file that the database needs; *what* names the file and the failure."""
     reason = f"{what}: {error.strerror}"
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -111,7 +111,7 @@ def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
 
 
 def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout_s: float) -> DatabaseError:
-    """Of the server, or of the driver when there is none."""
+    """An error of the server, or of the driver if there is no server."""
     sqlstate = getattr(error.orig, "sqlstate", None) or ""
     if sqlstate in _NOT_READY or (not sqlstate and any(words in reason for words in _NOT_READY_WORDS)):
         return DatabaseNotReady(url, reason)
@@ -126,11 +126,11 @@ def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout
     if sqlstate == _DISK_FULL:
         return DatabaseFull(url, reason)
     if sqlstate == _READ_ONLY:
-        # Its words name the statement: one cause would be told once for each.
+        # Leave out the server's text: it contains the statement, so one cause would be reported once per statement.
         return DatabaseReadOnly(url, "the server takes none", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
-    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is something of the user's own
+    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is about something of the user's own
         return DatabaseError(f'database {url}: {reason}: "cronjobs db grants" prints the rights that each role needs')
     if sqlstate == _IO_ERROR:
         return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")

@@ -1,8 +1,8 @@
-"""A handler's transaction stays one: its COMMIT is ours, together with the job's success.
+"""Keeps a handler's transaction in one piece: only we COMMIT it, together with the job's success.
 
-What can be intercepted is refused and changes nothing: SQLAlchemy's ``commit()``, the statement in any spelling, and on
-SQLite whatever the driver is given. What cannot (psycopg's own ``commit()``, "…; COMMIT" in one string) is found at the
-end: then a part may be committed without the success, and the job must not be run again by itself.
+What we can intercept is refused and changes nothing: SQLAlchemy's ``commit()``, the statement in any spelling, and on
+SQLite anything given to the driver. What we cannot (psycopg's own ``commit()``, "…; COMMIT" in one string) is found at
+the end: a part may then be committed without the success, so the job must not be run again by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from cronjobs.database.sqlite_time_limit import KEEPER
 from cronjobs.errors import TransactionBroken, UsageError
 
-MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # gone with the transaction, whoever ends it
+MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # it ends with the transaction, however that ends
 _IS_MARKED: Final = "SELECT current_setting('cronjobs.handler', true)"
 _IDLE, _IN_TRANSACTION = 0, 2  # libpq's PQTRANS_IDLE and PQTRANS_INTRANS
 _ENDS: Final = re.compile(
@@ -35,8 +35,10 @@ REFUSED: Final = (
 
 
 class Unbroken:
-    """A block on *connection*, whose transaction has begun. ``check`` before our last statements; both raise
-    TransactionBroken if the transaction was ended in it."""
+    """A block on *connection*, whose transaction has begun; detects that the transaction was ended inside it.
+
+    Call ``check`` before our last statements; it and leaving the block raise TransactionBroken.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -58,13 +60,13 @@ class Unbroken:
     ) -> None:
         self._let_go()
         if self._turned_away:
-            # SQLAlchemy takes its transaction for ended, and would hand the connection on with the open one in it.
+            # SQLAlchemy believes its transaction ended, and would pool the connection with the open one in it.
             self._connection.invalidate()
         if error is None or isinstance(error, TransactionBroken):
             return
         if self._was_ended(error):
             raise TransactionBroken from error
-        if self._refused is not None and isinstance(error, DBAPIError | sqlite3.Error):  # SQLite says "not authorized"
+        if self._refused is not None and isinstance(error, DBAPIError | sqlite3.Error):  # "not authorized"
             raise UsageError(REFUSED.format(what=self._refused)) from error
 
     def check(self) -> None:
@@ -76,12 +78,12 @@ class Unbroken:
         event.remove(self._connection, "rollback", self._refuse_rollback)
         event.remove(self._connection, "before_cursor_execute", self._refuse_statement)
         if self._is_sqlite:
-            with suppress(sqlite3.Error):  # closed
+            with suppress(sqlite3.Error):  # it is closed
                 self._raw.set_authorizer(None)
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
-            # A full disk, too, makes SQLite roll back: then its error is what came out of the block.
+            # A full disk makes SQLite roll back, too: then the block raised that error.
             with suppress(sqlite3.Error):
                 return not self._raw.in_transaction and not _is_the_databases(error)
             return False
@@ -89,7 +91,7 @@ class Unbroken:
             match int(self._raw.info.transaction_status):
                 case status if status == _IDLE:
                     return True
-                case status if status == _IN_TRANSACTION:  # the handler's own, perhaps, begun behind its COMMIT
+                case status if status == _IN_TRANSACTION:  # perhaps the handler's own, begun after its COMMIT
                     with self._raw.cursor() as cursor:
                         return bool(cursor.execute(_IS_MARKED).fetchone()[0] != "on")
         return False

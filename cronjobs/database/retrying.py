@@ -1,4 +1,4 @@
-"""How often, and for how long, what the database refused is tried again."""
+"""How often, and for how long, an operation is retried after a database error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 TRIES: Final = 12
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-FIRST_LOOK_S: Final = 3.0  # what a command that has done nothing yet waits for a server to come back
+FIRST_LOOK_S: Final = 3.0  # how long a command that has not done anything yet waits for a server to come back
 
 
 def pause_s(failed: int, jitter: float) -> float | None:
-    """How long to wait after *failed* failures in a row; None: that was the last try. *jitter* is within ±1."""
+    """Seconds to wait after *failed* failures in a row; None: that was the last try. *jitter* is within ±1."""
     if failed >= TRIES:
         return None
-    # The exponent is clamped by TRIES. Whoever met in a deadlock must not meet again at the same moment.
+    # TRIES bounds the exponent. Jitter, so that two deadlocked transactions do not retry together.
     return min(FIRST_PAUSE_S * 2.0 ** (failed - 1), LONGEST_PAUSE_S) * (1 + 0.25 * jitter)
 
 
@@ -31,7 +31,7 @@ def passes(error: DatabaseError, failed: int) -> bool:
 
 
 def server_is_there(error: DatabaseError, failed: int) -> bool:
-    """Whether a server has answered, so that a first look may wait for it; that there is none is told at once."""
+    """Whether a server has answered, so that a first look may wait for it; a missing server is reported at once."""
     return isinstance(error, DatabaseNotReady) or (failed > 1 and isinstance(error, DatabaseUnreachable))
 
 
@@ -44,10 +44,10 @@ def patiently(
     go_on: Callable[[], bool] = lambda: True,
     note: Callable[[DatabaseError, int, float], None] = lambda *_: None,
 ) -> T:
-    """Call *do*, which is safe to repeat, until it works; raise its last error when that is not *worth* another try.
+    """Call *do*, which is safe to repeat, until it works; raise its last error if that is not *worth* another try.
 
-    *until* is on the monotonic clock, *note* hears of each error that is tried again: how many there were, and after
-    how many seconds.
+    *until* is on the monotonic clock. *note* is called for each error before a retry, with the number of failures and
+    the pause in seconds.
     """
     failed = 0
     while True:
@@ -63,5 +63,5 @@ def patiently(
 
 
 def first_look(do: Callable[[], T], clock: Clock) -> T:
-    """Call *do*, a command's first words to the database, again if the server is there and only not ready."""
+    """Call *do*, a command's first use of the database; retry if the server is there but not ready."""
     return patiently(do, clock=clock, until=clock.monotonic() + FIRST_LOOK_S, worth=server_is_there)

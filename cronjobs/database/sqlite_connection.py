@@ -1,6 +1,6 @@
 """A connection to a SQLite file that a forked copy of its process cannot use.
 
-The copy believes to hold locks that are the original's alone, fcntl(2), and shares the memory of the write-ahead log
+The copy believes that it has locks that only the original has, fcntl(2), and shares the memory of the write-ahead log
 with it: a COMMIT there, or a ROLLBACK at the end of a block, would damage the file.
 """
 
@@ -14,7 +14,7 @@ from cronjobs.errors import ForkedCopy
 
 
 class StayingConnection(sqlite3.Connection):
-    """Raises sqlite3.ProgrammingError in a forked copy; objects that are left there are not closed either (forks)."""
+    """Raises sqlite3.ProgrammingError in a forked copy, where its objects are not closed either (``host.forks``)."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,7 +1,7 @@
-"""A SQLite write transaction in the hands of user code: it holds the only write lock, so it has a limit.
+"""A SQLite write transaction of user code has a time limit, because it has the only write lock.
 
-The limit is kept by a thread of its own, since user code may sleep or wait for a socket while everyone else waits for
-the lock: at the limit that thread rolls back and lets the next writer go.
+A thread of its own enforces the limit, since user code may sleep or wait for a socket while everyone else waits for the
+lock: at the limit that thread rolls back and lets the next writer go on.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ KEEPER: Final = "cronjobs-keeper"  # the thread's name
 
 
 class WriteTimeLimit:
-    """Holds the turn to write for *connection*, for *limit_s* at most. Used as a block around its transaction.
+    """Keeps the turn to write for *connection*, for *limit_s* at most. Used as a block around its transaction.
 
-    Leaving the block raises TransactionTooLong if the limit was reached, whatever else was raised in it.
+    Leaving the block raises TransactionTooLong if the limit was reached, whatever else was raised inside.
     """
 
     def __init__(self, connection: Connection, turn: Callable[[], AbstractContextManager[None]], limit_s: float):
@@ -46,9 +46,9 @@ class WriteTimeLimit:
         return self
 
     def end(self) -> None:
-        """Call it before the transaction's last statements: from here on it is not cut off, they take milliseconds.
+        """Call it before the transaction's last statements: after it they are not cut off, as they take milliseconds.
 
-        Raises TransactionTooLong if it was.
+        Raises TransactionTooLong if the limit was reached already.
         """
         with self._lock:
             if self._expired:
@@ -64,7 +64,7 @@ class WriteTimeLimit:
         self._thread.join()
         event.remove(self._connection, "before_cursor_execute", self._refuse_late)
         if self._expired:
-            self._connection.invalidate()  # it takes no writes any more
+            self._connection.invalidate()  # it accepts no more writes
             if not isinstance(error, TransactionTooLong):
                 raise TransactionTooLong(self._limit_s) from error
 
@@ -87,7 +87,7 @@ class WriteTimeLimit:
             return
         with suppress(sqlite3.Error):
             self._raw.interrupt()
-            # First this: a statement that slips in behind the rollback would be committed by itself.
+            # Before the ROLLBACK: a statement that comes right after it would otherwise be committed by itself.
             self._raw.execute("PRAGMA query_only = ON")
             self._raw.execute("ROLLBACK")
 

@@ -1,7 +1,7 @@
-"""Whose turn it is to write into a SQLite file: among the threads of a process, and among processes.
+"""Whose turn it is to write into a SQLite file, among the threads of a process and among processes.
 
-SQLite's own busy handler is not fair: a loop waited 26 s behind transactions of 2 s, one process took all the work. So
-writers take turns by flock on files beside the database, which the kernel drops of who dies.
+SQLite's own busy handler is not fair: a loop waited 26 s behind transactions of 2 s, and one process took all the work.
+So writers take turns by flock on files beside the database; the kernel releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cronjobs.errors import DatabaseBusy
 from cronjobs.host.forks import OutOfReach, replace_by_nothing, undisturbed
 
 POLL_S: Final = 0.002
-GO_PAST_S: Final = 3.0  # longer than a handler may hold the turn, shorter than a write's patience
+GO_PAST_S: Final = 3.0  # longer than a handler may keep the turn, shorter than a write's patience
 
 
 class Turns:
-    """Turns on one database file. The loop goes before all other threads of its process that wait.
+    """Turns on one database file. The loop goes before all other waiting threads of its process.
 
-    The turn is the process's: whichever thread waits for it fetches it, and the loop may use it before that thread
-    does, and once more after it. So a loop waits for one writer of each other process at most, not for its own workers.
+    The turn belongs to the process: whichever thread waits fetches it, and the loop may use it before that thread does,
+    and once more after it. So a loop waits for at most one writer of each other process, not for its own workers.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -37,14 +37,14 @@ class Turns:
         self._changed = threading.Condition()
         self._is_ours = False  # the process has the turn
         self._in_use = False  # by one of its threads
-        self._spent = False  # a thread that is not the loop has used it
+        self._spent = False  # a thread other than the loop has used it
         self._fetching = False
         self._loops = 0  # that wait
         self._others = 0
 
     @contextmanager
     def turn(self, patience: float, *, next_in_line: bool = False) -> Iterator[None]:
-        """Have the turn for a block; *next_in_line* is the loop's. DatabaseBusy after *patience* seconds without it."""
+        """Have the turn for a block; *next_in_line*: for the loop. DatabaseBusy after *patience* seconds without it."""
         if not self._enter(self._clock.monotonic() + max(0.0, patience), next_in_line):
             raise DatabaseBusy(self._database, max(0.0, patience))
         try:
@@ -85,7 +85,7 @@ class Turns:
             self._others += by
 
     def _fetch(self, give_up_at: float) -> None:
-        """Get the process its turn; the threads of this process that wait meanwhile wait for that."""
+        """Get the turn for the process; its other waiting threads wait for that."""
         self._fetching = True
         self._changed.release()
         got = False
@@ -97,7 +97,7 @@ class Turns:
             self._changed.notify_all()
 
     def _let_go(self, *, over: bool = False) -> None:
-        """Let other processes go on, unless the turn is in use, or a thread waits that may use it still."""
+        """Let other processes go on, unless the turn is in use, or a waiting thread may still use it."""
         if self._is_ours and not self._in_use:
             if over or not (self._loops or (self._others and not self._spent)):
                 self._files.give_back()
@@ -106,9 +106,9 @@ class Turns:
 
 
 class _Files(OutOfReach):
-    """Two empty files beside the database: who holds ``-next`` is the only one to try for ``-turn``.
+    """Two empty files beside the database: only the process that has locked ``-next`` may try for ``-turn``.
 
-    With one lock alone, a process that writes again at once took it back before the poll of the other (5 s of 5 s).
+    With one lock alone, a process that writes again at once retook it before the other's next poll (5 s of 5 s).
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -117,23 +117,23 @@ class _Files(OutOfReach):
         self._open: tuple[int, int] | None = None
 
     def forked(self) -> None:
-        """A copy that held the files open would keep the turn for as long as it lives, whatever became of us."""
+        """In a forked copy: let go of the files, or the copy would keep the turn as long as it lives."""
         for file in self._open or ():
             replace_by_nothing(file)
 
     def take(self, give_up_at: float) -> bool:
         turn, following = self._opened()
-        # A program that is stopped while it is next must not keep everyone else away: after a while they go past it.
+        # A program that is stopped while it is next must not block all others: after a while they go past it.
         is_next = self._lock(following, min(give_up_at, self._clock.monotonic() + GO_PAST_S), POLL_S)
         try:
-            # Only one process polls this often, and what it waits for takes milliseconds.
+            # Only one process polls this often, and it waits for milliseconds.
             return self._lock(turn, give_up_at, POLL_S / 10 if is_next else POLL_S)
         finally:
             if is_next:
                 fcntl.flock(following, fcntl.LOCK_UN)
 
     def give_back(self) -> None:
-        if not self.is_copy:  # its unlocking would be the original's: flock(2)
+        if not self.is_copy:  # the copy's unlock would release the original's lock: flock(2)
             fcntl.flock(self._opened()[0], fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -153,12 +153,12 @@ class _Files(OutOfReach):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise file_refusal(self._database, path, error) from None
-        with suppress(OSError):  # another user made it: then its mode is that user's to change
+        with suppress(OSError):  # another user made it, so only that user may change its mode
             self._share(descriptor)
         return descriptor
 
     def _share(self, descriptor: int) -> None:
-        """Let those in who share the database: its mode and group are the lock's, too, as SQLite does with its own."""
+        """Admit all who share the database: the lock gets its mode and group, as SQLite does with its own files."""
         database, lock = Path(self._file).stat(), os.fstat(descriptor)
         if lock.st_gid != database.st_gid:
             os.fchown(descriptor, -1, database.st_gid)

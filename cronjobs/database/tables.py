@@ -1,6 +1,6 @@
-"""The tables as SQLAlchemy Core sees them; ``alembic/versions`` makes them, a test holds both together.
+"""The tables as SQLAlchemy Core sees them; ``alembic/versions`` creates them, and a test compares both.
 
-Every column that a caller may leave out has a server-side default, so that any language enqueues with plain SQL.
+Every column that a caller may omit has a server-side default, so that any language enqueues with plain SQL.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from cronjobs.database.column_types import (
 )
 
 WAITING_SQL: Final = "status IN ('queued', 'failed')"
-# A death that nobody has dealt with; one that was dismissed, retried, and died again is one.
+# A death that has not been dealt with; a dismissed job that was retried and died again counts.
 UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
 
-# In bytes. What is longer than about 2,700 does not fit into a PostgreSQL index: an INSERT into a partial index that
-# does not cover the row yet would succeed, and every claim would fail.
+# In bytes. More than about 2,700 does not fit into a PostgreSQL index: an INSERT into a partial index that does not
+# cover the row yet would succeed, and every claim would fail.
 LONGEST_NAME: Final = 1000
 LONGEST_KEY: Final = 2000
 LENGTHS: Final = {  # of an unfinished job's texts, in bytes
@@ -64,12 +64,12 @@ metadata = MetaData(
     }
 )
 
-# SQLite counts ids itself only in a column that is exactly INTEGER PRIMARY KEY.
+# SQLite assigns ids only in a column that is exactly INTEGER PRIMARY KEY.
 RowId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def _instants(*columns: str) -> list[CheckConstraint]:
-    """CHECKs that hold SQLite's instants to microseconds; PostgreSQL has a type for them."""
+    """CHECKs that SQLite's instants are microseconds; PostgreSQL has a type for them."""
     return [
         CheckConstraint(
             f"{column} IS NULL OR (typeof({column}) = 'integer' AND {column} BETWEEN {SQLITE_FIRST_INSTANT} "
@@ -81,7 +81,7 @@ def _instants(*columns: str) -> list[CheckConstraint]:
 
 
 def _lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
-    """A CHECK on lengths in bytes, which both databases count alike; *condition* stands in front of it."""
+    """A CHECK on lengths in bytes, which both databases count alike; *condition* surrounds it."""
     return [
         CheckConstraint(
             condition.replace("...", " AND ".join(_within(count, column, most) for column, most in longest.items())),
@@ -128,7 +128,7 @@ jobs = Table(
     Column("created_at", Instant, nullable=False, server_default=server_now()),
     Column("started_at", Instant),
     Column("finished_at", Instant),
-    Column("policy", Json),  # what the end of the running attempt is decided by; each claim writes it
+    Column("policy", Json),  # recovery decides by it about the running attempt; each claim writes it
     Column("dismissed_at", Instant),  # a person dismissed this dead job
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
@@ -155,7 +155,7 @@ jobs = Table(
         "finished_at",
         "dismissed_at",
     ),
-    # Final rows are exempt: one of them that is too long must not make every UPDATE of a batch fail.
+    # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
     *_lengths(
         "lengths",
         "finished_at IS NOT NULL OR (...)",
@@ -165,7 +165,7 @@ jobs = Table(
         " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
         name="instants",
     ).ddl_if(dialect="postgresql"),
-    # SQLite takes any type in any column; a text where a number is meant would stop the program that reads the row.
+    # SQLite accepts any type in any column; text in place of a number would crash the program that reads the row.
     CheckConstraint(
         "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
         "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
@@ -175,10 +175,10 @@ jobs = Table(
         "AND typeof(concurrency_key) IN ('text', 'null')",
         name="types",
     ).ddl_if(dialect="sqlite"),
-    sqlite_autoincrement=True,  # or the id of a pruned job comes back for another
+    sqlite_autoincrement=True,  # or the id of a pruned job would be used again
 )
 
-# What is due: one limited branch per (queue, priority), so neither a flood at another priority nor a future is read.
+# Due jobs: one limited branch per (queue, priority), so no flood at another priority nor future job is read.
 Index(
     "cronjobs_jobs_waiting_idx",
     jobs.c.queue,
@@ -188,8 +188,8 @@ Index(
     postgresql_where=text(WAITING_SQL),
     sqlite_where=text(WAITING_SQL),
 )
-# The same by job type, which a claim asks for: jobs of types that it cannot run delay nothing, however many there
-# are. Those with a timeout of their own stand apart: their type does not say whether they fit.
+# The same by job type, for claims: jobs of types that a tick cannot run delay nothing, however many there are. Jobs
+# with their own timeout are separate, because their type does not show whether they fit.
 WAITING_PLAIN_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NULL"
 WAITING_TIMED_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NOT NULL"
 for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
@@ -210,14 +210,14 @@ Index(
     postgresql_where=text(WAITING_TIMED_SQL),
     sqlite_where=text(WAITING_TIMED_SQL),
 )
-# Expired leases. Not "WHERE status = 'running'": that predicate draws the finish statement off the primary key.
+# Expired leases. Not "WHERE status = 'running'": with that the finish statement would not use the primary key.
 Index(
     "cronjobs_jobs_leased_idx",
     jobs.c.locked_until,
     postgresql_where=text("locked_until IS NOT NULL"),
     sqlite_where=text("locked_until IS NOT NULL"),
 )
-# Is an unfinished job of this schedule there (overlap)?
+# Whether an unfinished job of this schedule exists (overlap).
 Index(
     "cronjobs_jobs_schedule_idx",
     jobs.c.schedule,
@@ -230,7 +230,7 @@ Index(
     postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
     sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
 )
-# What died lately, what may be pruned.
+# What died lately, and what may be pruned.
 Index(
     "cronjobs_jobs_finished_idx",
     jobs.c.status,
@@ -238,7 +238,7 @@ Index(
     postgresql_where=text("finished_at IS NOT NULL"),
     sqlite_where=text("finished_at IS NOT NULL"),
 )
-# Deaths that nobody has dealt with.
+# Deaths that have not been dealt with.
 Index(
     "cronjobs_jobs_dead_idx",
     jobs.c.finished_at,
@@ -277,9 +277,9 @@ schedules = Table(
     Column("definition", Json, nullable=False),
     Column("fingerprint", Text, nullable=False),  # of the file that defined it
     Column("status", Text, nullable=False, server_default=text("'active'")),
-    Column("seen_until", Instant, nullable=False),  # the watermark: every occurrence up to here is in the ledger
-    Column("next_at", Instant),  # a hint, so that an idle tick parses no cron; NULL: it never comes due again
-    Column("owed", Json),  # what earlier definitions owe since a pause: pieces, oldest first
+    Column("seen_until", Instant, nullable=False),  # watermark: up to here all is settled, except what ``owed`` covers
+    Column("next_at", Instant),  # a hint, so that an idle tick parses no cron; NULL: never due again
+    Column("owed", Json),  # pieces that earlier definitions owe since a pause, oldest first
     PrimaryKeyConstraint("id"),
     UniqueConstraint("name"),
     CheckConstraint("status IN ('active', 'retired')", name="status"),
@@ -297,7 +297,7 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    Column("job_id", BigInteger),  # made, or given way to, or coalesced into; no foreign key: it outlives jobs
+    Column("job_id", BigInteger),  # made, given way to, or coalesced into; no foreign key: it outlives jobs
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
@@ -316,19 +316,19 @@ ticks = Table(
     "cronjobs_ticks",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
-    Column("tick", Text, nullable=False),  # the token that ends its locked_by
+    Column("tick", Text, nullable=False),  # the token at the end of its locked_by
     Column("host", Text, nullable=False),
     Column("boot_id", Text),
     Column("pid", Integer, nullable=False),
     Column("version", Text, nullable=False),
     Column("fingerprint", Text),
     Column("started_at", Instant, nullable=False),
-    Column("finished_at", Instant),  # NULL: still at work, or killed
+    Column("finished_at", Instant),  # NULL: still working, or killed
     Column("did", Json, nullable=False, server_default=text("'{}'")),
     Column("ended", Text),  # why it ended
-    Column("job_types", Text),  # the hash of the job types it loaded; NULL: it loaded no handlers
+    Column("job_types", Text),  # hash of the job types it loaded; NULL: it loaded no handlers
     Column("schedules_on", SmallInteger),  # 1, or 0: CRONJOBS_SCHEDULES=off; NULL: an older version
-    Column("not_started", Json),  # what was due and not started, and why
+    Column("not_started", Json),  # due jobs that it did not start, and why
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
     *_instants("started_at", "finished_at"),
@@ -336,7 +336,7 @@ ticks = Table(
 )
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
-# Which job types ticks knew, lately and on each host; idle ticks, nearly all, are not in them.
+# Which job types the ticks knew lately, and on each host; without idle ticks, which are nearly all.
 for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
     Index(
         f"cronjobs_ticks_{_name}_idx",
@@ -378,7 +378,7 @@ effects = Table(
     Column("recorded_at", Instant),
     Column("result", Json),
     PrimaryKeyConstraint("key"),
-    # skipped and stopped: begun, no result known, and its on_unknown decided so; see effects.py.
+    # skipped and stopped: begun, with unknown result, as decided by its on_unknown; see store/effects.py.
     CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *_instants("begun_at", "recorded_at"),
@@ -440,11 +440,11 @@ meta = Table(
     Column("schema_revision", Text, nullable=False),
     Column("oldest_code", Text, nullable=False),
     Column("pruned_at", Instant),
-    Column("prune_from", Json),  # by status, the instant before which no ended job is left but stripped ones
+    Column("prune_from", Json),  # by status, the instant before which only stripped jobs are left
     PrimaryKeyConstraint("id"),
     CheckConstraint("id = 1", name="one_row"),
     *_instants("pruned_at"),
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-SCHEMA_REVISION: Final = "0002"  # the newest that this code knows; a test holds it to alembic's head
+SCHEMA_REVISION: Final = "0002"  # the newest that this code knows; a test compares it with alembic's head

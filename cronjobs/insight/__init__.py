@@ -1,1 +1,1 @@
-"""Answers about how things stand: check, health, explain."""
+"""Answers about the state of things: check, health, explain."""

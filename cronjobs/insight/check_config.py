@@ -1,6 +1,6 @@
-"""What ``cronjobs check`` finds wrong before a tick does: names, payloads, commands, limits, files, clock changes.
+"""What ``cronjobs check`` finds before a tick does: mistakes in names, payloads, commands, limits and files.
 
-Nothing here needs a database. A finding has to be mended; a note is worth knowing and may be just what is wanted.
+Nothing here needs a database. A finding has to be fixed; a note is worth knowing and may be intended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cronjobs.model import duration_text
 from cronjobs.text import one_line
 
 CRON_PATH: Final = "/usr/bin:/bin"  # crontab(5), Debian's
-AHEAD: Final = timedelta(days=366)  # in which clock changes are looked for
+AHEAD: Final = timedelta(days=366)  # how far ahead to look for clock changes
 TRACEBACK_LINES: Final = 8
-START_UP: Final = timedelta(seconds=1)  # of a tick's budget, before the first job can begin
+START_UP: Final = timedelta(seconds=1)  # of a tick's budget, before the first job can start
 
 
 @dataclass(frozen=True)
 class ConfigFinding:
-    """``detail``: lines to show below it, such as the end of a traceback."""
+    """``detail``: lines to print below it, such as the end of a traceback."""
 
     problem: Problem
     detail: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class ConfigFinding:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found; ``job_types`` and ``schedules`` are how many can be used."""
+    """The result; ``job_types`` and ``schedules`` count those that can be used."""
 
     findings: tuple[ConfigFinding, ...]
     notes: tuple[Problem, ...]
@@ -56,7 +56,7 @@ def check(
 ) -> Checked:
     """Check a configuration that could be read; *known* None: the handlers were not imported.
 
-    *file* is its name as people know it; *environ* this shell's, to say what cron's lacks. The problems of its reading
+    *file* is the name to print; *environ* is this shell's, to report what cron's lacks. Problems from reading the file
     come first.
     """
     place = _Place(settings, file)
@@ -85,7 +85,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Place:
-    """Makes problems that say where: at the first of some dotted paths that the file has."""
+    """Makes problems with a position: that of the first of some dotted paths which the file has."""
 
     settings: Settings
     file: str
@@ -103,7 +103,7 @@ def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
 
 
 def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
-    """Payloads are stored as they are, and every role that reads jobs sees them."""
+    """Payloads are stored unmasked, and every role that reads jobs sees them."""
     for name, schedule in settings.schedules.items():
         text = json.dumps(schedule.payload)
         if mask(text, settings.secrets) != text:
@@ -129,7 +129,7 @@ def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
 
 
 def _last_lines(settings: Settings, traceback: str | None) -> tuple[str, ...]:
-    """The end of a traceback, without the lines of the import machinery; the error itself is told already."""
+    """The end of a traceback, without the frames of the import machinery; the error itself is reported already."""
     frames: list[list[str]] = []
     for line in mask(traceback or "", settings.secrets).splitlines():
         if line.startswith("  File "):
@@ -145,7 +145,7 @@ _OUR_FRAMES: Final = f'  File "{Path(__file__).parent.parent}{os.sep}'
 
 
 def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """Do the job types exist that are named, and do their handlers take the payloads?"""
+    """Check that the named job types exist, and that their handlers accept the payloads."""
     unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
     broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
     perhaps = " It may be in what cannot be imported." if broken else ""
@@ -169,7 +169,7 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
 
 @dataclass(frozen=True)
 class _Timed:
-    """A job type with a time-out, its own or one that a schedule gives it, and where that is written."""
+    """A job type with a time-out, its own or a schedule's, and where that is written."""
 
     job_type: JobType
     timeout: timedelta
@@ -178,7 +178,7 @@ class _Timed:
 
 def _timed(settings: Settings, known: JobTypes) -> Iterator[_Timed]:
     for name, job_type in known.types.items():
-        inline = f"schedules.{name}.timeout"  # of an inline command, which bears its schedule's name
+        inline = f"schedules.{name}.timeout"  # of an inline command, which has its schedule's name
         yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
     for name, schedule in settings.schedules.items():
         given = known.types.get(schedule.job)
@@ -187,7 +187,7 @@ def _timed(settings: Settings, known: JobTypes) -> Iterator[_Timed]:
 
 
 def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """A job begins only if its time-out fits before the tick's end, and starting up takes some of the budget."""
+    """A job starts only if its time-out ends before the tick does, and starting up takes some of the budget."""
     run = settings.run
     for timed in _timed(settings, known):
         name, limit = timed.job_type.name, duration_text(timed.timeout)
@@ -212,7 +212,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Pr
 
 
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """One line for all of them: what a time-out above the budget means is worth knowing, and needs no mending."""
+    """One note for all of them: a time-out above the budget has an effect worth knowing, and needs no fix."""
     run = settings.run
     long = [timed for timed in _timed(settings, known) if timed.timeout > run.longest_in_tick]
     if long and run.long_jobs:
@@ -229,7 +229,7 @@ def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[P
 
 
 def _commands(place: _Place, settings: Settings, environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Will cron find what your shell finds?"""
+    """Check that cron finds the programs that your shell finds."""
     for name, entry in settings.job_types.items():
         if entry.command is not None and (fault := _command_fault(settings, entry, environ)):
             yield place.problem(
@@ -285,7 +285,7 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
 
 
 def _unwritable(file: Path, *, beside: bool = False) -> str | None:
-    """Say why *file* cannot be made or written, or None. *beside*: files beside it are made too (SQLite's)."""
+    """Why *file* cannot be created or written, or None. *beside*: files beside it are created, too (SQLite's)."""
     if not file.parent.is_dir():
         return f"there is no folder {file.parent}"
     if file.is_symlink() and not beside:
@@ -325,6 +325,6 @@ def _clock_changes(place: _Place, settings: Settings, now: datetime) -> Iterator
 
 
 def _hourly(schedule: ScheduleSettings) -> bool:
-    """Whether it runs in every hour of real time anyway: then a clock change is nothing to think about."""
+    """Whether the schedule runs in every hour of real time anyway, so that clock changes do not matter."""
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     return not isinstance(when, CronTiming) or (len(when.expression.hours) == 24 and not when.expression.fixed_time)

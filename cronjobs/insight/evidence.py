@@ -1,7 +1,7 @@
-"""Gather what the database knows about an occurrence, for ``explain`` to tell.
+"""Gather what the database knows about an occurrence, for ``explain`` to put into words.
 
-Which definition was in force comes from the audit trail, what became of an occurrence from the ledger, who did it from
-the ticks. Nothing is guessed: where rows do not say it, the fact is None.
+The audit trail shows which definition was in force, the ledger what became of an occurrence, and the ticks who did it.
+Nothing is guessed: a fact that no row shows is None.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four y
 
 
 class ScheduleEvidence:
-    """All that is read once about a schedule, and the questions it can answer. Raises UnknownSchedule."""
+    """All that is read once about a schedule, and the questions it can answer. Raises NoSuchSchedule."""
 
     def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
         self.connection, self.settings, self.types = connection, settings, types
@@ -81,7 +81,7 @@ class ScheduleEvidence:
 
     @property
     def timezone(self) -> str:
-        """The zone in which times without an offset are meant: of the definition in force now, or the last one."""
+        """The zone for times without an offset: of the definition in force now, or of the last one."""
         defined = [era.facts.timezone for era in self.eras if era.facts is not None]
         return defined[-1] if defined else self.settings.timezone
 
@@ -91,7 +91,7 @@ class ScheduleEvidence:
         row = explaining.row_from(self.connection, self.stored.id, asked.at)
         exact = row is not None and row.last_for == asked.at
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
-        if not asked.exists:  # then another time's run stands for it, or nothing does
+        if not asked.exists:  # then only a run that makes up for the skipped time can stand for it
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
         told = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
         if not due or row is None or row.first_for > asked.at:
@@ -109,7 +109,7 @@ class ScheduleEvidence:
         return self._with_rows([(facts, row)])[0]
 
     def latest(self) -> Asked:
-        """The instant of the last occurrence, settled or not; else the next one."""
+        """The last occurrence, settled or not; if there is none, the next one."""
         row = explaining.rows_between(
             self.connection, self.stored.id, self.stored.seen_until - LOOK_BACK, self.around.now, 1
         )
@@ -128,16 +128,17 @@ class ScheduleEvidence:
         return Asked(coming or self.around.now)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
-        """The facts from *begin* to *end*, a row of the ledger being one of them, and whether older ones were left out.
+        """The facts from *begin* to *end*, one per ledger row, and whether older ones were left out.
 
-        Besides the rows: what is too old for the ledger, what waits for a tick, and spans without a definition.
+        Besides the rows there are facts about what is too old for the ledger, what waits for a tick, and spans without
+        a definition.
         """
         rows = list(explaining.rows_between(self.connection, self.stored.id, begin, end, limit + 1))
         left_out = len(rows) > limit
         rows = rows[-limit:]
         beyond = explaining.row_from(self.connection, self.stored.id, end + JUST_BEFORE)
         if beyond is not None and beyond.first_for <= end and beyond.decided_at <= self.around.now + FUTURE_WATERMARK:
-            rows.append(beyond)  # it ends later, and began in time
+            rows.append(beyond)  # it began in the range, and ends later
         if left_out:
             begin = rows[0].first_for
         found: list[tuple[OccurrenceFacts, Any]] = []
@@ -217,7 +218,7 @@ class ScheduleEvidence:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
 
     def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
-        """The nearest other definition, by which there would have been an occurrence."""
+        """The nearest other definition by which there would have been an occurrence."""
         place = self.eras.index(era)
         near = sorted(range(len(self.eras)), key=lambda number: abs(number - place))
         for number in near[:20]:
@@ -241,7 +242,7 @@ class ScheduleEvidence:
         return era.facts.timezone if era.facts else self.timezone
 
     def _neighbours(self, era: DefinitionPeriod, when: Timing, at: datetime) -> tuple[datetime | None, datetime | None]:
-        """The occurrences before and after *at* by the definition of that day, as far as it was in force."""
+        """The occurrences before and after *at* by that day's definition, as long as it was in force."""
         oldest = at - LOOK_BACK
         before = newest_between(when, max(oldest, era.since or oldest), at - JUST_BEFORE, 1)
         after = next_after(when, at)
@@ -301,7 +302,7 @@ class ScheduleEvidence:
         return told
 
     def _pause_of(self, row: Any, due: datetime) -> PauseFacts | None:
-        """The brake by which what was *due* then was skipped, or which held it back until it was settled."""
+        """The pause by which what was *due* then was skipped, or held back until it was settled."""
         if row.outcome == "skipped" and row.job_id is None:
             skips = [pause for pause in self.pauses if pause.skip and in_force(pause, due)]
             return skips[0] if skips else self._pause(row.decided_at)
@@ -311,7 +312,7 @@ class ScheduleEvidence:
         return max(held, key=lambda pause: ends_at(pause) or row.decided_at, default=None)
 
     def _pause(self, moment: datetime) -> PauseFacts | None:
-        """The brake that keeps this schedule from firing at *moment*: one that postpones before one that skips."""
+        """The pause that keeps this schedule from firing at *moment*; one that postpones wins over one that skips."""
         on = [pause for pause in self.pauses if in_force(pause, moment)]
         if not on:
             on = [
@@ -323,7 +324,7 @@ class ScheduleEvidence:
 
 
 def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
-    """What earlier definitions owe; what this version cannot read is left out."""
+    """What earlier definitions owe, except pieces that this version cannot read."""
     found = []
     with suppress(ValueError):
         for piece in pieces_from(stored.owed):
@@ -334,7 +335,7 @@ def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
 
 
 class NoSuchSchedule(CronjobsError):
-    """Neither the table nor a renaming knows the name. ``known``: the names that are."""
+    """Neither the table nor a renaming has the name. ``known``: the existing names."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(f'there is no schedule "{name}"')

@@ -1,4 +1,4 @@
-"""The life of one job in sentences: who made it, each attempt, where it is now, and what happens next. Pure."""
+"""The life of one job in sentences: who made it, each attempt, its state now, and what happens next. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OUTCOMES: Final = {
 
 
 def explain_job(life: JobLife) -> Explanation:
-    """Tell one job's life, up to where it is now and what will happen next."""
+    """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
     clock = LocalTimes(life.timezone, first)
@@ -76,11 +76,11 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
 
 
 def _begin(job: JobFacts, made: MadeFor | None, clock: LocalTimes) -> list[str]:
-    """When it was due and when it began; nothing where retries have moved the one ``run_at`` there is."""
+    """When it was due and when it started; nothing if a retry has overwritten its only ``run_at``."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    if job.attempts and job.attempts[0].outcome != job.status:  # interrupted, snoozed, or put back by a person
+    if job.attempts and job.attempts[0].outcome != job.status:  # interrupted, snoozed, or retried by a person
         return []
     behind = begun - job.run_at
     if behind < timedelta(0):
@@ -92,7 +92,7 @@ def _begin(job: JobFacts, made: MadeFor | None, clock: LocalTimes) -> list[str]:
 
 
 def _passed_over(job: JobFacts, clock: LocalTimes) -> list[str]:
-    """By the record of the last tick that saw it due and did not start it."""
+    """What the last tick recorded that found it due and did not start it."""
     if job.passed_over is None:
         return []
     tick = job.passed_over.tick
@@ -119,7 +119,7 @@ def _others(life: JobLife, clock: LocalTimes) -> list[str]:
 
 
 def job_sentences(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
-    """Each attempt (many alike as one), what people did to it, where it is now, and what will happen next."""
+    """Each attempt (several alike as one), what people did to it, its state now, and what will happen next."""
     return [*_attempt_sentences(job.attempts, clock), *_acts(job, clock), *_state(job, clock, around)]
 
 
@@ -237,7 +237,7 @@ def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
 
 
 def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
-    """What keeps it waiting, beyond its time."""
+    """Why it waits, apart from its time."""
     reasons = []
     if job.paused is not None:
         reasons.append(pause(job.paused, clock))

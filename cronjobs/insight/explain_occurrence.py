@@ -1,7 +1,7 @@
-"""Facts in, sentences out: what became of an occurrence, and where a job is now. Pure; the wording is all here.
+"""Facts in, sentences out: what became of an occurrence. Pure; the wording is all here.
 
 A verdict is one word for programs, and the sentences are for people: times on the schedule's own clocks, causes before
-consequences, and never more than the rows say.
+consequences, and never more than the rows show.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OCCURRENCE_VERDICTS: Final = {
 
 
 def verdict(facts: OccurrenceFacts) -> str:
-    """The one word for it, of OCCURRENCE_VERDICTS."""
+    """The verdict, one word of OCCURRENCE_VERDICTS."""
     row = facts.ledger
     if row is not None:
         return "paused" if row.outcome == "skipped" and (row.reason or "").startswith("paused") else row.outcome
@@ -56,7 +56,7 @@ def verdict(facts: OccurrenceFacts) -> str:
 
 
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
-    """Say what became of an occurrence, or why there was none; *facts* of a range are told as one."""
+    """Explain what became of an occurrence, or why there was none; *facts* of a range become one explanation."""
     found = verdict(facts)
     clock = LocalTimes(facts.timezone, facts.first_for)
     sentences = _renamed(facts)
@@ -102,7 +102,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
 
 
 def _usual(facts: OccurrenceFacts, found: str) -> bool:
-    """Whether it made its own job in time, and that was done at the first attempt: nobody needs to read about it."""
+    """Whether it made its own job in time, which succeeded at the first attempt, so that a list need not show it."""
     job, row = facts.job, facts.ledger
     if found != "enqueued" or job is None or row is None:
         return False
@@ -123,7 +123,7 @@ def _renamed(facts: OccurrenceFacts) -> list[str]:
 def _due(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
     future = facts.first_for > facts.around.now
     by = _by_definition(facts.definition, clock)
-    if facts.existence in ("not_yet", "retired"):  # and yet there is a row: a backfill reaches back further
+    if facts.existence in ("not_yet", "retired"):  # and still there is a row: a backfill reaches back further
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {clock.full(facts.last_for)}."]
     elif facts.count == 1:
@@ -187,7 +187,7 @@ def _enqueued(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
 
 
 def _fate(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
-    """What became of the job, if its row is still there."""
+    """What became of the job, if its row still exists."""
     row = facts.ledger
     assert row is not None
     if facts.job is None:
@@ -199,7 +199,7 @@ def _fate(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
 
 
 def _why_late(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
-    """What the ticks say about the time between the occurrence and the decision; nothing if that was short."""
+    """What the ticks did between the occurrence and its decision; nothing if that time was short."""
     row, before, after = facts.ledger, facts.tick_before, facts.tick_after
     assert row is not None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN:

@@ -1,6 +1,6 @@
-"""What ``explain`` is told: the facts about one occurrence, and about one job, gathered by ``evidence``. Shapes only.
+"""The facts about one occurrence, and about one job, that ``evidence`` gathers and ``explain`` describes. Shapes only.
 
-Everything here was read from rows. What no row says is None, and ``explain`` says nothing about it.
+Everything here was read from rows. What no row shows is None, and ``explain`` leaves it out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class DefinitionFacts:
-    """A definition of a schedule; ``applied`` None: the audit trail does not say when it came into force."""
+    """A definition of a schedule; ``applied`` None: the audit trail does not show when it came into force."""
 
     timing: str  # "15 2 * * *", "every 10m"
     timezone: str
     catch_up: str
     catch_up_within: timedelta
     overlap: str
-    starts_later_by: timedelta = timedelta(0)  # its own part of spread:
+    starts_later_by: timedelta = timedelta(0)  # the schedule's share of spread:
     applied: AuditEntry | None = None
 
 
@@ -48,7 +48,7 @@ class TickFacts:
 
 @dataclass(frozen=True)
 class LedgerFacts:
-    """One row of the ledger. ``whole_*`` is what the row says, also where only a part of it was asked for."""
+    """One row of the ledger. ``whole_*`` describe the whole row, even if only a part of it was asked for."""
 
     outcome: str
     reason: str | None
@@ -61,7 +61,7 @@ class LedgerFacts:
 
 @dataclass(frozen=True)
 class PauseFacts:
-    """A brake that was on. ``ended_at``: resumed, or over by itself; None: in force, until ``until`` or a resume."""
+    """A past or present pause. ``ended_at``: resumed, or expired; None: in force, until ``until`` or a resume."""
 
     scope: str  # all, queue, schedule
     name: str
@@ -70,7 +70,7 @@ class PauseFacts:
     since: datetime
     until: datetime | None = None
     ended_at: datetime | None = None
-    skip: bool = False  # what came due in it was skipped, and not held back
+    skip: bool = False  # what became due during it was skipped, not held back
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """The last tick that saw the job due and did not start it, by its own record."""
+    """The last tick that found the job due and did not start it, as it recorded itself."""
 
     tick: TickFacts
     why: str
@@ -94,7 +94,7 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job as its row and its history tell it. ``most``: how often it may fail; None where only code could say."""
+    """A job by its row and its history. ``most``: how often it may fail; None if only code could tell."""
 
     id: int
     job_type: str
@@ -113,16 +113,16 @@ class JobFacts:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     last_error: str | None = None
-    host: str | None = None  # that holds its lease
+    host: str | None = None  # of the runner that has its lease
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
-    acts: tuple[tuple[str, AuditEntry], ...] = ()  # cancel, retry, release …: what people did to it
+    acts: tuple[tuple[str, AuditEntry], ...] = ()  # what people did to it: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
-    paused: PauseFacts | None = None  # what keeps it waiting, if it waits
+    paused: PauseFacts | None = None  # why it waits, if it waits
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
     passed_over: PassedOver | None = None
-    limit: str | None = None  # that is reached, in words
+    limit: str | None = None  # the limit that is reached, as a sentence
     long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
 
 
@@ -141,7 +141,7 @@ class Now:
 class OccurrenceFacts:
     """What is known of the occurrences from ``first_for`` to ``last_for`` (of one instant, if ``count`` is 1).
 
-    ``due`` False: the schedule had none at that instant. ``ledger`` None: no row tells what became of it.
+    ``due`` False: the schedule had none at that instant. ``ledger`` None: no row shows what became of it.
     """
 
     schedule: str
@@ -154,7 +154,7 @@ class OccurrenceFacts:
     due: bool = True
     definition: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark
-    owed: bool = False  # by a definition that went while a pause held it back: unsettled, though below the watermark
+    owed: bool = False  # by a definition that ended while a pause held it back: unsettled, though below the watermark
     beyond_retention: bool = False
     ledger: LedgerFacts | None = None
     # the instant itself
@@ -169,12 +169,12 @@ class OccurrenceFacts:
     retired: AuditEntry | None = None
     returned: AuditEntry | None = None
     renamed_from: str | None = None
-    file_fault: str | None = None  # why its entry in the file at hand is no good
+    file_fault: str | None = None  # what is wrong with its entry in the file at hand
     # who decided about it
-    settlers: tuple[TickFacts, ...] = ()  # ticks that were at work on schedules at that moment
+    settlers: tuple[TickFacts, ...] = ()  # ticks that were settling schedules at that moment
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
-    pause: PauseFacts | None = None  # by which it was skipped or held back, or is
+    pause: PauseFacts | None = None  # by which it was or is skipped or held back
     job: JobFacts | None = None  # made for it, given way to, or coalesced into
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1
@@ -182,7 +182,7 @@ class OccurrenceFacts:
 
 @dataclass(frozen=True)
 class MadeFor:
-    """A ledger row, seen from the job it names."""
+    """A ledger row, seen from the job that it names."""
 
     schedule: str
     timezone: str
@@ -203,7 +203,7 @@ class JobLife:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer. ``brief`` is a line for a list, where many ``usual`` ones are told as one; ``facts`` for programs."""
+    """The answer. ``brief`` is a line for a list, which combines many ``usual`` ones; ``facts`` are for programs."""
 
     subject: str
     at: datetime | None
@@ -215,7 +215,7 @@ class Explanation:
 
 
 def plain(value: Any) -> Any:
-    """Facts as what JSON has: what is None, empty or False is left out, spans are seconds."""
+    """Facts as JSON values: None, empty and False are left out, spans become seconds."""
     if is_dataclass(value) and not isinstance(value, type):
         pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         return {name: found for name, found in pairs.items() if found not in (None, False, [], {})}

@@ -1,4 +1,4 @@
-"""Is all well? One look at the database gathers the facts; a pure function says what is wrong with them."""
+"""Is all well? One look at the database gathers the facts; a pure function finds what is wrong."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
 
 RUNNING_SHOWN: Final = 50
-UNKNOWN_IS_LATE: Final = timedelta(minutes=5)  # it is red from the first minute; see troubles
+UNKNOWN_IS_LATE: Final = timedelta(minutes=5)  # status reports it from the first minute; see troubles
 STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
-FORGOTTEN: Final = timedelta(days=1)  # and after a day is taken for one that was switched off
+FORGOTTEN: Final = timedelta(days=1)  # and after a day counts as switched off
 ONE_TICK: Final = timedelta(minutes=1)
 LONGEST_GRACE: Final = timedelta(days=366)
 RUNS_ASKED: Final = 1000
@@ -42,12 +42,12 @@ _WHEN_FULL: Final = {
     "drop": "what is enqueued there is dropped",
     "wait": "whoever enqueues there waits, or is refused",
 }
-RUNS_IN_A_LEASE: Final = 5  # of a typical length; a long job's process is there for one run, and renews for as long
+RUNS_IN_A_LEASE: Final = 5  # of typical length; a long job's process exists for one run, and renews for as long
 
 
 @dataclass
 class Queue:
-    """What waits in one queue. ``failed`` is among due and future: it waits for another try."""
+    """What waits in one queue. ``failed`` jobs wait for another try, and count in due or future as well."""
 
     due: int = 0
     future: int = 0
@@ -64,13 +64,13 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        # SQLite takes any type there.
+        # SQLite accepts any type there.
         return isinstance(self.max_waiting, int) and self.waiting >= self.max_waiting
 
 
 @dataclass(frozen=True)
 class Health:
-    """The facts, as rows where they are rows. ``late`` counts only what could run: known here, and not paused."""
+    """The facts, some as plain rows. ``late`` counts only jobs that could run: of known types, and not paused."""
 
     now: datetime
     project: str
@@ -87,15 +87,15 @@ class Health:
     pauses: list[dict[str, Any]]
     schedules: list[StoredSchedule]
     faults: tuple[Fault, ...] = field(default=())
-    judged_by_ticks: bool = False  # by what they knew; else by what is registered here
+    judged_by_ticks: bool = False  # types are judged by what ticks knew; else by what is registered here
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # active ones, by such a type
     silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
-    slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is long for the lease
-    limited: dict[Limit, int] = field(default_factory=dict)  # limits that are reached: how many due jobs wait for each
-    crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes for that
-    left_alone: list[LeftAlone] = field(default_factory=list)  # lost attempts that nobody can settle
+    slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is too long for the lease
+    limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
+    crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
+    left_alone: list[LeftAlone] = field(default_factory=list)  # lost attempts that no host can settle
     watch: Watched = field(default_factory=Watched)
-    without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, as far as is known
+    without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, if it is known
 
     def total(self, what: str) -> int:
         return sum(getattr(queue, what) for queue in self.queues.values())
@@ -169,16 +169,17 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
 
 @dataclass(frozen=True)
 class JudgedTypes:
-    """Which job types can run. ``ticks`` knew these lately, the last to say so at ``at``; None: nobody can say."""
+    """Which job types can run. ``ticks`` knew these lately, the last recorded them at ``at``; None: unknown."""
 
     here: Collection[str]
     ticks: Collection[str] | None
     at: datetime | None
 
     def knows(self, job_type: str, *, since: datetime) -> bool:
-        """Whether a job of this type, which was there *since* then, can run on some host, as far as anybody knows.
+        """Whether a job of this type, which has existed *since* then, can probably run on some host.
 
-        What is registered here counts until a tick has looked, and did not know it: cron's environment is another.
+        A type that is registered here counts until a tick has looked and not known it, since cron's environment may
+        differ.
         """
         if self.ticks is None:
             return job_type in self.here
@@ -203,7 +204,7 @@ def _unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str,
 
 
 def _limited(connection: Connection, all_limits: Sequence[Limit]) -> dict[Limit, int]:
-    """Due jobs that wait, by the limit they wait for."""
+    """Waiting due jobs, by the limit they wait for."""
     running = concurrency.running_by_key(connection) if all_limits else {}
     found = full(all_limits, running)
     if not (found.prefixes or found.keys):
@@ -214,9 +215,9 @@ def _limited(connection: Connection, all_limits: Sequence[Limit]) -> dict[Limit,
 def _silent_hosts(
     connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, settings: Settings
 ) -> dict[str, datetime]:
-    """Hosts that ticked steadily within the last day and do not any more, while others do.
+    """Hosts that ticked steadily within the last day and stopped, while others tick.
 
-    A container with a new random name for each tick never was steady; CRONJOBS_HOST gives it a name.
+    A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in last_ticks}
     return {
@@ -227,7 +228,7 @@ def _silent_hosts(
 
 
 def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> str | None:
-    """Why a schedule with a ``grace`` has not run for its last occurrence, or any later one; None: it has."""
+    """Why a schedule with a ``grace`` has not run for its last occurrence or any later one; None: it has."""
     from cronjobs.crontime.timing import newest_between, timing
 
     try:
@@ -255,19 +256,19 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
 
 
 def late_after(settings: Settings) -> timedelta:
-    """A due job is late after this: two minutes where cron wakes each minute."""
+    """A due job is late after this: two minutes if cron starts a tick each minute."""
     return settings.run.every + timedelta(minutes=1)
 
 
 def quiet_after(settings: Settings) -> timedelta:
-    """Without a tick for so long something is wrong: three minutes where cron wakes each minute."""
+    """Without a tick for so long something is wrong: three minutes if cron starts one each minute."""
     return 2 * settings.run.every + timedelta(minutes=1)
 
 
 def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """When a tick was last known to be there: its row is written as it begins to work, and as it ends.
+    """When a tick last showed signs of life: its row is written as it starts to work, and as it ends.
 
-    The last one by its id and those before it in time: one whose clock was years ahead would be a sign for years.
+    Looks at the last tick by id and those before it in time: a tick whose clock was years ahead would count for years.
     """
     newest = max(ticks, key=lambda tick: tick["id"], default=None)
     if newest is None:
@@ -373,7 +374,7 @@ def _unknown_type(job_type: str, health: Health) -> Finding:
 
 
 def _files(health: Health, settings: Settings) -> dict[str, list[str]]:
-    """Which hosts that tick now carry which file."""
+    """The hosts that tick now, by the file that they have."""
     files: dict[str, list[str]] = {}
     for tick in health.ticks:
         if tick["fingerprint"] and health.now - (tick["finished_at"] or tick["started_at"]) <= quiet_after(settings):

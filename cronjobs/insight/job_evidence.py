@@ -1,4 +1,4 @@
-"""Gather what the database knows about jobs, for ``explain`` to tell."""
+"""Gather what the database knows about jobs, for ``explain`` to put into words."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def tick_facts(row: Any) -> TickFacts | None:
 def settled_by(
     at_work: Iterable[tuple[int, int]], ticks: Mapping[int, Any], decided: Mapping[int, datetime]
 ) -> dict[int, tuple[TickFacts, ...]]:
-    """By number of the moment: the ticks that may have written its ledger row, as no row says which did."""
+    """By number of the moment: the ticks that may have written its ledger row, as no row shows which one did."""
     found: dict[int, list[TickFacts]] = {}
     for number, id_ in at_work:
         row = ticks[id_]
-        # It counted what it settled, or was killed before it could count.
+        # Such a tick counted what it settled, or was killed before it could.
         if row.finished_at is None or (isinstance(row.did, dict) and row.did.get("occurrences")):
             tick = TickFacts(row.host, row.started_at, row.finished_at)
             found.setdefault(number, []).append(tick)
@@ -122,7 +122,7 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> dict[int, PassedOver]:
-    """By job: the last tick that recorded why it did not start it. Of one job also if it has begun since, late."""
+    """By job: the last tick that recorded why it did not start it. A single job counts even if it started later."""
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
     if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
         due = {rows[0].id: begun[0].started_at}
@@ -168,7 +168,7 @@ def _host(holder: str | None) -> str:
 
 
 def job_life(connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]) -> JobLife | None:
-    """The facts about one job; None when neither its row nor the ledger knows it."""
+    """The facts about one job; None if neither its row nor the ledger has it."""
     around = surroundings(connection, settings)
     job = job_facts(connection, [job_id], settings, types, around, explaining.pause_rows(connection)).get(job_id)
     rows = explaining.rows_naming(connection, [job_id])

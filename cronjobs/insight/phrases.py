@@ -1,4 +1,4 @@
-"""Words that explanations share: instants and spans as people read them, who did it, what was paused."""
+"""Phrases that explanations share: instants and spans as people read them, who did it, what was paused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cronjobs.text import one_line
 
 
 class LocalTimes:
-    """Instants on the clocks of a zone, with the date only where it is not that of *about*."""
+    """Instants on the clocks of a zone, with the date only if it differs from that of *about*."""
 
     def __init__(self, timezone: str, about: datetime) -> None:
         self.timezone, self.zone = timezone, ZoneInfo(timezone)
@@ -28,7 +28,7 @@ class LocalTimes:
         return f"{text} ({date}{_short(utc)} UTC)"
 
     def time(self, instant: datetime) -> str:
-        """ "02:15:04", of another day "2026-11-21 02:15:04"."""
+        """"02:15:04"; on another day "2026-11-21 02:15:04"."""
         local = in_zone(instant, self.zone)
         date = f"{local:%Y-%m-%d} " if local.date() != self.day else ""
         return date + self._of_day(local)

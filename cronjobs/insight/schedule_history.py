@@ -28,7 +28,7 @@ JUST_BEFORE: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Name:
-    """What a schedule was called from ``since`` on, and before ``until``. None: no such limit."""
+    """The name of a schedule from ``since`` on and before ``until``. None: no such limit."""
 
     name: str
     since: datetime | None
@@ -43,7 +43,7 @@ class Name:
 
 
 def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Name]:
-    """The names of the schedule that is called *name* now, newest first; another may have had the same one before."""
+    """The names of the schedule that is called *name* now, newest first; another may have had the same name before."""
     found: list[Name] = []
     until: datetime | None = None
     for at, old, new in reversed(renames):
@@ -52,13 +52,13 @@ def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Na
         if new == name:
             found.append(Name(name, at, until))
             name, until = old, at
-        elif old == name:  # whoever had the name before is another schedule
+        elif old == name:  # an earlier owner of the name is another schedule
             return [*found, Name(name, at, until)]
     return [*found, Name(name, None, until)]
 
 
 def name_now(name: str, renames: Sequence[tuple[datetime, str, str]]) -> str:
-    """What the schedule is called now that was called *name* once."""
+    """The present name of the schedule that was once called *name*."""
     for _, old, new in renames:
         if old == name:
             name = new
@@ -70,24 +70,24 @@ def name_now(name: str, renames: Sequence[tuple[datetime, str, str]]) -> str:
 
 @dataclass(frozen=True)
 class DefinitionPeriod:
-    """A span (``since``, ``until``] of a schedule's life with one definition, or without any. None: no end."""
+    """A span (``since``, ``until``] of a schedule's life with one definition, or without any. None: no limit."""
 
     existence: Existence
     since: datetime | None
     until: datetime | None
     facts: DefinitionFacts | None = None
     timing: Timing | None = None
-    act: AuditEntry | None = None  # that began it
+    act: AuditEntry | None = None  # the entry that began it
 
     def clipped(self, begin: datetime, end: datetime) -> tuple[datetime, datetime] | None:
-        """What of [*begin*, *end*] lies in it, as a span without its begin."""
+        """The part of [*begin*, *end*] that lies in it, as a span without its beginning."""
         first = max(begin - JUST_BEFORE, self.since) if self.since else begin - JUST_BEFORE
         last = min(end, self.until) if self.until else end
         return (first, last) if first < last else None
 
 
 def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]:
-    """A schedule's life from its audit *trail*; without one, what its row says is taken as having always been so."""
+    """A schedule's life from its audit *trail*; without one, as if its row had always been the same."""
     found: list[DefinitionPeriod] = []
     for row in trail:
         act = AuditEntry(row.at, row.actor, row.host, row.why)
@@ -128,7 +128,7 @@ def is_due(when: Timing, at: datetime) -> bool:
 
 
 def due_on_the_clock(when: Timing, wall: datetime) -> bool:
-    """Whether the expression names the time that clocks show as *wall* (naive), whether or not that time exists."""
+    """Whether the expression names the time that clocks show as *wall* (naive), even if that time does not exist."""
     if not isinstance(when, CronTiming):
         return False
     return is_due(CronTiming(when.expression, "UTC"), wall.replace(tzinfo=UTC))
@@ -153,14 +153,14 @@ class Asked:
 
 
 def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
-    """Read *wall* (naive) in *timezone*: the first pass of a doubled hour; for a gap the instant of the change."""
+    """Read *wall* (naive) in *timezone*: the first pass of a doubled hour; in a gap, the instant of the change."""
     zone = ZoneInfo(timezone)
     first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     if first == second:
         return Asked(first)
     if first < second:
         return Asked(first, wall)
-    # In the gap fold=0 reads with the old offset, which lies after the change, and fold=1 before it.
+    # In the gap fold=0 uses the old offset, which gives an instant after the change, and fold=1 one before it.
     offset = first.astimezone(zone).utcoffset()
     seconds = range(int((first - second).total_seconds()) + 1)
     change = bisect_left(
@@ -173,9 +173,9 @@ def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
 
 
 def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[PauseFacts]:
-    """Brakes with their ends, from the audit trail. One that was changed while it was on is told as its last words.
+    """Pauses with their ends, from the audit trail. One that was changed while in force is one, as last changed.
 
-    *names*: those that one schedule has had, so that a pause which was put on by one and taken off by another is one.
+    *names*: those that the schedule has had, so that a pause under one name and its end under another belong together.
     """
     found: list[PauseFacts] = []
     on: dict[str, PauseFacts] = {}
@@ -183,7 +183,7 @@ def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[P
         scope, _, name = row.subject.partition(" ")
         if scope == "schedule" and names:
             if not any(each.holds(name, row.at) for each in names):
-                continue  # another schedule's, that was called so at the time
+                continue  # of another schedule, which had that name then
             name = names[0].name
         subject = f"{scope} {name}"
         pause = on.pop(subject, None)
@@ -209,7 +209,7 @@ def pause_from(row: Any) -> PauseFacts:
 
 
 def ends_at(pause: PauseFacts) -> datetime | None:
-    """When it ended, or will by itself; None: nobody knows."""
+    """When it ended, or will end by itself; None: unknown."""
     return min((end for end in (pause.until, pause.ended_at) if end is not None), default=None)
 
 
@@ -219,6 +219,6 @@ def in_force(pause: PauseFacts, moment: datetime) -> bool:
 
 
 def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
-    """Whether it kept an occurrence that was *due* from being settled, for a part at least of the time until it was."""
+    """Whether it kept an occurrence that was *due* from being settled, for some of the time until it was *settled*."""
     end = ends_at(pause)
     return not pause.skip and pause.since < settled and (end is None or due < end)

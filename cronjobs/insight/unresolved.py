@@ -1,7 +1,7 @@
-"""What went wrong and nobody has dealt with: pure functions over facts that ``store.watching`` reads.
+"""Problems that have not been dealt with: pure functions over facts that ``store.unresolved`` reads.
 
-Each trouble says since when, and what to type. It falls silent when what it is about is over: the death retried,
-cancelled or dismissed; the schedule's next good run; the pause taken off; the tick that fires schedules again.
+Each finding has its start, and a command to type. It disappears when its cause is over: the death is retried, cancelled
+or dismissed; the schedule's next run succeeds; the pause ends; a tick fires schedules again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from cronjobs.text import one_line
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
 LEAST_SILENCE: Final = timedelta(minutes=5)
 DIFFERENT_FILES: Final = timedelta(minutes=15)
-RUNS_LOOKED_AT: Final = 10  # of a schedule, when its newest did not go well
+RUNS_LOOKED_AT: Final = 10  # of a schedule, if its newest run did not go well
 FAILED_IN_A_ROW: Final = 3
-NAMED: Final = 3  # of several schedules with the same trouble; the rest is counted
+NAMED: Final = 3  # of several schedules with the same problem; the rest are counted
 ASKED_AT_MOST: Final = 2000  # schedules whose newest run did not go well
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that somebody has to mend. ``kind`` is for programs, ``text`` one sentence for people.
+    """A problem that a person has to fix. ``kind`` is for programs, ``text`` one sentence for people.
 
-    ``since`` and ``command``, what to type, where they are known and not in the text. ``alarm`` False: worth a look,
-    and normal in the middle of a deploy.
+    ``since`` and ``command`` (what to type) are set if they are known and not in the text. ``alarm`` False: worth a
+    look, but normal in the middle of a deploy.
     """
 
     kind: str
@@ -47,17 +47,17 @@ class Finding:
     command: str | None = None
 
     def __post_init__(self) -> None:
-        # It quotes names that anyone may have written.
+        # The text quotes names that anyone may have written.
         object.__setattr__(self, "text", one_line(self.text, MESSAGE_LIMIT))
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The facts. ``lately`` has the newest ledger rows of the schedules whose very newest did not go well."""
+    """The facts. ``lately`` has the newest ledger rows of the schedules whose newest one did not go well."""
 
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
-    dealt_with: dict[str, datetime] = field(default_factory=dict)  # schedules somebody made up for by hand: when
+    dealt_with: dict[str, datetime] = field(default_factory=dict)  # last triggered or backfilled by hand
     fires: bool = True  # a tick with schedules switched on came lately
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
@@ -66,7 +66,7 @@ class Watched:
 
 
 def silence_after(settings: Settings) -> timedelta:
-    """Without a tick that fires schedules for so long something is wrong: five minutes where cron wakes each minute."""
+    """Without a tick that fires schedules for so long something is wrong: five minutes if cron ticks each minute."""
     return max(LEAST_SILENCE, 2 * settings.run.every)
 
 
@@ -109,12 +109,12 @@ def _did(tick: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _went_well(row: Any, now: datetime) -> bool:
-    """Whether a schedule's newest row needs no closer look; one that lies ahead says nothing: a clock was wrong."""
+    """Whether a schedule's newest row needs no closer look; one in the future proves nothing, as a clock was wrong."""
     return row.last_for <= now and row.outcome in ("enqueued", "coalesced") and row.job_status in ("succeeded", None)
 
 
 def _differ_long(connection: Connection, settings: Settings, ticks: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the files that differ now differed for fifteen minutes: in a deploy they do for one or two."""
+    """Whether the files that differ now differed fifteen minutes ago: during a deploy they do for one or two."""
     if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
         return False
     window = silence_after(settings)
@@ -150,7 +150,7 @@ def schedules_off(found: Watched, schedules: Sequence[StoredSchedule], settings:
 def behind(
     schedules: Sequence[StoredSchedule], now: datetime, patience: timedelta, *, ticking: bool
 ) -> Iterator[Finding]:
-    """Schedules that were due a while ago, and that ticks pass over: a definition that cannot be read, for example."""
+    """Schedules that were due a while ago and that ticks do not fire, perhaps for an unreadable definition."""
     late = sorted(
         (schedule.next_at, schedule.name)
         for schedule in schedules
@@ -169,7 +169,7 @@ def behind(
 
 
 def unwell(found: Watched, schedules: Sequence[StoredSchedule]) -> Iterator[Finding]:
-    """Schedules whose last three runs failed, and runs that an outage cost."""
+    """Schedules whose last three runs failed, and runs that were missed in an outage."""
     failing: list[tuple[datetime, str]] = []
     missed: list[tuple[datetime, str]] = []
     for schedule in schedules:
@@ -199,15 +199,15 @@ def _failing(rows: Sequence[Happened]) -> datetime | None:
         if row.went_well or row.dismissed or row.status == "cancelled":
             break
         if not row.failures:
-            if row.status == "dead":  # without a try: its payload cannot be read, for example
+            if row.status == "dead":  # without a try, for example because its payload is unreadable
                 failed, since = failed + 1, row.last_for
-            continue  # waits or runs, and nobody knows yet
+            continue  # it waits or runs, so the result is open
         failed, since = failed + row.failures, row.last_for
     return since if failed >= FAILED_IN_A_ROW else None
 
 
 def _missed(rows: Sequence[Happened]) -> Happened | None:
-    """The newest row of runs that were missed, if none has gone well since."""
+    """The newest row of missed runs, if no run has gone well since."""
     for row in rows:
         if row.went_well:
             return None
@@ -225,7 +225,7 @@ def refused(found: Watched) -> Iterator[Finding]:
 def held_back(
     found: Watched, pauses: Sequence[Mapping[str, Any]], schedules: Sequence[StoredSchedule], now: datetime
 ) -> Iterator[Finding]:
-    """Pauses that somebody may have forgotten: older than a day, or with something of a schedule behind them."""
+    """Pauses that may have been forgotten: older than a day, or holding back something of a schedule."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
         option = {"all": "--all", "queue": f"--queue {name}", "schedule": name}[scope]
@@ -249,7 +249,7 @@ def _behind_pause(
     for schedule in schedules:
         if pause["scope"] == "schedule" and pause["name"] != schedule.name:
             continue
-        if schedule.owed:  # by a definition that went meanwhile, of a retired schedule, too
+        if schedule.owed:  # owed by a definition that ended meanwhile, also of a retired schedule
             yield schedule.name
             continue
         if schedule.status != "active":
