@@ -28,7 +28,7 @@ class LocalTimes:
         return f"{text} ({date}{_short(utc)} UTC)"
 
     def time(self, instant: datetime) -> str:
-        """"02:15:04"; on another day "2026-11-21 02:15:04"."""
+        """ "02:15:04"; on another day "2026-11-21 02:15:04"."""
         local = in_zone(instant, self.zone)
         date = f"{local:%Y-%m-%d} " if local.date() != self.day else ""
         return date + self._of_day(local)

@@ -1,4 +1,4 @@
-"""What may be enqueued: each option read and refused before anything is written."""
+"""Checks what an app enqueues: each option is read, or refused, before anything is written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cronjobs.store.enqueue import NewJob
 
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
-KEY_BYTES: Final = 2000  # PostgreSQL's index takes 2,700
+KEY_BYTES: Final = 2000  # PostgreSQL's index can hold 2,700
 LONGEST_TIMEOUT: Final = timedelta(days=30)
 LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
-LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last that has a date in every time zone
+LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last one that has a date in every time zone
 Key = str | tuple[object, ...]
 Span: TypeAlias = timedelta | str | float
 
@@ -38,7 +38,7 @@ def new_job(
     meta: Mapping[str, str] | None = None,
     enqueued_by: str | None = None,
 ) -> NewJob:
-    """Check what a caller wants enqueued; raises PayloadError or UsageError."""
+    """Check what a caller wants to enqueue; raises PayloadError or UsageError."""
     for what, name in (("job_type", job_type), ("queue", queue)):
         fault = name_fault(name)
         if fault:
@@ -90,14 +90,14 @@ def _instant(run_at: datetime) -> datetime:
         instant = run_at.astimezone(UTC)
     except OverflowError:
         instant = None
-    # The tables' CHECKs refuse the rest, and that would end the user's transaction.
+    # The tables' CHECKs would refuse other values, and that would end the user's transaction.
     if instant is None or not FIRST_RUN_AT <= instant <= LAST_RUN_AT:
         raise UsageError(f"run_at {run_at} is not between {FIRST_RUN_AT.date()} and {LAST_RUN_AT.date()}")
     return instant
 
 
 def key_text(key: Key, what: str = "idempotency key") -> str:
-    """A key as it is stored: ("invoice", 42) becomes "invoice:42". *what* it is, is for the error's sentence.
+    """A key as it is stored: ("invoice", 42) becomes "invoice:42". *what* names it in error messages.
 
     Raises UsageError for an empty or None part: an id that is still None would give every row the same key.
     """
@@ -107,7 +107,7 @@ def key_text(key: Key, what: str = "idempotency key") -> str:
     for part in parts:
         if part is None or part == "":
             raise UsageError(f"the {what} {key!r} has an empty part: flush the session first, so that ids exist")
-    # Parts are told apart also when they contain the separator themselves: ("a:b", "c") is not ("a", "b:c").
+    # Escape separators inside parts, so that ("a:b", "c") and ("a", "b:c") stay different keys.
     if len(parts) == 1:
         return _key_part(parts[0], what)
     written = ":".join(_key_part(part, what).replace("\\", "\\\\").replace(":", "\\:") for part in parts)
@@ -127,7 +127,7 @@ def _key_part(part: object, what: str) -> str:
 
 
 def name_fault(name: object) -> str | None:
-    """Say why *name* cannot name a job type or queue, or None."""
+    """Why *name* cannot name a job type or queue, or None."""
     if not isinstance(name, str):
         return "is not text"
     if not name or len(name) > NAME_LIMIT:

@@ -1,4 +1,4 @@
-"""``connect()``: the jobs database for a script, found as the command line finds it."""
+"""``connect()``: a connection to the jobs database for scripts, found as the command line finds it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def connect(config: str | Path | None = None, *, database_url: str | None = None
     """Yield a connection in one transaction, committed at the end of the block, or rolled back by an exception.
 
     *config* None: $CRONJOBS_CONFIG, else ./cronjobs.yaml; *database_url* None: $CRONJOBS_DATABASE_URL, else the file's.
-    Keep the block short: on SQLite it holds the only write lock. Raises ConfigError, ForeignDatabase or DatabaseError.
+    Keep the block short: on SQLite it has the only write lock. Raises ConfigError, ForeignDatabase or DatabaseError.
     """
     settings = load(None if config is None else Path(config), environ=os.environ, database_url=database_url)
     address = parse_url(settings.database, settings.schema)

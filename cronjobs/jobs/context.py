@@ -1,4 +1,4 @@
-"""What a handler is told about its own run, and how it is asked to stop."""
+"""What a handler knows about its own run, and how it is asked to stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cronjobs.rules.lease import Lease
 class StopSignal:
     """One attempt's request to stop: "cancelled", "shutdown", "timeout" or "lease lost"; the first reason stays.
 
-    Written by the loop, read by the handler's thread: one attribute each, so no lock.
+    The loop writes it and the handler's thread reads it; each is a single attribute, so no lock is needed.
     """
 
     __slots__ = ("_listener", "reason")
@@ -40,7 +40,7 @@ class StopSignal:
                 self._listener(reason)
 
     def when_set(self, listener: Callable[[str], None]) -> None:
-        """Call *listener* with the reason, from whichever thread sets it; at once if it is set. It may come twice."""
+        """Call *listener* with the reason, in the thread that sets it, or at once if it is set; perhaps twice."""
         self._listener = listener
         if self.reason is not None:
             listener(self.reason)
@@ -52,17 +52,17 @@ class Context:
     Attributes:
         job_id: the row's id.
         job_type: the name that the handler is registered under.
-        attempt: how often a runner has had this job, this time included; it fences writes, and grows with lost runners.
+        attempt: how often a runner has claimed this job, this time included; it fences writes; lost runners raise it.
         tries: which try of ``max_attempts`` this is, from 1.
-        idempotency_key: the same in every attempt; the enqueuer's key, else one made of the id. Give it to providers.
+        idempotency_key: the same in every attempt; the enqueuer's key, else one made of the id. Pass it to providers.
         scheduled_for: the occurrence, in the schedule's zone, so that ``.date()`` is the day the schedule means; None:
             an app enqueued the job.
         stands_for: how many occurrences this job stands for; more than 1 after an outage, with ``catch_up: latest``.
-        enqueued_at: when the row was written, aware, UTC; None: in a test that gave none.
+        enqueued_at: when the row was written, aware, UTC; None: in a test that did not set it.
         started_at: when this attempt was claimed, aware, UTC; None outside a runner.
         meta: what the enqueuer attached, such as a trace id.
-        log: a logger named ``cronjobs.job.<job_type>``; what it gets is in the attempt's output.
-        result: what the row keeps if a transaction ends the job; else the handler's return value is kept.
+        log: a logger named ``cronjobs.job.<job_type>``; its records go into the attempt's output.
+        result: the job's result if a transaction ends the job; otherwise the handler's return value is the result.
     """
 
     job_id: int
@@ -130,7 +130,7 @@ class Context:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the time-out; 0.0 when it has passed. Pass it on as the time-out of calls to others."""
+        """Seconds until the time-out; 0.0 when it has passed. Use it as the time-out of calls to other services."""
         return max(0.0, self._ends_at - self._clock.monotonic())
 
     @property
@@ -140,7 +140,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job should stop: cancelled by someone, shutdown, lease lost."""
+        """Whether the job should stop, because it was cancelled, on shutdown, or because its lease was lost."""
         return self._stop.reason is not None
 
     def check(self) -> None:
@@ -151,21 +151,21 @@ class Context:
             raise Cancelled("timeout")
 
     def effect(self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again") -> Effect:
-        """A block around something done outside the database, which is not repeated once its end is recorded::
+        """A block around an action outside the database, which is not repeated once its end is recorded::
 
             with ctx.effect(f"invoice-email:{invoice_id}") as effect:
                 if not effect.done:
                     effect.result = mail.send(invoice, idempotency_key=effect.key, timeout=ctx.remaining_s)
 
         *key* (text, or a tuple such as ("invoice-email", 42)) names the effect for all jobs. ``on_unknown`` decides
-        about one that was begun and whose end was never recorded: "again" does it again, with ``effect.unknown`` True;
-        "skip" takes it as done, with no result; "stop" ends the job, dead until someone settles the effect.
-        Entering raises EffectBusy, which comes back later, while another job is in the middle of it.
+        about an effect that was begun and whose end was never recorded: "again" does it again, with ``effect.unknown``
+        True; "skip" counts it as done, with no result; "stop" ends the job, dead until someone resolves the effect.
+        Entering raises EffectBusy, which retries the job later, while another job is in the middle of the effect.
         """
         return Effect(self._effects("ctx.effect()"), effect_key(key), on_unknown, lambda: self._outside("ctx.effect()"))
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
-        """One step of this job's work, as ``effect`` under a key of this job's own: a later attempt goes on after it.
+        """One step of this job's work: an ``effect`` under a key of this job, so that a later attempt goes on after it.
 
         Entering calls ``check()`` first.
         """
@@ -184,19 +184,19 @@ class Context:
                 enqueue(connection, "billing.send_receipt", {"account": 7})
                 ctx.result = {"booked": True}
 
-        Leaving the block commits what was done in it together with the job's success; an exception, a lost lease
-        (LeaseLost) or a kill leaves neither. What is raised after it is kept in the history and changes nothing. On
-        SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering calls
-        ``check()``; effects and steps come before it, not in it.
+        Leaving the block commits its work together with the job's success; after an exception, a lost lease (LeaseLost)
+        or a kill, neither is committed. An exception raised after the block is kept in the history and changes nothing.
+        On SQLite the block has the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering calls
+        ``check()``. Effects and steps come before the block, not in it.
         """
         return self._end("ctx.transaction()").transaction(lambda: self.result)
 
     def finish(self, connection: Target) -> None:
         """End the job with success in a transaction of your own on the jobs database; call it right before its COMMIT.
 
-        *connection*: whatever ``enqueue`` takes. What you commit and the success come together or not at all; a handler
-        that returns and did not commit has failed. ``result`` is what the row keeps. Raises LeaseLost when the lease
-        is gone: let it roll your transaction back. PostgreSQL: in READ COMMITTED, its default.
+        *connection*: whatever ``enqueue`` accepts. Your work and the success are committed together or not at all; a
+        handler that returns without committing has failed. ``result`` becomes the job's result. Raises LeaseLost when
+        the lease is gone: let it roll your transaction back. On PostgreSQL use READ COMMITTED, the default.
         """
         self._end("ctx.finish()").finish(connection, self.result)
 
@@ -216,7 +216,7 @@ class Context:
 
 
 def not_committed(ctx: Context) -> Outcome | None:
-    """What a return means after the job's success was given to a transaction of the user's; None: it was not."""
+    """The outcome if the handler left the job's success to a transaction of the user's; None: it did not."""
     return None if ctx._ending is None else ctx._ending.not_committed()
 
 

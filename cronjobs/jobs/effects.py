@@ -1,7 +1,7 @@
-"""The effects ledger: the beginning of a side effect is recorded before it, its result after it, each by itself.
+"""The effects ledger: a side effect's beginning is recorded before it, its result after it, in separate transactions.
 
-So three things are told apart: never begun, done, and begun without a known end, which is *unknown*: the process died
-in between, or the body raised. What happens then is the effect's ``on_unknown``. No transaction is open in the body.
+So the ledger tells apart: never begun, done, and begun without a known end, which is *unknown*: the process died in
+between, or the body raised. Then the effect's ``on_unknown`` decides. No transaction is open during the body.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from cronjobs.store.leases import hold, is_held
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# How long a database in trouble is tried: what was done and is not recorded does harm, so also past the time-out.
+# How long to retry a database in trouble, even past the time-out: an effect done but not recorded does harm.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
-LEAST_WAIT_S: Final = 0.05  # of one try, for its turn on SQLite: with none at all it would never come
+LEAST_WAIT_S: Final = 0.05  # of one try, to get a turn on SQLite; with no patience it would never get one
 MOST_WAIT_S: Final = 10.0
 
 _STEP: Final = re.compile(r"job:[0-9]+:step:")
@@ -55,7 +55,7 @@ _STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 @dataclass(frozen=True)
 class Begin:
-    """The body is to run. ``unknown``: it may have happened before; ``new``: there is no row yet."""
+    """Run the body. ``unknown``: it may have happened before; ``new``: there is no row yet."""
 
     unknown: bool = False
     new: bool = False
@@ -63,16 +63,16 @@ class Begin:
 
 @dataclass(frozen=True)
 class DoneEffect:
-    """Nothing is left to do. ``unknown``: nobody knows whether it happened; it counts as done all the same."""
+    """There is nothing left to do. ``unknown``: whether it happened is not known, but it counts as done."""
 
     result: Any = None
     unknown: bool = False
-    skip: bool = False  # that is decided now, and to be written
+    skip: bool = False  # decided just now, so it has to be written
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Someone must find out first."""
+    """A person must find out first."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ Entry = Begin | DoneEffect | Stop | Wait
 
 
 def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> Entry:
-    """What entering an effect means for the attempt that holds *lease*. Pure."""
+    """What entering an effect means for the attempt with *lease*. Pure."""
     if found is None:
         return Begin(new=True)
     if found.state == "recorded":
@@ -107,7 +107,7 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
 
 
 class Ledger:
-    """The effects of one attempt. ``remaining_s`` says how long it may take, ``stopped`` why it is to stop, or None."""
+    """The effects of one attempt. ``remaining_s``: how much time is left; ``stopped``: why it has to stop, or None."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Ledger:
         self._open: set[str] = set()
 
     def open(self, key: str) -> None:
-        """Take *key* for one block. In two at once neither could tell its own beginning from the other's."""
+        """Reserve *key* for one block; two at once could not tell their beginnings apart."""
         with self._lock:
             if key in self._open:
                 raise UsageError(f"the effect {key} is open already in this attempt: give each effect a key of its own")
@@ -140,9 +140,9 @@ class Ledger:
             self._open.discard(key)
 
     def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
-        """Decide about *key* and record what was decided, all while the lease is held.
+        """Decide about *key* and record the decision, while the lease is ours.
 
-        Raises LeaseLost when it is not; Cancelled when the job is to stop while the database is in trouble.
+        Raises LeaseLost when it is not; Cancelled when the job has to stop while the database is in trouble.
         """
         decided: list[Entry] = []
 
@@ -152,7 +152,7 @@ class Ledger:
             while True:
                 found = store.find(connection, key)
                 if found is not None and found.is_by(self._lease) and decided and isinstance(decided[-1], Begin):
-                    return decided[-1]  # an earlier try of this entry was committed, and the answer was lost
+                    return decided[-1]  # an earlier try of this entry was committed, and its reply was lost
                 decided.append(decide_entry(found, self._lease, on_unknown))
                 if self._write(connection, key, decided[-1]):
                     return decided[-1]
@@ -166,7 +166,7 @@ class Ledger:
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
-        """Record the decision; False when somebody else made the row in the meantime: look again."""
+        """Record the decision; False if another attempt inserted the row meanwhile: read it again."""
         match entry:
             case Begin(new=True):
                 return store.insert_begun(connection, key, self._lease)
@@ -179,11 +179,11 @@ class Ledger:
         return True
 
     def record(self, key: str, result: Any) -> None:
-        """Record that the effect was done. Raises EffectNotRecorded, or LeaseLost (recorded or not: see below).
+        """Record that the effect was done. Raises EffectNotRecorded, or LeaseLost (whether recorded or not: see below).
 
-        The lease is not asked for here: the effect did happen, and a ledger that says so is right whoever holds the
-        job now. What is asked for is that the beginning is still this attempt's: a newer one that began it anew has
-        the say, and its record stays. The handler is stopped either way once the lease is gone.
+        The lease is not required here: the effect did happen, and it is right to record that whoever has the job now.
+        But the beginning must still be this attempt's: if a newer attempt began the effect again, that one's record
+        counts. Either way the handler is stopped once the lease is gone.
         """
         written, note = result_json(result)
         if note:
@@ -208,7 +208,7 @@ class Ledger:
             raise LeaseLost(f"{self._whose()} lost its lease; that the effect {key} was done is recorded")
 
     def withdraw(self, key: str) -> None:
-        """Take the beginning back. If the database does not take that, the effect stays unknown: never worse."""
+        """Remove the beginning. If the database refuses, the effect stays unknown, which is safe."""
         try:
             self._persist(lambda connection: store.withdraw(connection, key, self._lease), LEAST_PATIENCE_S)
         except DatabaseError as error:
@@ -226,7 +226,7 @@ class Ledger:
         least_s: float,
         worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
     ) -> T:
-        """Commit what *write* does; try again, which it must bear, while the job has time, at least *least_s*."""
+        """Commit what *write* does; retry it, which must be safe, while the job has time, at least for *least_s*."""
         failed, patience_s = 0, min(MOST_PATIENCE_S, max(least_s, self._remaining_s()))
         give_up_at = self._clock.monotonic() + patience_s
         while True:
@@ -252,9 +252,10 @@ class Effect:
     """A side effect under a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
 
     ``done``: it was recorded before, ``result`` is what was recorded then, and leaving the block writes nothing.
-    ``unknown``: it was begun before and no end of it is recorded, so it may have happened. An exception out of the
-    block leaves it begun, so unknown, unless it proves that no connection came to be (refused, unknown host, timed out
-    while connecting) and nothing else was tried; ``did_nothing()`` says of others that it surely did not happen.
+    ``unknown``: it was begun before and its end is not recorded, so it may have happened. An exception out of the block
+    leaves it begun, and so unknown, unless the exception proves that no connection was made (refused, unknown host,
+    timed out while connecting) and nothing else was tried; call ``did_nothing()`` if you know otherwise that it did not
+    happen.
     """
 
     def __init__(
@@ -306,16 +307,16 @@ class Effect:
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:
-        """Say that this attempt surely had no effect (a provider refused before doing anything): call it, then raise.
+        """Declare that this attempt had no effect (a provider refused before doing anything): call it, then raise.
 
-        The next attempt finds the effect never begun. One that was unknown before stays unknown: of the earlier attempt
-        this says nothing.
+        The next attempt finds the effect never begun. One that was unknown before stays unknown, since this proves
+        nothing about the earlier attempt.
         """
         self._did_nothing = True
 
 
 def effect_key(key: str | tuple[object, ...]) -> str:
-    """An effect's key as it is stored; raises UsageError for one that cannot be meant."""
+    """An effect's key as it is stored; raises UsageError for an invalid one."""
     text = key_text(key, "effect key")
     if len(text) > KEY_LIMIT:
         raise UsageError(f"effect key {text[:40]!r} is longer than {KEY_LIMIT} characters")
@@ -325,5 +326,5 @@ def effect_key(key: str | tuple[object, ...]) -> str:
 
 
 def step_key(job_id: int, name: str) -> str:
-    """The key of a job's own step: another job's step of the same name is another effect."""
+    """The key of a job's own step: the same name in another job is another effect."""
     return f"job:{job_id}:step:{key_text(name, 'name of a step')}"

@@ -1,4 +1,4 @@
-"""Jobs on their way into the table: past keys that are spent, rows that others hold, and queues that are capped."""
+"""Inserts jobs, and deals with used keys, with rows that others have locked, and with capped queues."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cronjobs.store.queues import count_dropped, locked_room
 OnConflict = Literal["keep", "replace"]
 
 BATCH: Final = 1000  # rows of one statement
-PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner holds what it claims for milliseconds
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries at the lock of a capped queue
-QUEUE_PATIENCE_S: Final = 10.0  # in all: whoever has it keeps it until their transaction ends
+PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks what it claims for milliseconds
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries for the lock of a capped queue
+QUEUE_PATIENCE_S: Final = 10.0  # in all: another transaction keeps the lock until it ends
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between looks at a full queue
 
-Place = str | int  # a job's key, or its number where it has none
+Place = str | int  # a job's key, or its number if it has none
 
 
 class Inserted(NamedTuple):
@@ -42,16 +42,16 @@ DROPPED: Final = Inserted(None, False, None)
 
 
 class Writing:
-    """Jobs (of ``row_of``) on their way into the table; what somebody else holds just now is written at the next try.
+    """Jobs (from ``row_of``) to be inserted; rows that others have locked are left for the next try.
 
-    ``dropped`` counts, by queue, those that were let go because it was full.
+    ``dropped`` counts, by queue, the jobs that were dropped because it was full.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
         if on_conflict not in get_args(OnConflict):
             raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(get_args(OnConflict))}")
         self._replace = on_conflict == "replace"
-        # One row for each key, as a statement cannot meet one row twice.
+        # One row for each key, as a statement cannot affect one row twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
         self._left: dict[Place, dict[str, Any]] = {}
         for place, row in zip(self._places, rows, strict=True):
@@ -65,23 +65,23 @@ class Writing:
         self.dropped: Counter[str] = Counter()
 
     def write(self, connection: Connection) -> bool:
-        """Write what is not written yet; say whether that is all.
+        """Write what is not written yet; return whether that is all.
 
-        Raises QueueFull, which has written nothing, if the call meets a full queue that does not drop.
+        Raises QueueFull, and has written nothing, if a job of the call meets a full queue that does not drop.
         """
         self._held = None
         with _SchemaTold(connection):
             self._to_replace = {}
             if len({row["queue"] for row in self._left.values()}) == 1:
                 self._insert(connection, self._left, into_capped=False)
-            # Left are jobs for a queue with a cap, or for several queues, of which some may have one.
+            # Left are jobs for a queue with a cap, or for several queues of which some may have one.
             self._pass_caps(connection)
             if self._held is None:
                 self._replace_found(connection)
         return not self._left
 
     def pause_s(self) -> float | None:
-        """How long to wait before the next try; None: that was the last one."""
+        """Seconds to wait before the next try; None: that was the last one."""
         if isinstance(self._held, QueueHeld):
             if self._waited_s >= QUEUE_PATIENCE_S:
                 return None
@@ -92,7 +92,7 @@ class Writing:
         return PAUSES_S[self._tries - 1] if self._tries <= len(PAUSES_S) else None
 
     def puts(self) -> list[Inserted]:
-        """What is in the table for each job, in the order in which they were given."""
+        """What is in the table for each job, in the order of the call."""
         if self._held is not None:
             raise self._held
         return [self._found[place] for place in self._places]
@@ -106,7 +106,7 @@ class Writing:
             self._look(connection, batch)
 
     def _look(self, connection: Connection, places: Iterable[Place]) -> None:
-        """Find those of *places* whose key is spent already."""
+        """Find those of *places* whose key is already used."""
         keyed = [place for place in places if isinstance(place, str) and place in self._left]
         if not keyed:
             return
@@ -117,7 +117,7 @@ class Writing:
                 self._settle(place, Inserted(there.id, False, there.status))
 
     def _pass_caps(self, connection: Connection) -> None:
-        """Write what needs a place in a queue that may be capped: new jobs, and those whose queue is to change."""
+        """Write jobs that need room in a queue that may be capped: new ones, and those that change their queue."""
         if not (names := {self._left[place]["queue"] for place in self._needing_a_place()}):
             return
         with locked_room(connection, names) as room:
@@ -125,7 +125,7 @@ class Writing:
                 self._held = QueueHeld(room.held[0])
                 return
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
-                self._look(connection, batch)  # a key that is spent, perhaps just now, needs no place
+                self._look(connection, batch)  # a job whose key is used, perhaps since just now, needs no room
             asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
             admission = admit(asking, room.caps, room.waiting)
             if admission.refusal is not None:
@@ -168,7 +168,7 @@ def _full(refusal: Refusal) -> QueueFull:
 
 
 class Patience:
-    """How long a call waits for room in a full queue whose on_full is wait: looks with growing, jittered pauses."""
+    """How long a call waits for room in a full queue whose on_full is wait; it looks with growing, jittered pauses."""
 
     def __init__(self, limit: timedelta) -> None:
         self._limit = limit
@@ -176,7 +176,7 @@ class Patience:
         self._pause_s: float = FIRST_WAIT_S
 
     def pause_s(self, full: QueueFull) -> float:
-        """Seconds until the next look; raises *full*, or says in its place how long was waited."""
+        """Seconds until the next look; raises *full*, or the same with the time waited, when waiting is over."""
         if full.on_full != "wait" or full.wanted > full.max_waiting:
             raise full
         left_s = self._give_up_at - SYSTEM.monotonic()
@@ -197,12 +197,12 @@ def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
         yield batch
 
 
-# PostgreSQL databases, and the schemas in them, where the table was seen: it is asked for once.
+# PostgreSQL databases, and their schemas, in which the table was found, so that we look only once.
 _seen: set[tuple[str, str | None]] = set()
 
 
 class _SchemaTold:
-    """Tells of a missing table by name; PostgreSQL is asked first, since the error would end the user's transaction."""
+    """Reports a missing table by name; asks PostgreSQL first, since the error would end the user's transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -227,7 +227,7 @@ class _SchemaTold:
 
 
 def _where(connection: Connection) -> str:
-    """The database's name, without what may hold a password."""
+    """The database's name, without parts that may contain a password."""
     where = getattr(connection, "where", None)
     if where is not None:
         return str(where())

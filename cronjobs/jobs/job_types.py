@@ -31,22 +31,22 @@ class JobType:
     registration: Registration | None = None
     command: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
-    inherit_env: tuple[str, ...] | None = None  # of the tick's environment a command gets these; None: all
+    inherit_env: tuple[str, ...] | None = None  # variables of the tick's environment that a command gets; None: all
     isolation: Isolation = "thread"  # "process" for every command
     max_memory: int | None = None  # bytes; only with a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
-    for_crashes: bool = False  # its process is not what the type says: runners died with it
+    for_crashes: bool = False  # it runs in a process because runners died with it, not by its own setting
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
-        """Whether it may take longer than a tick has time, and so has a process that outlives the tick."""
+        """Whether it may take longer than a tick has time, and so gets a process that outlives the tick."""
         return self.timeout > longest_in_tick
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something of the user's that cannot be used here: ``where`` is a module or job type, ``what`` one line."""
+    """Something of the user's that is unusable here: ``where`` is a module or job type, ``what`` one line."""
 
     where: str
     what: str
@@ -55,19 +55,19 @@ class Fault:
 
 @dataclass(frozen=True)
 class JobTypes:
-    """The job types that this host can run, and what could not be loaded. Others wait, no attempt spent."""
+    """The job types that this host can run, and what could not be loaded. Jobs of other types wait, uncharged."""
 
     types: Mapping[str, JobType] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
-    elsewhere: frozenset[str] | None = None  # types that only other hosts know; None: nobody asked
+    elsewhere: frozenset[str] | None = None  # types that only other hosts know; None: unknown
 
     @property
     def runnable(self) -> frozenset[str] | None:
-        """The types that some host can run; None: it may be any."""
+        """The types that some host can run; None: any may be."""
         return None if self.elsewhere is None else self.elsewhere | self.types.keys()
 
     def policy(self, job_type: str, settings: Settings) -> RetryPolicy:
-        """The retry policy of *job_type*, the defaults' when it is not known here."""
+        """The retry policy of *job_type*, or the defaults' if it is not known here."""
         known = self.types.get(job_type)
         return known.retry if known else settings.retry.apply(RetryPolicy())
 
@@ -81,9 +81,9 @@ class JobTypes:
 
 
 def load(settings: Settings) -> JobTypes:
-    """Import the handlers' modules and put every job type together. A module that fails stops only its own types.
+    """Import the handlers' modules and assemble every job type. A module that fails stops only its own types.
 
-    Precedence, first wins: ``job_types:``, ``@job``, ``defaults:`` (a row and a schedule are held against it later).
+    Precedence, first wins: ``job_types:``, ``@job``, ``defaults:`` (rows and schedules override some of it later).
     """
     faults = import_handlers(settings)
     types: dict[str, JobType] = {}
@@ -91,7 +91,7 @@ def load(settings: Settings) -> JobTypes:
     for name in sorted(registered().keys() | commands):
         try:
             types[name] = _job_type(settings, name)
-        except ValueError as error:  # the file's cap below the base that the code says
+        except ValueError as error:  # the file's cap is below the base in the code
             faults.append(Fault(name, f"its retry: in the file does not go with the one in the code: {error}"))
     for name, job_type in list(types.items()):
         if name in settings.disabled_job_types:
@@ -105,7 +105,7 @@ def load(settings: Settings) -> JobTypes:
     return JobTypes(types, tuple(faults))
 
 
-_NO_CODE: Final = Registration("", lambda: None)  # what @job says of a declared command
+_NO_CODE: Final = Registration("", lambda: None)  # stands for @job where a command is declared
 
 
 def _job_type(settings: Settings, name: str) -> JobType:
@@ -138,7 +138,7 @@ def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
 
 def import_handlers(settings: Settings) -> list[Fault]:
     for name, value in settings.env:
-        os.environ[name] = value  # settings has left out what real variables win over; cron itself sets PATH
+        os.environ[name] = value  # settings leaves out what real variables override; cron itself sets PATH
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
@@ -149,7 +149,7 @@ def import_handlers(settings: Settings) -> list[Fault]:
             f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)(), settings.secrets
         )
         if fault:
-            return [fault]  # without it the imports would fail one by one, and hide why
+            return [fault]  # without it the imports would fail one by one, and hide the cause
     for module in settings.imports:
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
         if fault:
@@ -165,14 +165,14 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
         if isinstance(error, KeyboardInterrupt):
             raise
         said = one_line(f"{type(error).__name__}: {error}", 500)
-        # An import error may hold a URL with its password.
+        # An import error may contain a URL with its password.
         trace = mask("".join(traceback.format_exception(error)), secrets)
         return Fault(where, f"cannot be imported: {mask(said, secrets)}", trace)
     return None
 
 
 def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
-    """The policy of an attempt of *job_type* that begins now; *runner*: how old its process gets at most."""
+    """The policy of an attempt of *job_type* that starts now; *runner*: the highest age its process can reach."""
     return AttemptPolicy(
         job_type.retry,
         on_lost=job_type.on_lost,

@@ -1,4 +1,4 @@
-"""How an app speaks to cronjobs: ``@job`` registers a handler, ``enqueue`` puts a job beside the app's own rows."""
+"""How an app uses cronjobs: ``@job`` registers a handler, ``enqueue`` inserts a job beside the app's own rows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True)
 class Registration:
-    """What ``@job`` said; None: by the configuration's defaults. ``max_memory`` is in bytes."""
+    """The options of ``@job``; None: the configuration's defaults. ``max_memory`` is in bytes."""
 
     name: str
     handler: Handler
@@ -95,7 +95,7 @@ class Registration:
 
     @cached_property
     def fault(self) -> str | None:
-        """Why the function cannot be a handler, or None. Not an error of ``@job``: that would stop the whole module."""
+        """Why the function cannot be a handler, or None. ``@job`` does not raise it: that would stop the module."""
         call = getattr(self.handler, "__call__", None)  # noqa: B004 of an object with a __call__ of its own
         for function in (self.handler, call):
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -110,10 +110,10 @@ class Registration:
         return None
 
     def bind(self, payload: Mapping[str, Any]) -> str | None:
-        """Say how *payload*'s keys do not fit the handler's parameters, or None."""
+        """How *payload*'s keys do not fit the handler's parameters, or None."""
         try:
             self.signature.bind(*([None] if self.takes_ctx else []), **payload)
-        except Exception as error:  # not only TypeError: a callable object may have a signature that cannot be read
+        except Exception as error:  # not only TypeError: a callable object may have an unreadable signature
             return f"payload does not fit {self.name}{self._shown_signature()}: {error}"
         return None
 
@@ -124,7 +124,7 @@ class Registration:
             return "(…)"
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """What a call with these arguments, ctx left out, means as keyword arguments; raises TypeError as it would."""
+        """The arguments of a call, without ctx, as keyword arguments; raises TypeError as the call would."""
         try:
             bound = self.signature.bind(*([None] if self.takes_ctx else []), *args, **kwargs)
         except TypeError as error:
@@ -144,7 +144,7 @@ class Registration:
 
 
 class Enqueueing(Generic[P]):
-    """Enqueues jobs of one type under its handler's own signature; ``ctx`` is left out."""
+    """Enqueues jobs of one type with its handler's own signature, without ``ctx``."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Enqueueing(Generic[P]):
         self._wait = wait
 
     def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not take."""
+        """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not accept."""
         return enqueue(
             target,
             self._registration.name,
@@ -186,9 +186,9 @@ class Enqueueing(Generic[P]):
 
 
 class JobFunction(Protocol[C, P, R_co]):
-    """A function under ``@job``: called as before, and it enqueues itself.
+    """A function with ``@job``: it is called as before, and it enqueues itself.
 
-    ``send_invoice.enqueue(session, invoice_id=42)``, and with what is no argument of the handler's
+    ``send_invoice.enqueue(session, invoice_id=42)``, and with options that are no arguments of the handler
     ``send_invoice.options(delay="5m", queue="mail").enqueue(session, invoice_id=42)``.
     """
 
@@ -212,7 +212,7 @@ class JobFunction(Protocol[C, P, R_co]):
 
 
 class Register(Protocol):
-    """What ``@job(…)`` makes of a function, with or without ``ctx`` in front."""
+    """What ``@job(…)`` makes of a function, with or without ``ctx`` as its first parameter."""
 
     @overload
     def __call__(
@@ -236,16 +236,18 @@ def job(
     on_shutdown: OnShutdown | None = None,
     on_lost: OnLost | None = None,
 ) -> Register:
-    """Register the decorated function as the handler of job type *name*; the function stays what it is, and enqueues
-    itself by ``.enqueue``, ``.enqueue_async`` and ``.options`` (see JobFunction).
+    """Register the decorated function as the handler of job type *name*.
 
-    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). One above ``run.budget`` less 5 s makes a long
-    job, which has a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread" (the
-    default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or bytes).
-    ``on_shutdown``: what becomes of a job that a stopping tick had claimed and not begun: "release" (the default)
-    leaves it for the next tick, "drop" cancels it. ``on_lost``: what becomes of one whose runner died: "retry" (the
-    default) or "dead", for work that must not repeat by itself. The file's ``job_types:`` wins over all of these.
-    Raises UsageError for a name that is taken by another function, or an option that cannot be meant.
+    The function can be called as before, and enqueues itself by ``.enqueue``, ``.enqueue_async`` and ``.options`` (see
+    JobFunction).
+
+    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). A timeout above ``run.budget`` less 5 s makes
+    a long job, which gets a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread"
+    (the default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or
+    bytes). ``on_shutdown`` decides about a job that a stopping tick had claimed and not started: "release" (the
+    default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job whose runner died: "retry"
+    (the default) or "dead", for work that must not be repeated automatically. The file's ``job_types:`` override all of
+    these. Raises UsageError for a name that another function has, or an invalid option.
     """
     fault = name_fault(name)
     if fault:
@@ -298,7 +300,7 @@ def _give_enqueue(registration: Registration) -> None:
 
     handler: Any = registration.handler
     plain: Enqueueing[...] = options()
-    with suppress(AttributeError, TypeError):  # a callable object may take no attributes
+    with suppress(AttributeError, TypeError):  # a callable object may refuse attributes
         handler.enqueue, handler.enqueue_async, handler.options = plain.enqueue, plain.enqueue_async, options
 
 

@@ -1,6 +1,6 @@
 """An attempt that ends its own job: its success is the last statement of the transaction that did its work.
 
-Both are committed or neither, so the work happens exactly once. The statement carries the fence: an attempt that lost
+Both are committed or neither, so the work happens exactly once. The statement contains the fence: an attempt that lost
 its lease rolls its work back.
 """
 
@@ -25,7 +25,7 @@ from cronjobs.store.leases import finish_here
 
 
 class OwnTransaction:
-    """What an attempt writes of its own end. ``check`` raises when the job is to stop; *worker* None: nobody's name."""
+    """How an attempt writes its own end. ``check`` raises when the job has to stop; *worker*: its thread's name."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class OwnTransaction:
         self._started = clock.monotonic()
         self.is_open = False
         self.committed = False  # by ``transaction``
-        self.given = False  # to a transaction of the user's own, whose COMMIT is theirs
+        self.given = False  # to a transaction of the user's own, which they commit
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
-        """One transaction on the jobs database; *result* is asked for at its end.
+        """One transaction on the jobs database; *result* is called at its end.
 
         Raises LeaseLost or TransactionTooLong instead of committing.
         """
@@ -85,7 +85,7 @@ class OwnTransaction:
         return decide_end(finished, RetryPolicy(), self._clock.now(), max_losses=1).finish
 
     def refuse_if_over(self, what: str) -> None:
-        """Raise UsageError for *what* cannot be begun inside of, or after, the transaction that ends the job."""
+        """Raise UsageError if *what* is used inside, or after, the transaction that ends the job."""
         if self.is_open:
             raise UsageError(
                 f"{what} inside ctx.transaction(): it needs a transaction of its own. Do effects and steps before it, "
@@ -95,9 +95,9 @@ class OwnTransaction:
             raise UsageError(f"{what} after the job's success was written: nothing of it could be recorded any more")
 
     def not_committed(self) -> Failed | None:
-        """What it means that a handler returned and the transaction that it gave its success to was not committed.
+        """The outcome of a handler that returned without committing its success; None: it gave none away.
 
-        Whether it was, the row says: this outcome is written only past the fence.
+        If it was committed, the row shows that, and the fence keeps this outcome from being written.
         """
         if not self.given:
             return None

@@ -1,8 +1,8 @@
-"""Which errors prove that nothing was sent: no connection came to be, and none was tried before in the same block.
+"""Which errors prove that nothing was sent: no connection was made, and none was tried before in the same block.
 
 An exception alone cannot prove it: an earlier call in the block may have gone through. So an audit hook (PEP 578)
-watches what the block's thread connects to and starts. A connection that was open before the block, and a thread that
-the block starts, are not seen: one block is one call.
+watches what the block's thread connects to and starts. It does not see a connection that was open before the block, or
+a thread that the block starts: use one block for one call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-# Where such an error is raised, by module and function. All that these do is connect, or look a name up.
+# Where such an error is raised, by module and function. These functions only connect, or look a name up.
 _CONNECTING: Final = {
     ("socket", "create_connection"),  # smtplib, http.client, urllib, httpx, ftplib …
     ("socket", "getaddrinfo"),
@@ -20,16 +20,16 @@ _CONNECTING: Final = {
 }
 _LOOKING: Final = frozenset({"socket.connect", "socket.getaddrinfo"})
 _DEEDS: Final = frozenset({"socket.sendto", "socket.sendmsg", "subprocess.Popen", "os.system", "os.posix_spawn"})
-_WRAPPING: Final = frozenset({"urllib3", "requests", "httpx", "httpcore"})  # libraries that raise their own "during" it
+_WRAPPING: Final = frozenset({"urllib3", "requests", "httpx", "httpcore"})  # they raise their own error "during" it
 MOST_LINKS: Final = 10
-MOST_NOTED: Final = 100  # frames kept of one block; beyond it nothing is proven
+MOST_NOTED: Final = 100  # frames kept of one block; with more nothing is proven
 
 
 class Watch:
-    """What one thread does on the network while it is in a block. Begun and ended by that thread."""
+    """Records what one thread does on the network inside a block. That thread must begin and end it."""
 
     def __init__(self) -> None:
-        self._tried: list[FrameType] = []  # whichever called connect()
+        self._tried: list[FrameType] = []  # that called connect()
         self._looked_up: list[FrameType] = []
         self._did_more = False
 
@@ -44,7 +44,7 @@ class Watch:
             open_ones.remove(self)
 
     def forget(self) -> None:
-        """Let go of the frames, which hold what was in them."""
+        """Release the frames, and with them what their variables refer to."""
         self._tried, self._looked_up = [], []
 
     def note(self, event: str, frame: FrameType) -> None:
@@ -56,7 +56,7 @@ class Watch:
             self._looked_up.append(frame)
 
     def proves_nothing_sent(self, error: BaseException) -> bool:
-        """Whether *error*, which left the block, says that the only connection it tried never came to be."""
+        """Whether *error*, which left the block, shows that the only connection it tried was never made."""
         if self._did_more:
             return False
         for _ in range(MOST_LINKS):
@@ -84,9 +84,10 @@ def _is_connecting(frame: FrameType) -> bool:
 
 
 def _wrapped(error: BaseException) -> BaseException | None:
-    """The error that *error* stands for; None: itself.
+    """The error that *error* wraps; None: it wraps none.
 
-    What was merely being handled when it was raised may be another matter, but for libraries known to wrap in this way.
+    The error being handled when it was raised may be unrelated, except for libraries that are known to wrap in this
+    way.
     """
     kind = type(error)
     if kind.__module__ == "urllib.error" and kind.__name__ == "URLError":
@@ -111,7 +112,7 @@ def _watches() -> list[Watch]:
 
 
 def _install() -> None:
-    """Once for the process: a hook cannot be taken out again. It asks for two attributes and leaves."""
+    """Install the hook once for the process, as it cannot be removed. Without a watch it costs two look-ups."""
     global _installed
     if not _installed:
         _installed = True

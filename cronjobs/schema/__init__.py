@@ -1,1 +1,1 @@
-"""Make, check, grant and copy the tables; the only user of alembic."""
+"""Create, check, grant and copy the tables; the only user of alembic."""

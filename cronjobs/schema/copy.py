@@ -1,8 +1,8 @@
 """``db copy``: take a project from SQLite to PostgreSQL, whole, once, and again for what came late.
 
-The old side is closed first: its ticks end with a sentence that names the new one, and the file itself refuses claims
-and occurrences. Then everything goes over in one transaction of the new side, from one snapshot of the old. So a copy
-that is killed has written nothing there, and can be begun again.
+The old side is closed first: its ticks end with a message that names the new one, and the file itself refuses claims
+and occurrences. Then everything is copied in one transaction of the new side, from one snapshot of the old. So a copy
+that is killed has written nothing there, and can be started again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from cronjobs.store.ownership import MOVED, is_ours
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.text import BrokenText, clean, decoded
 
-ACTION: Final = "copy"  # in the audit trail of the new side: how far it came
+ACTION: Final = "copy"  # in the audit trail of the new side: how far the copy came
 POLL_S: Final = 0.2
 
-# What makes a database one that is in use. Pauses, queues and the trail may be there before.
+# Rows in these mean that a database is in use. Pauses, queues and the trail may have rows before.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
@@ -44,9 +44,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CopyMark:
-    """What the new side's trail says of a copy: from where, how far the old side was read, what was here then.
+    """What the new side's trail records of a copy: the source, how far it was read, and what was here then.
 
-    ``here`` None: this side has begun a life of its own.
+    ``here`` None: this side is in use by itself.
     """
 
     id: int
@@ -58,9 +58,9 @@ class CopyMark:
 
 @dataclass
 class CopyReport:
-    """Rows that were written, by table; ``late``: only jobs enqueued on the old side since an earlier copy.
+    """The number of rows written, by table; ``late``: only jobs enqueued on the old side since an earlier copy.
 
-    ``known``: late jobs whose key was spent here already. ``odd``: what could not come over as it was. ``left``: jobs
+    ``known``: late jobs whose key was used here already. ``odd``: what could not be copied unchanged. ``left``: jobs
     that were enqueued on the old side meanwhile.
     """
 
@@ -80,10 +80,11 @@ def copy(
     wait: timedelta | None = None,
     progress: Progress = lambda *_: None,
 ) -> CopyReport:
-    """Copy everything from *source* to *target*; what is there from an earlier copy is brought up to date.
+    """Copy everything from *source* to *target*; an earlier copy there is brought up to date.
 
-    *wait*: how long to wait for what runs on the old side; None: refused while anything runs. Raises CopyRefused,
-    ForeignDatabase or DatabaseError; then the old side is open again, unless nobody knows whether the copy took effect.
+    *wait*: how long to wait for jobs that run on the old side; None: refuse while any job runs. Raises CopyRefused,
+    ForeignDatabase or DatabaseError; then the old side is open again, unless it is unknown whether the copy took
+    effect.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy goes from SQLite to PostgreSQL; elsewhere the databases' own tools do it")
@@ -107,7 +108,7 @@ def copy(
 
 
 def reopen(source: Database, project: str, environment: str, actor: str) -> Meta:
-    """Give a database to *project* and *environment*, open, whatever it was; return what it said before."""
+    """Give a database to *project* and *environment*, and open it; return the meta row from before."""
     with source.write() as connection:
         require_schema(connection)
         if source.is_sqlite:
@@ -135,7 +136,7 @@ def _look_at_target(target: Database, settings: Settings, source: Database, *, c
 
 
 def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:
-    """Whether everything is copied (again), or only what came late; raises CopyRefused where neither is safe."""
+    """Whether to copy everything (again), or only what came late; raises CopyRefused if neither is safe."""
     if mark is None:
         there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]
         if there:
@@ -157,7 +158,7 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """By which a database that nobody has used since is known."""
+    """Numbers that show whether a database has been used since."""
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),
@@ -219,7 +220,7 @@ def _copy(source: Database, target: Database, settings: Settings, actor: str, pr
             store.take_turn(new)
         else:
             store.take_alone(new)
-        mark = _last_mark(new)  # again, now that nobody else changes it
+        mark = _last_mark(new)  # again, now that no one else changes it
         report = CopyReport()
         if _decide(new, mark, str(source.address), closed=True):
             _copy_all(old, new, mark, report, progress)
@@ -270,7 +271,7 @@ def _fit(table: Table, row: Mapping[str, Any], odd: list[str]) -> dict[str, Any]
 
 
 def _fit_value(table: Table, row: Mapping[str, Any], name: str, value: Any, odd: list[str]) -> Any:
-    """*value* as PostgreSQL takes it. SQLite holds any type in any column, and plain SQL may have written it."""
+    """*value* as PostgreSQL accepts it. SQLite holds any type in any column, and plain SQL may have written it."""
     key = next(iter(table.primary_key)).name
     match table.c[name].type:
         case Json():
@@ -297,9 +298,9 @@ def _text(value: Any) -> str:
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
-    """JSON text that jsonb takes, digit for digit; what it would refuse comes as one JSON string, with the reason.
+    """JSON text that jsonb accepts, digit for digit; what it would refuse becomes one JSON string, with the reason.
 
-    A job with such a payload is dead with a reason when it comes due, there as here.
+    A job with such a payload dies with a reason when it is due, on either side.
     """
     try:
         if isinstance(text, BrokenText):
@@ -325,7 +326,7 @@ def _refuse(name: str) -> None:
 
 def _number(text: str) -> Decimal:
     number = Decimal(text)
-    # numeric: 131,072 digits before the point and 16,383 behind it.
+    # numeric has up to 131,072 digits before the point and 16,383 after it.
     if number and not -16_000 < number.adjusted() < 131_000:
         raise ValueError("a number in it is out of all range")
     return number

@@ -1,7 +1,7 @@
-"""What in the database differs from ``tables.py``: every definition is compared with that of a fresh table beside it.
+"""How the database differs from ``tables.py``: every definition is compared with that of a fresh table beside it.
 
-alembic's own comparison sees neither CHECKs nor the predicates of partial indexes. Here the database itself writes both
-sides down: PostgreSQL from temporary tables, made and rolled back, SQLite from a database in memory.
+alembic's own comparison sees neither CHECKs nor the predicates of partial indexes. Here the database itself writes down
+both sides: PostgreSQL from temporary tables, created and rolled back, SQLite from a database in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FUNCTION: Final = "cronjobs_enqueue"
 
 
 def find(connection: Connection) -> list[str]:
-    """Say what is missing or changed, one sentence each; rolls back what it needed for that with the transaction."""
+    """What is missing or changed, one sentence each; what it creates for that is rolled back with the transaction."""
     if connection.dialect.name == "sqlite":
         there, wanted = _sqlite_facts(connection), _sqlite_wanted()
         views = _views_missing(connection, "SELECT name FROM sqlite_master WHERE type = 'view'", VIEWS + SQLITE_VIEWS)
@@ -102,7 +102,7 @@ def _function_wrong(connection: Connection, schema: int) -> list[str]:
     return []
 
 
-# --- PostgreSQL: the catalogue writes each definition down, the schema's name is taken out -------------------------
+# --- PostgreSQL: the catalogue writes down each definition, without the schema's name --------------------------------
 
 _POSTGRESQL_FACTS: Final = """
 WITH ours AS (

@@ -1,6 +1,6 @@
 """The least rights on PostgreSQL of each kind of program: those that migrate, run, enqueue and read.
 
-Written as SQL for whoever owns the database; ``statements`` opens no connection.
+Written as SQL for the database's owner; ``statements`` opens no connection.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_jobs": _EVERYTHING,
     "cronjobs_job_runs": _EVERYTHING,
     "cronjobs_schedules": "SELECT, INSERT, UPDATE",
-    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # no row can be locked without one to UPDATE
+    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # no row can be locked without an UPDATE right
     "cronjobs_ticks": _EVERYTHING,
     "cronjobs_job_type_lists": _EVERYTHING,
     "cronjobs_crashing_types": _EVERYTHING,
     "cronjobs_effects": _EVERYTHING,
     "cronjobs_queues": _EVERYTHING,
     "cronjobs_pauses": _EVERYTHING,
-    "cronjobs_audit": "SELECT, INSERT",  # a trail: nobody who writes it can change it
+    "cronjobs_audit": "SELECT, INSERT",  # a trail: roles that write it cannot change it
     "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at, prune_from)",
     VERSION_TABLE: "SELECT",
 }
 
-# What a caller may say of a job. Not its status, its tries or its lease: those are the runners'. Nor its schedule: an
-# unfinished row that names one makes its next occurrences give way (overlap).
+# What a caller may set of a job. Not its status, tries or lease, which are the runners'. Nor its schedule: an
+# unfinished row with a schedule makes that schedule's next occurrences give way (overlap).
 _GIVEN: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
     "enqueued_by, created_at"
@@ -56,11 +56,11 @@ _REPLACED: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, concurrency_key, enqueued_by"
 )
 ENQUEUE: Final[Mapping[str, str]] = {
-    # What a key's row is found by and told as, and what a full queue is counted by.
+    # Columns needed to look up a key's row, to return its status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
-    # The row of a capped queue is locked, which takes a right to change it.
+    # The row of a capped queue is locked, which needs a right to change it.
     "cronjobs_queues": "SELECT, UPDATE (dropped)",
-    # "cronjobs enqueue" reports that a job will wait.
+    # "cronjobs enqueue" reports that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",
     "cronjobs_meta": "SELECT",
 }
@@ -71,7 +71,7 @@ READ: Final[Mapping[str, str]] = dict.fromkeys(RELATIONS, "SELECT")
 
 @dataclass(frozen=True)
 class RoleNames:
-    """Which roles get what, under which names; ``replace``: enqueuers may also replace a job that has not begun."""
+    """Which roles to grant, and their names; ``replace``: enqueuers may also replace a job that has not started."""
 
     schema: str
     names: Mapping[Role, str]
@@ -79,7 +79,7 @@ class RoleNames:
 
 
 def statements(wanted: RoleNames) -> str:
-    """The SQL, one transaction, harmless to repeat: what a role had on our tables and needs no more, it loses."""
+    """The SQL, one transaction, safe to repeat: a role loses what rights on our tables it no longer needs."""
     schema = quoted(wanted.schema)
     lines = [
         "-- The least rights of cronjobs' roles. Run it again after an upgrade: new tables come without rights.",
@@ -121,7 +121,7 @@ def _rights(role: Role, *, replace: bool) -> Mapping[str, str]:
 
 
 def _make_role(name: str) -> Iterator[str]:
-    # Roles are the whole server's, and CREATE ROLE knows no IF NOT EXISTS.
+    # Roles belong to the whole server, and CREATE ROLE has no IF NOT EXISTS.
     literal = "'" + name.replace("'", "''") + "'"
     body = f"BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN CREATE ROLE {quoted(name)}; "
     yield f"DO $cronjobs$ {body}END IF; END $cronjobs$;"

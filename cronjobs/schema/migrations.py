@@ -1,7 +1,7 @@
-"""Bring the tables to this version's revision, and say what is wrong with them. The only user of alembic.
+"""Bring the tables to this version's revision, and report what is wrong with them. The only user of alembic.
 
-They live in the user's database beside the user's own tables: one schema, our own version table, and nothing looked at
-that does not begin with ``cronjobs_``.
+They live in the user's database beside the user's own tables: one schema, our own version table, and nothing is touched
+whose name does not begin with ``cronjobs_``.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing
 from cronjobs.schema import drift
 from cronjobs.store.meta import has_table, qualified, read_meta, require_revision
 
-CONNECTION: Final = "cronjobs_connection"  # what env.py finds in the alembic configuration's attributes
+CONNECTION: Final = "cronjobs_connection"  # attributes of the alembic configuration that env.py reads
 ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# READ COMMITTED: the one who waited must see what the other did. No lock timeout yet: it would end that wait.
+# READ COMMITTED, so that a migration that waited for the lock sees the other's result. The lock timeout comes after it.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = 0; "
     "SET LOCAL idle_in_transaction_session_timeout = '15min'; SET LOCAL client_connection_check_interval = 2000"
 )
-# DDL that waits for a lock makes all of the app's queries on that table wait behind it: give up soon, try again.
+# DDL that waits for a lock makes all of the app's queries on that table wait behind it: give up soon, and retry.
 _SHORT_LOCKS: Final = "SET LOCAL lock_timeout = '1s'"
 _LOCK_TRIES: Final = 60
 _PAUSE_S: Final = 0.5
@@ -66,8 +66,8 @@ def head() -> str:
 def upgrade(database: Database) -> tuple[str | None, str]:
     """Migrate to the newest revision; return the revision before (None: no tables yet) and after.
 
-    Everything or nothing, on both databases. Several at once are fine: one works, the others wait and find it done.
-    A schema that is newer than this code is left alone; raises SchemaTooNew if this code must not run on it.
+    All or nothing, on both databases. Several at once are fine: one works, the others wait and find it done. A schema
+    that is newer than this code is left alone; raises SchemaTooNew if this code must not run on it.
     """
     newest = head()
     for left in range(_LOCK_TRIES - 1, -1, -1):
@@ -88,13 +88,13 @@ def upgrade(database: Database) -> tuple[str | None, str]:
 
 
 def current(database: Database) -> str | None:
-    """The revision that the database is at; None: it has no tables of ours."""
+    """The revision of the database; None: it has no tables of ours."""
     with database.read() as connection:
         return _revision(connection)
 
 
 def home(database: Database) -> str:
-    """The PostgreSQL schema that the tables are in, or would be made in. Raises DatabaseError when there is none."""
+    """The PostgreSQL schema that has the tables, or would get them. Raises DatabaseError when there is none."""
     with database.read() as connection:
         found = connection.exec_driver_sql(f"SELECT {_home(database.address.schema)}").scalar()
     if found is None:
@@ -103,7 +103,7 @@ def home(database: Database) -> str:
 
 
 def check(database: Database) -> list[str]:
-    """Say what is wrong with version and tables, one plain sentence each; what was added is no fault."""
+    """What is wrong with version and tables, one sentence each; additions are not reported."""
     newest = head()
     with database.read() as connection:
         try:
@@ -122,12 +122,12 @@ def check(database: Database) -> list[str]:
         except DatabaseError as error:
             findings.append(str(error))
         if found.schema_revision < newest:
-            return findings  # what is missing comes with the upgrade
+            return findings  # the upgrade brings what is missing
         return findings + drift.find(connection)
 
 
 def sql(address: Address) -> str:
-    """All migrations as SQL for someone else to apply, in one transaction; needs no database, only the kind of one."""
+    """All migrations as SQL for someone else to apply, in one transaction; needs only the kind of a database."""
     output = io.StringIO()
     with _one_at_a_time:
         command.upgrade(_config({ADDRESS: address}, output), "head", sql=True)
@@ -141,7 +141,7 @@ def sql(address: Address) -> str:
 def transaction(database: Database) -> Iterator[Connection]:
     """One write transaction for DDL, alone among migrations, committed at the end of the block.
 
-    On PostgreSQL everything unqualified in it means the one schema of ours.
+    On PostgreSQL unqualified names in it refer to our one schema.
     """
     if database.is_sqlite:
         with database.write(patience=_SQLITE_PATIENCE_S) as connection:
@@ -168,14 +168,14 @@ def transaction(database: Database) -> Iterator[Connection]:
 
 
 def run_online(connection: Connection) -> None:
-    """Run what alembic was asked for on *connection*, in its transaction."""
+    """Run alembic's command on *connection*, in its transaction."""
     context.configure(connection=connection, **_options())
     with context.begin_transaction():
         context.run_migrations()
 
 
 def run_offline(address: Address) -> None:
-    """Print what alembic was asked for as SQL."""
+    """Print alembic's command as SQL."""
     context.configure(
         dialect_name=address.url.get_backend_name(),
         literal_binds=True,
@@ -213,7 +213,7 @@ def _options() -> dict[str, Any]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Keep autogenerate's eyes off the tables of the user's own application."""
+    """Keep autogenerate away from the tables of the user's own application."""
     return kind != "table" or (name is not None and name.startswith(PREFIX) and name != VERSION_TABLE)
 
 
@@ -250,26 +250,26 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _upgrade_lock(schema: str | None) -> str:
-    """SQL that lets one migration at a time go on; whoever waited finds nothing to do. PgBouncer's transaction mode
-    allows it.
+    """SQL that lets one migration at a time go on; those that waited find nothing to do.
 
-    Its own for each schema: two projects in one database do not wait for each other.
+    PgBouncer's transaction mode allows it. Each schema has its own lock, so that two projects in one database do not
+    wait for each other.
     """
     return f"SELECT pg_advisory_xact_lock(hashtext('cronjobs migrations'), hashtext({_home(schema)}))"
 
 
 def _pin(schema: str | None) -> str:
-    """SQL that makes bare names mean one schema until the end of the transaction.
+    """SQL that makes bare names refer to one schema until the end of the transaction.
 
-    pg_temp comes last: unnamed, it would come first, and anyone's temporary table would stand in for ours.
+    pg_temp comes last: if it were not named it would come first, and anyone's temporary table could replace ours.
     """
     return f"SELECT set_config('search_path', quote_ident({_home(schema)}) || ', pg_temp', true)"
 
 
 def _home(schema: str | None) -> str:
-    """An SQL expression for the name of the one schema that is meant; NULL: none.
+    """An SQL expression for the name of our schema; NULL: there is none.
 
-    Without a configured schema it is the one that holds our tables already, else the first of the search_path.
+    Without a configured schema it is the one that has our tables already, else the first of the search_path.
     """
     if schema is not None:
         return "'" + schema.replace("'", "''") + "'"
@@ -287,7 +287,7 @@ def _nowhere(address: Address) -> DatabaseError:
 
 
 def _schema_exists(connection: Connection, schema: str) -> bool:
-    # CREATE SCHEMA IF NOT EXISTS asks for the right to create one even when it is there.
+    # CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it exists.
     found = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     return connection.execute(found, {"schema": schema}).scalar() is not None
 
