@@ -1,1 +1,1 @@
-"""The user's crontab: one marked block in it, and not a byte of the rest touched."""
+"""The user's crontab: we edit one marked block, and no byte of the rest."""

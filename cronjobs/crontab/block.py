@@ -1,7 +1,6 @@
-"""The text of a crontab: one marked block in it, and not a byte of the rest touched. Pure.
+"""The text of a crontab: edits one marked block, and no byte of the rest. Pure.
 
-A crontab is handled as UTF-8 with surrogateescape, split at "\\n" only, so that whatever stands in it comes out as it
-went in.
+A crontab is handled as UTF-8 with surrogateescape, split at "\\n" only, so that any content comes out unchanged.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Final, Literal
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.text import visible
 
-# Bytes of a command. Debian's cron takes 998 and says "command too long" to 999 (MAX_COMMAND is 1000; measured with
-# "crontab -n", cron 3.0pl1-162); cronie takes 131,072.
+# Bytes of a command. Debian's cron accepts 998 and reports "command too long" for 999 (MAX_COMMAND is 1000; measured
+# with "crontab -n", cron 3.0pl1-162); cronie accepts 131,072.
 LONGEST_COMMAND: Final = 998
 
 _MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
 
 
-# A line of the form "name = value": crontab(5). Name and value may be quoted, the quotes are not part of them.
+# A line of the form "name = value": crontab(5). Name and value may be quoted; the quotes are not part of them.
 _SETTING: Final = re.compile(r"""[ \t]*("[^"=]*"|'[^'=]*'|[^\s='"#][^\s=]*)[ \t]*=[ \t]*(.*)""")
 
 
 class CrontabError(CronjobsError):
-    """The crontab, or the program that keeps it, cannot be used as asked."""
+    """The crontab, or the crontab program, cannot be used as asked."""
 
 
 class BlockBroken(CrontabError):
@@ -42,15 +41,15 @@ class BlockBroken(CrontabError):
 
 
 def command(config: Path, interpreter: Path) -> str:
-    """The command that cron is to run, as it stands in a crontab: quoted for the shell, "%" escaped for cron.
+    """The command for cron as it is written in a crontab: quoted for the shell, "%" escaped for cron.
 
     ``-P``: "-m" alone puts the working directory on the import path, and under cron that is HOME, where a stray
-    ``cronjobs.py`` or ``yaml.py`` would be imported instead. Not ``-I``, which also hides packages installed with
-    "pip install --user" and a PYTHONPATH that the user set in the crontab. Not the ``cronjobs`` script: it need not
-    exist, and its "#!" line has a length limit.
+    ``cronjobs.py`` or ``yaml.py`` would be imported instead. Not ``-I``, which also hides packages installed with "pip
+    install --user" and a PYTHONPATH that the user set in the crontab. Not the ``cronjobs`` script: it may not exist,
+    and its "#!" line has a length limit.
 
-    No "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML), no lock
-    (ticks may overlap). Raises UsageError for a path that cron cannot carry, or a command too long for it.
+    No "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML), no lock (ticks
+    may overlap). Raises UsageError for a path that cron cannot carry, or a command too long for it.
     """
     words = [str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)]
     for word in words:
@@ -66,10 +65,10 @@ def command(config: Path, interpreter: Path) -> str:
 
 
 def _check_portable(word: str) -> None:
-    r"""Refuse what no spelling carries through every cron.
+    r"""Refuse characters that no spelling carries through every cron.
 
     A newline ends the entry. Debian's cron turns "\\" into "\" and cronie does not (measured; do_command.c), and
-    Debian's ``crontab -l`` writes a carriage return as "\r", so what has these could not be found again.
+    Debian's ``crontab -l`` writes a carriage return as "\r", so a command with these could not be found again.
     """
     if "\\" in word or not word.isprintable():
         raise UsageError(
@@ -78,18 +77,18 @@ def _check_portable(word: str) -> None:
 
 
 def _quote(word: str) -> str:
-    # Outside of quotes "\%" is "%" to a cron that knows the escape, crontab(5), and to the shell of one that does not
-    # (busybox). Within quotes the latter would keep the backslash.
+    # Outside quotes "\%" means "%" to a cron that knows the escape, crontab(5), and to the shell of one that does not
+    # (busybox). Inside quotes that shell would keep the backslash.
     return r"\%".join(shlex.quote(part) if part else "" for part in word.split("%")) or "''"
 
 
 def unescaped(text: str) -> str:
-    r"""What cron hands to the shell of a command that :func:`command` wrote: "\%" is "%". crontab(5)"""
+    r"""What cron passes to the shell for a command that :func:`command` wrote: "\%" becomes "%". crontab(5)"""
     return text.replace(r"\%", "%")
 
 
 def when(every: timedelta) -> str:
-    """The five fields for a wake-up each *every*. Raises UsageError where that does not divide an hour or a day."""
+    """The five fields for a tick each *every*. Raises UsageError if that does not divide an hour or a day."""
     minutes, rest = divmod(every, timedelta(minutes=1))
     if not rest and minutes == 1:
         return "* * * * *"
@@ -110,7 +109,7 @@ def block(config: Path, interpreter: Path, *, every: timedelta = timedelta(minut
     """The lines for *config*, marked by its path. Both paths are absolute, and used as they are: symlinks are kept.
 
     No ``MAILTO=``, ``PATH=`` or ``SHELL=`` line: a setting holds for every entry below it (crontab(5)), so it would
-    change the user's own.
+    change the user's own entries.
     """
     return f"# cronjobs begin {config}\n{when(every)} {command(config, interpreter)}\n# cronjobs end {config}\n"
 
@@ -124,7 +123,7 @@ class Mark:
 
 
 def parse_mark(line: str) -> Mark | None:
-    """The mark that *line* is (an editor may have put a carriage return behind it), or None."""
+    """The mark on *line* (an editor may have added a carriage return), or None."""
     found = _MARK.fullmatch(line.removesuffix("\r"))
     if found is None:
         return None
@@ -133,7 +132,7 @@ def parse_mark(line: str) -> Mark | None:
 
 @dataclass(frozen=True)
 class FoundBlock:
-    """Where a block stands: ``crontab[start:stop]``."""
+    """The position of a block: ``crontab[start:stop]``."""
 
     text: str
     start: int
@@ -141,8 +140,10 @@ class FoundBlock:
 
 
 def find(crontab: str, config: Path) -> FoundBlock | None:
-    """The block of *config*, None if there is none. Raises BlockBroken unless it is one begin, one end, nothing between
-    them that another configuration marked."""
+    """The block of *config*, or None if there is none.
+
+    Raises BlockBroken unless there is one begin and one end, with no other configuration's mark in between.
+    """
     marks: list[tuple[int, int, int, Mark]] = []  # line number, start, stop, mark
     start = 0
     for number, line in enumerate(crontab.split("\n"), 1):
@@ -167,7 +168,7 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
 
 
 def install(old: str, block: str, config: Path) -> str:
-    """*old* with *block*: where one is already, else at the end, so that the user's settings hold for it too.
+    """*old* with *block*: in place of an existing one, else at the end, so that the user's settings hold for it, too.
 
     All other lines stay byte for byte. Raises BlockBroken rather than guess.
     """
@@ -179,19 +180,21 @@ def install(old: str, block: str, config: Path) -> str:
 
 
 def remove(old: str, config: Path) -> str:
-    """*old* without the block of *config*: what it was before :func:`install`, byte for byte, but for a missing newline
-    at its end. Raises BlockBroken."""
+    """*old* without the block of *config*: what it was before :func:`install`, byte for byte.
+
+    Only a missing newline at its end is added. Raises BlockBroken.
+    """
     found = find(old, config)
     return old if found is None else _ended(old[: found.start] + old[found.stop :])
 
 
 def _ended(text: str) -> str:
-    """With the newline behind its last line that crontab(1) insists on: "missing newline before EOF"."""
+    """With the newline after its last line that crontab(1) insists on: "missing newline before EOF"."""
     return text + "\n" if text and not text.endswith("\n") else text
 
 
 def diff(old: str, new: str) -> list[str]:
-    """A unified diff of two crontabs, line by line and safe to show; empty if they are the same."""
+    """A unified diff of two crontabs, line by line and safe to print; empty if they are the same."""
     lines = []
     before, after = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
     for line in difflib.unified_diff(before, after, "crontab", "crontab, changed", lineterm="\n"):
@@ -202,7 +205,7 @@ def diff(old: str, new: str) -> list[str]:
 
 
 def same_file(crontab: str, config: Path) -> list[str]:
-    """Other paths of the same file that have a block too: its ticks would run twice (harmless, and not meant)."""
+    """Other paths of the same file that have a block, too: its ticks would run twice (harmless, but not intended)."""
     marks = (parse_mark(line) for line in crontab.split("\n"))
     begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
     return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))

@@ -1,4 +1,4 @@
-"""The host around the crontab: whose it is, what cron gives a command there, and a tick tried under it."""
+"""The host around the crontab: its owner, the environment that cron gives a command, and a trial tick in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cronjobs.text import visible
 
 
 class TickFails(CronjobsError):
-    """A tick in cron's environment does not work; ends with that tick's own exit code where that is 3 or 4."""
+    """A tick in cron's environment does not work; exits with that tick's own code if that is 3 or 4."""
 
     def __init__(self, tick: BareTick) -> None:
         self.exit_code = tick.code if tick.code in (3, 4) else 1
@@ -32,7 +32,7 @@ class TickFails(CronjobsError):
 
 
 def user() -> pwd.struct_passwd:
-    """Whose crontab it is. Raises CrontabError for a uid without a passwd entry: cron(8) has no home for it either."""
+    """The crontab's owner. Raises CrontabError for a uid without a passwd entry: cron(8) has no home for it either."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
@@ -42,7 +42,7 @@ def user() -> pwd.struct_passwd:
 
 
 def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[str, str]:
-    """What cron will give to the block of *config*: its defaults under the settings that stand above it in *crontab*.
+    """The environment that cron will give the block of *config*: its defaults, and the settings above it in *crontab*.
 
     crontab(5): SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, LOGNAME cannot be set. PATH is
     /usr/bin:/bin (measured on Debian 12). Debian's cron adds /etc/environment through pam_env, except PATH.
@@ -53,7 +53,7 @@ def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[s
 
 
 def _pam_settings(root: Path) -> dict[str, str]:
-    """/etc/environment as pam_env(8) reads it, if cron's PAM configuration asks for it."""
+    """/etc/environment as pam_env(8) reads it, if cron's PAM configuration uses it."""
     asked = any(
         "pam_env.so" in line and not line.lstrip().startswith("#")
         for service in ("cron", "crond")
@@ -76,12 +76,12 @@ def _lines(file: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class BareTick:
-    """What a tick in cron's environment came to. ``database``: the URL it reached, without a password; None: none."""
+    """The result of a tick in cron's environment. ``database``: the URL it reached, without a password; None: none."""
 
-    code: int  # 128 + n if a signal ended it, as a shell says it
+    code: int  # 128 + n if a signal ended it, as a shell reports it
     database: str | None
-    said: str  # what it wrote to stderr; safe to show
-    reported: bool = False  # it was a tick, and says itself how it ended: Python's own exit code 1 says nothing
+    said: str  # what it wrote to stderr; safe to print
+    reported: bool = False  # it was a tick and reported its end itself; Python's own exit code 1 proves nothing
 
     @property
     def works(self) -> bool:
@@ -89,9 +89,9 @@ class BareTick:
 
 
 def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *, limit: timedelta) -> BareTick:
-    """Run the very command of the block as cron would: its shell, environment, folder, no terminal, its own session.
+    """Run the exact command of the block as cron would: its shell, environment, folder, no terminal, its own session.
 
-    A whole tick, as cron's next one would be: due jobs run. ``--json`` is all that is added; *limit* ends it.
+    It is a whole tick, like cron's next one: due jobs run. Only ``--json`` is added; *limit* ends it.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:
@@ -109,12 +109,12 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
         return BareTick(126, None, visible(f"{error.filename or environment['SHELL']}: {error.strerror}"))
     try:
         out, err = process.communicate(timeout=limit.total_seconds())
-    except BaseException as stopped:  # also ctrl-C: the tick has a session of its own, the terminal does not reach it
+    except BaseException as stopped:  # Ctrl-C, too: it does not reach the tick's own session
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdout, process.stderr):
-            if pipe is not None:  # not read to its end: a stray child may hold it open for long
+            if pipe is not None:  # not read to its end: a stray child may keep it open for long
                 pipe.close()
         if not isinstance(stopped, subprocess.TimeoutExpired):
             raise
@@ -131,7 +131,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
 
 
 def _report(out: bytes) -> dict[str, Any]:
-    """The tick's own, behind whatever a shell's start-up file prints; empty if there is none."""
+    """The tick's own report, after whatever a shell's start-up file prints; empty if there is none."""
     for start in (0, out.rfind(b"\n{") + 1):
         try:
             found = json.loads(out[start:])
@@ -143,9 +143,9 @@ def _report(out: bytes) -> dict[str, Any]:
 
 
 def mail_program(root: Path = Path("/")) -> Path | None:
-    """What cron hands a failing tick's output to, None if this host has none, so that cron drops it.
+    """The program to which cron gives a failing tick's output; None if this host has none, so that cron drops it.
 
-    Debian's cron and cronie call /usr/sbin/sendmail by that path; one elsewhere on PATH is of no use to them.
+    Debian's cron and cronie call /usr/sbin/sendmail by that path; one elsewhere on PATH does not help them.
     """
     for path in ("usr/sbin/sendmail", "usr/lib/sendmail"):
         if os.access(root / path, os.X_OK):
@@ -154,7 +154,7 @@ def mail_program(root: Path = Path("/")) -> Path | None:
 
 
 def daemon_runs(root: Path = Path("/")) -> bool | None:
-    """Whether a cron daemon runs here; None where that cannot be seen (no /proc, or one that hides other users')."""
+    """Whether a cron daemon runs here; None if that cannot be seen (no /proc, or one that hides other users)."""
     if not (root / "proc/1").is_dir():
         return None
     for file in (root / "proc").glob("[0-9]*/comm"):

@@ -1,4 +1,4 @@
-"""crontab(1), run: what it says, and what it is given. The only caller of it."""
+"""Runs crontab(1), and reads its answers. Nothing else calls it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.crontab.block import CrontabError, text_of
 from cronjobs.host.files import make_folder
 from cronjobs.text import visible
 
-# How the crontab(1)s say "there is none", all with exit code 1: Vixie, Debian, cronie, BSD; busybox.
+# How the crontab(1)s report "there is none", all with exit code 1: Vixie, Debian, cronie, BSD; busybox.
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
 
 
@@ -40,10 +40,10 @@ class CrontabChanged(CrontabError):
 
 
 def absolute(path: Path) -> Path:
-    """*path* from the root, with its symlinks: a deploy moves ``/srv/shop/current``, and cron is to follow it.
+    """*path* from the root, with its symlinks: a deploy moves ``/srv/shop/current``, and cron has to follow it.
 
-    So a relative path counts from the shell's $PWD where that is the current folder (getcwd(2) knows only the
-    resolved one), and ".." is taken out only where that names the same file.
+    So a relative path counts from the shell's $PWD if that is the current folder (getcwd(2) knows only the resolved
+    one), and ".." is removed only if the result names the same file.
     """
     shown = Path(os.environ.get("PWD", ""))
     here = shown if shown.is_absolute() and _same(shown, Path.cwd()) else Path.cwd()
@@ -60,15 +60,18 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def interpreter() -> Path:
-    """The Python that runs this, absolute, not resolved: a virtual environment's is a symlink, and it is the link that
-    finds the environment's packages (``pyvenv.cfg`` beside it)."""
+    """The Python that runs this, absolute, not resolved.
+
+    A virtual environment's Python is a symlink, and only the link leads to the environment's packages (``pyvenv.cfg``
+    beside it).
+    """
     if not sys.executable:
         raise CrontabError("this Python does not know its own path: run the command as /path/to/python -m cronjobs")
     return absolute(Path(sys.executable))
 
 
 def read() -> str:
-    """The invoking user's crontab, "" if there is none. Raises CrontabMissing, CrontabFailed if it cannot be known."""
+    """The invoking user's crontab, "" if there is none. Raises CrontabMissing, CrontabFailed if it cannot be read."""
     done = _crontab("-l")
     said = text_of(done.stderr)
     if done.returncode == 0:
@@ -79,11 +82,13 @@ def read() -> str:
 
 
 def replace(old: str, new: str) -> None:
-    """Write *new* if the crontab still is *old*, and read it back. Raises CrontabError; then *old* is still in force,
-    unless the message says otherwise."""
+    """Write *new* if the crontab still is *old*, and read it back.
+
+    Raises CrontabError; then *old* is still in force, unless the message says otherwise.
+    """
     for number, line in enumerate(old.split("\n"), 1):
-        # Debian's crontab -l shows a carriage return as these two characters, so that what it lists cannot be written
-        # back as it was (measured, cron 3.0pl1-162).
+        # Debian's crontab -l prints a carriage return as these two characters, so its output cannot be written back
+        # unchanged (measured, cron 3.0pl1-162).
         if line.endswith(r"\r"):
             raise CrontabError(
                 f"line {number} of the crontab ends in a carriage return that crontab -l does not give back as it is. "
@@ -102,7 +107,7 @@ def replace(old: str, new: str) -> None:
 
 
 def keep_copy(crontab: str) -> Path | None:
-    """Keep *crontab* where only its owner reads it (there may be passwords); None if it is empty. Raises OSError.
+    """Keep *crontab* where only its owner can read it (it may contain passwords); None if it is empty. Raises OSError.
 
     Named after its content: the same crontab is kept once, however often it is replaced.
     """
@@ -123,7 +128,7 @@ def _crontab(argument: str, text: str = "") -> subprocess.CompletedProcess[bytes
     program = shutil.which("crontab")
     if program is None:
         raise CrontabMissing
-    # CRONTAB_NOHEADER=N would make Debian's -l list a header that is not part of the crontab: crontab(1)
+    # CRONTAB_NOHEADER=N would make Debian's -l print a header that is not part of the crontab: crontab(1)
     environment = {**os.environ, "LC_ALL": "C", "CRONTAB_NOHEADER": "Y"}
     try:
         return subprocess.run(

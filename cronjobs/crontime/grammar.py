@@ -1,10 +1,10 @@
-"""What a cron expression may say: five fields as Debian's cron reads them, and the ``@`` names; nothing else.
+"""The grammar of cron expressions: five fields as Debian's cron reads them, and the ``@`` names; nothing else.
 
-It stands in front of croniter, which takes much that cron does not (seconds, ``5/15``, ``R``, ``H``) and reads some of
-it differently (``5-5`` as "every"). What is accepted here was compared with what Debian's cron 3.0pl1-162 accepts
-("crontab -n"). In silence that takes a few more, which can only be mistakes: ranges that run backwards (they select
-nothing), steps longer than their field, a ``*`` inside a list, days that never come. Here they are refused, with what
-to write instead.
+It checks expressions before croniter, which accepts much that cron does not (seconds, ``5/15``, ``R``, ``H``) and reads
+some of it differently (``5-5`` as "every"). What is accepted here was compared with Debian's cron 3.0pl1-162 ("crontab
+-n"). That silently accepts a few more, which can only be mistakes: ranges that run backwards (they select nothing),
+steps longer than their field, a ``*`` inside a list, days that never come. Here these are refused, with a hint what to
+write instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cronjobs.errors import CronError
 MAX_LENGTH: Final = 256
 
 NAMES: Final = {
-    # Debian's entry.c sets HR_STAR for @hourly; "0 * * * *" says the same.
+    # Debian's entry.c sets HR_STAR for @hourly, as it does for "0 * * * *".
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -35,11 +35,11 @@ _DAYS_IN_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # Febr
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """One expression, understood. Two are equal if they were written alike.
+    """One parsed expression. Two are equal if they were written alike.
 
-    ``weekdays`` count from 0, Sunday, to 6. ``…_star`` says that the field starts with ``*``: for minutes and hours it
-    decides what a clock change does to the schedule, for days how they combine with weekdays. ``day_fields`` is the
-    third to fifth field in a spelling that croniter and cron read alike: numbers and commas, or ``*`` and ``*/n``.
+    ``weekdays`` count from 0, Sunday, to 6. ``…_star``: the field starts with ``*``; for minutes and hours this decides
+    what a clock change does to the schedule, for days how they combine with weekdays. ``day_fields`` is the third to
+    fifth field in a spelling that croniter and cron read alike: numbers and commas, or ``*`` and ``*/n``.
     """
 
     source: str
@@ -69,7 +69,7 @@ class CronExpression:
 
 
 def parse(text: str) -> CronExpression:
-    """Read *text*; raises CronError with the column of what is wrong and a sentence saying what to write instead."""
+    """Parse *text*; raises CronError with the column of the mistake and a sentence with what to write instead."""
     _refuse_strange_characters(text)
     words = [(match.group(), match.start() + 1) for match in re.finditer(r"[^ \t]+", text)]
     if words and words[0][0].startswith("@"):
@@ -95,7 +95,7 @@ def parse(text: str) -> CronExpression:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field, read: *text* spells it with numbers, each value by itself."""
+    """One field, parsed; *text* writes it with numbers, each value by itself."""
 
     values: frozenset[int]
     star: bool
@@ -104,13 +104,13 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One of the five fields: what it is called, what it may hold, and how to read it."""
+    """One of the five fields: its name, its range of values, and how to read it."""
 
     name: str
     low: int
     high: int
     size: int  # how many different values it has
-    whole: str  # what its values fill; for the sentence about steps
+    whole: str  # what its values fill, for the message about steps
     names: tuple[str, ...] = ()
 
     def read(self, word: str, column: int) -> _Field:
@@ -162,7 +162,7 @@ class _Kind:
         if step == 0:
             raise CronError('a step is at least 1: "*/1" and "*" mean every', column)
         if step > self.size:
-            # Debian takes "*/90" and runs it once an hour, which nobody means.
+            # Debian accepts "*/90" and runs it once an hour, which no one intends.
             raise CronError(
                 f"step {_short(word)} is longer than {self.whole}: cron starts anew with each, "
                 "so write a smaller step, or use every: instead of cron:",
@@ -173,7 +173,7 @@ class _Kind:
         return step
 
     def _refuse_backwards(self, low: int, high: int, item: str, column: int) -> NoReturn:
-        """Vixie cron takes it and selects nothing; others wrap around. Say how to write the latter."""
+        """Vixie cron accepts it and selects nothing; others wrap around. The message shows how to write the latter."""
         if "/" in item:
             instead = "two ranges, each from low to high"
         elif self.name == "weekday" and low == 7:
@@ -185,7 +185,7 @@ class _Kind:
         raise CronError(f'range "{item}" runs backwards: write {instead}', column)
 
     def _refuse(self, item: str, column: int) -> NoReturn:
-        """Say what *item* is taken for."""
+        """Raise the error that explains what *item* looks like."""
         if not item:
             raise CronError("an item of the list is empty: remove the extra comma", column)
         if word := re.search(r"[A-Za-z]{4,}", item):
@@ -208,7 +208,7 @@ _KINDS: Final = (
     _Kind("hour", 0, 23, 24, "the 24 hours of a day"),
     _Kind("day", 1, 31, 31, "the 31 days of a month"),
     _Kind("month", 1, 12, 12, "the 12 months of a year", _MONTHS),
-    # 0–7 and not 0–6, also under a step: entry.c, LAST_DOW. So "1-7/2" has Sunday and "*/2" has Saturday.
+    # 0–7 and not 0–6, even with a step: entry.c, LAST_DOW. So "1-7/2" includes Sunday and "*/2" Saturday.
     _Kind("weekday", 0, 7, 7, "the 7 days of a week", _WEEKDAYS),
 )
 
@@ -218,7 +218,7 @@ _ITEM: Final = re.compile(
 
 
 def _lone(letters: str) -> re.Pattern[str]:
-    """Letters that are no part of a name: the L of "5L", but not that of "jul"."""
+    """Letters that are not part of a name: the L of "5L", but not that of "jul"."""
     return re.compile(f"(?i)(?<![a-z])(?:{letters})(?![a-z])")
 
 
@@ -276,9 +276,9 @@ def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> N
 
 
 def _refuse_days_that_never_come(expression: CronExpression, column: int) -> None:
-    """Where days of the month are not joined by "or" to weekdays, one of them has to be in one of the months.
+    """Unless days of the month and weekdays are joined by "or", one of the days must exist in one of the months.
 
-    That is all there is to see: each date falls on each weekday within 40 years, also 29 February across 2100.
+    No other check is needed: each date falls on each weekday within 40 years, even 29 February across 2100.
     """
     if not expression.both_days_must_match:
         return

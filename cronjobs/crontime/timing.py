@@ -1,16 +1,16 @@
 """When a schedule is due: a cron expression in a time zone, or an interval, as UTC instants.
 
-croniter answers which calendar days match, and is used for nothing else. With clock changes it is wrong (7.0 fires
-fixed times twice in the doubled hour and wildcard minutes spuriously after a gap), and at 26–70 µs a step it would take
-15 s to count a year of minutes. Its days are right; they are cached by the month, and become instants here, a UTC day
-at a time. The fires of a UTC day depend on nothing but that day, so ranges can be walked, counted, and searched from
-their end.
+croniter computes which calendar days match, and nothing else. It is wrong about clock changes (7.0 fires fixed times
+twice in the doubled hour, and wildcard minutes spuriously after a gap), and at 26–70 µs a step it would take 15 s to
+count a year of minutes. Its days are right; they are cached by the month, and turned into instants here, one UTC day at
+a time. The fires of a UTC day depend on nothing but that day, so ranges can be walked, counted, and searched from their
+end.
 
 Clock changes follow Debian's cron(8): "If the time has moved forwards, those jobs which would have run in the time that
 was skipped will be run soon after the change. Conversely, if the time has moved backwards […], those jobs that fall
 into the repeated time will not be re-run. Only jobs that run at a particular time (not specified as @hourly, nor with
-'*' in the hour or minute specifier) are affected." Debian does so for changes up to 3 hours; here size does not matter,
-so a day that a zone skips is run once, after the skip.
+'*' in the hour or minute specifier) are affected." Debian does so for changes up to 3 hours; here the size does not
+matter, so a day that a zone skips is run once, after the skip.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from cronjobs.model import duration_text
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
 _DAY_S: Final = 86_400
-# A day and more inside of what datetime holds: the neighbours of each day, in each zone, must exist too.
+# More than a day inside datetime's range: the neighbours of each day must exist, too, in each zone.
 _FIRST_DAY: Final = date(1, 1, 3)
 _LAST_DAY: Final = date(9999, 12, 29)
-# Found among a host's zone files, and not the same everywhere: its own zone, or zones that count leap seconds.
+# These are among a host's zone files, but differ between hosts: its own zone, or zones that count leap seconds.
 _HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
 
-Span = tuple[int, datetime | None, datetime | None]  # how many occurrences a range holds, the first and the last
+Span = tuple[int, datetime | None, datetime | None]  # how many occurrences a range has, the first and the last
 
 
 def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> Iterator[datetime]:
     """Yield the instants after *after* at which *cron* is due in *timezone*, in UTC, oldest first, up to the year 9999.
 
-    DST follows Debian's cron(8): where neither the minute nor the hour field starts with ``*``, times in the gap run
-    once, at the first valid instant after it, and times in the doubled hour in its first pass only; other expressions
-    run at every real instant. Raises CronError for what is no expression or no zone, UsageError for a naive *after*.
+    DST follows Debian's cron(8): if neither the minute nor the hour field starts with ``*``, times in the gap run once,
+    at the first valid instant after it, and times in the doubled hour in its first pass only; other expressions run at
+    every real instant. Raises CronError for an invalid expression or zone, UsageError for a naive *after*.
     """
     return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
 
 
 def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
-    """Build the timing that a schedule says; exactly one of *cron* and *every* is given. Raises CronError."""
+    """Build a schedule's timing; exactly one of *cron* and *every* is given. Raises CronError."""
     if cron is not None and every is None:
         return CronTiming(parse(cron), timezone)
     if every is not None and cron is None:
@@ -62,7 +62,7 @@ def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class CronTiming:
-    """An expression on the wall clock of a zone; raises CronError, naming near ones, for a zone that does not exist."""
+    """An expression on the wall clock of a zone; raises CronError for an unknown zone, with similar names."""
 
     expression: CronExpression
     timezone: str
@@ -141,12 +141,12 @@ Timing = CronTiming | EveryTiming
 
 
 def next_after(timing: Timing, instant: datetime) -> datetime | None:
-    """The first occurrence after *instant*; None when the calendar ends before it."""
+    """The first occurrence after *instant*; None if the calendar ends before it."""
     return next(timing.after(instant), None)
 
 
 def count_between(timing: Timing, after: datetime, until: datetime) -> Span:
-    """How many occurrences (*after*, *until*] holds, with the first and the last of them; fast for years of minutes."""
+    """How many occurrences (*after*, *until*] has, with the first and the last of them; fast for years of minutes."""
     return timing.span(after, until)
 
 
@@ -162,11 +162,11 @@ def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> 
     return newest
 
 
-# --- clock changes, told ----------------------------------------------------------------------------------------------
+# --- clock changes in words -------------------------------------------------------------------------------------------
 
 
 def remarks(timing: Timing, fire: datetime) -> str | None:
-    """Say in one line what a clock change did to the occurrence *fire*; None if nothing."""
+    """What a clock change did to the occurrence *fire*, in one line; None if nothing."""
     if isinstance(timing, EveryTiming):
         return None
     day = _utc(fire).date()
@@ -186,9 +186,9 @@ def remarks(timing: Timing, fire: datetime) -> str | None:
 
 
 def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
-    """Yield the clock changes in (*after*, *until*] that touch a schedule: the instant, and in one line what happens.
+    """Yield the clock changes in (*after*, *until*] that affect a schedule: the instant, and the effect in one line.
 
-    Unlike ``remarks`` it also tells of times in a gap that do not run, as there is no occurrence to remark on.
+    Unlike ``remarks`` it includes times in a gap that do not run, which have no occurrence to remark on.
     """
     if isinstance(timing, EveryTiming):
         return
@@ -203,7 +203,7 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
 
 
 def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
-    """Tell of the times that *shift* skips; None if the schedule has none."""
+    """Describe the times that *shift* skips; None if the schedule has none."""
     walls = _walls_around(timing.expression, day)
     skipped = [wall for wall in walls if wall in shift.gap]
     if not skipped:
@@ -220,7 +220,7 @@ def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
 
 
 def _doubled_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
-    """Tell of the times that *shift* shows twice; None if the schedule has none."""
+    """Describe the times that *shift* shows twice; None if the schedule has none."""
     doubled = [wall for wall in _walls_around(timing.expression, day) if wall in shift.doubled]
     if not doubled:
         return None
@@ -240,14 +240,13 @@ def _listed(day: date, walls: list[int]) -> str:
 
 
 def _clock(day: date, wall: int, beside: int | None = None) -> str:
-    """Write a wall-clock time, without its date if that is the one of *beside*."""
+    """Write a wall-clock time, without its date if that is the same as for *beside*."""
     moment = _midnight(day) + timedelta(seconds=wall)
     known = beside is not None and wall // _DAY_S == beside // _DAY_S
     text = f"{moment:%H:%M:%S}".removesuffix(":00")
     return text if known else f"{moment.date()} {text}"
 
 
-# --- the fires of one UTC day -----------------------------------------------------------------------------------------
 # Seconds count from the midnight of that day, in UTC, and may lie outside of it. A "wall" is what a clock in the zone
 # shows, read as if it were UTC: an instant plus the zone's offset.
 
@@ -262,7 +261,7 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
         before, after = (
             wall - shift.before,
             wall - shift.after,
-        )  # when it is shown, if the old or the new offset is in force
+        )  # when it is shown under the old and under the new offset
         in_first_pass, in_second_pass = before < shift.at, after >= shift.at
         if in_first_pass:
             fires.add(before)
@@ -275,7 +274,7 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
 
 @lru_cache(maxsize=1024)
 def _fires_on_plain_day(cron: CronExpression, offset: int, due: tuple[bool, ...]) -> tuple[int, ...]:
-    """``_fires_on`` for the days without a clock change, of which a zone has few different ones."""
+    """``_fires_on`` for days without a clock change, of which a zone has only a few kinds."""
     return tuple(second for wall in _walls(cron, due) if 0 <= (second := wall - offset) < _DAY_S)
 
 
@@ -284,7 +283,7 @@ def _walls_around(cron: CronExpression, day: date) -> list[int]:
 
 
 def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
-    """The walls at which *cron* matches on the day before, the day itself and the day after, where these are *due*."""
+    """The walls at which *cron* matches on the day before, the day itself and the day after, if these are *due*."""
     times = [3600 * hour + 60 * minute for hour in sorted(cron.hours) for minute in sorted(cron.minutes)]
     return [days * _DAY_S + time_s for days, is_due in zip((-1, 0, 1), due, strict=True) if is_due for time_s in times]
 
@@ -293,7 +292,7 @@ def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
 
 
 def _utc_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
-    """Yield the UTC days from *first* to *last* that can have fires: no zone is further than a day from UTC."""
+    """Yield the UTC days from *first* to *last* that can have fires: no zone is more than a day away from UTC."""
     unseen, last = max(first, _FIRST_DAY), min(last, _LAST_DAY)
     for due in _wall_days(cron, unseen - _DAY, last + _DAY):
         for day in (due - _DAY, due, due + _DAY):
@@ -314,7 +313,7 @@ def _wall_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
 
 
 def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
-    """Whether the day before *day*, it, and the day after match."""
+    """Whether the day before *day*, *day* itself, and the day after match."""
     around = (day - _DAY, day, day + _DAY)
     return tuple(
         it.month in cron.months and it.day in _due_days(cron.day_fields, _like(it.year), it.month) for it in around
@@ -322,14 +321,14 @@ def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
 
 
 def _like(year: int) -> int:
-    """A year with the same calendar (it repeats after 400): croniter fails at the ends of what datetime holds."""
+    """A year with the same calendar, which repeats after 400 years: croniter fails at the ends of datetime's range."""
     return 2000 + year % 400
 
 
 @lru_cache(maxsize=8192)
 def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
-    """The days of one month that match, as croniter finds them, walking naive midnights."""
-    # Imported on use: it takes 55 ms, and an idle tick needs none of it.
+    """The days of one month that match, as croniter finds them by walking naive midnights."""
+    # Imported on use: it takes 55 ms, and an idle tick does not need it.
     from croniter import croniter  # type: ignore[import-untyped]
 
     walk = croniter(
@@ -366,7 +365,7 @@ class _Shift:
 
 
 def _shift_near(timezone: str, day: date) -> _Shift | None:
-    """The change that can touch *day*: on it or the day before, as no "hour" doubled was longer than Kwajalein's 23."""
+    """The change that can affect *day*, on it or the day before: the longest doubled span was Kwajalein's 23 hours."""
     if shift := _shift(timezone, day):
         return shift
     if shift := _shift(timezone, day - _DAY):
@@ -396,7 +395,7 @@ def _offset(timezone: str, day: date) -> int:
 
 
 def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
-    # zoneinfo knows the offset of every instant, also where a wall-clock time is none or two
+    # zoneinfo knows the offset of every instant, even where a wall-clock time does not exist or exists twice
     offset = instant.astimezone(zone).utcoffset()
     assert offset is not None
     return int(offset.total_seconds())
@@ -404,7 +403,7 @@ def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
 
 @lru_cache(maxsize=256)
 def _zone(timezone: str) -> ZoneInfo:
-    """The zone of that name; raises CronError naming near ones."""
+    """The zone of that name; raises CronError with similar names."""
     shown = timezone[:64].encode("unicode_escape").decode()
     if timezone.startswith(_HOST_ZONES):
         raise CronError(f'time zone "{shown}" is not the same on every host: write a name like Europe/Berlin or UTC')

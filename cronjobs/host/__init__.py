@@ -1,1 +1,1 @@
-"""This machine as the others cannot see it: its processes, users, files and forks."""
+"""What only this machine knows: its processes, users, files and forks."""

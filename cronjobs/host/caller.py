@@ -1,4 +1,4 @@
-"""Who does something, for the audit trail: the user and the program, as this host knows them."""
+"""The user and the program that do something, as this host knows them, for the audit trail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cronjobs.text import clean, one_line
 
 
 def os_user() -> str:
-    """The user's name, or the number of one without a name; the name comes from variables that hold anything."""
+    """The user's name, or the number of one without a name; it may come from variables, which hold anything."""
     import getpass
 
     try:
@@ -22,12 +22,12 @@ def os_user() -> str:
 
 @cache
 def caller() -> str:
-    """User and program, as "ada/manage.py", for a database that knows nobody: the form of PostgreSQL's default."""
+    """User and program, as "ada/manage.py", for a database that knows no users; the form of PostgreSQL's default."""
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 
 def _program() -> str:
     called = Path(sys.argv[0] if getattr(sys, "argv", None) else "")
-    if called.name == "__main__.py":  # python -m shop
+    if called.name == "__main__.py":  # started as python -m shop
         called = called.parent
     return called.name if called.name not in ("", "-c", "-m") else "python"

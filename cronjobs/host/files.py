@@ -1,4 +1,4 @@
-"""Files that a configuration names, opened without waiting for anybody; folders, made with the modes that are meant."""
+"""Opens files that a configuration names, without ever waiting; creates folders with the intended modes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
-    """Open *file* and return its descriptor. Raises OSError, for a FIFO, device, socket or folder too; never waits."""
+    """Open *file* and return its descriptor. Raises OSError, also for a FIFO, device, socket or folder; never waits."""
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
+        if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
             raise OSError(errno.EINVAL, "it is no regular file") from None
         raise
     kind = os.fstat(descriptor).st_mode
@@ -27,7 +27,7 @@ def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
-    """Make *folder* and what is missing above it, writable by its owner only, whatever the umask; cron's may be 000."""
+    """Create *folder* and its missing parents, writable by the owner only, whatever the umask; cron's may be 000."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=mode, exist_ok=True)

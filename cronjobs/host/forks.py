@@ -1,9 +1,9 @@
 """A forked copy of this process: what of ours it must never use, and how it ends.
 
-A handler that calls ``os.fork`` gets a second process with everything in it: the jobs that were claimed ahead, the
-database's connections, the lock files, cron's pipe. Only the handler's own code is meant to run there; when that
-returns, the copy ends. Each guard asks ``os.getpid``, since a fork in C tells Python nothing; what a copy holds of the
-kernel's is put out of its reach as soon as it is made, by ``os.register_at_fork``.
+A handler that calls ``os.fork`` gets a second process with everything in it: jobs that were claimed ahead, database
+connections, lock files, cron's pipe. Only the handler's own code is meant to run there; when that returns, the copy
+ends. Each guard calls ``os.getpid``, since Python does not notice a fork in C. Kernel objects that a copy shares are
+put out of its reach as soon as it is made, by ``os.register_at_fork``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
-_opening: Final = threading.Lock()  # so that no fork comes between opening a descriptor and noting it
-_shared: Final[WeakSet[Any]] = WeakSet()  # whatever has a forked() to call in the copy
-_inherited: Final[list[Any]] = []  # in the copy: never collected, since their destructors would talk to the kernel
+_opening: Final = threading.Lock()  # no fork may come between opening a descriptor and noting it
+_shared: Final[WeakSet[Any]] = WeakSet()  # objects with a forked() to call in the copy
+_inherited: Final[list[Any]] = []  # in the copy: never collected, since their destructors would use what is shared
 _outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own streams, and which file each of them was
 
 
 class OutOfReach(ABC):
-    """Has something that a forked copy must not touch: ``forked`` is called there, as the first thing."""
+    """Has something that a forked copy must not touch: ``forked`` is called there before anything else."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -39,18 +39,18 @@ class OutOfReach(ABC):
 
     @abstractmethod
     def forked(self) -> None:
-        """Make it unusable here, and leave the original's alone."""
+        """Make it unusable here without affecting the original."""
 
 
 def undisturbed() -> threading.Lock:
-    """A block in which no fork happens: open a descriptor and note it."""
+    """A block in which no fork happens, to open a descriptor and note it."""
     return _opening
 
 
 def replace_by_nothing(descriptor: int) -> None:
-    """Close *descriptor* in the copy without freeing its number, which whoever still knows it would hit.
+    """Close *descriptor* in the copy without freeing its number, which other code in the copy may still use.
 
-    Closing drops no flock: that belongs to the open file, which the original still has. flock(2)
+    Closing releases no flock: that belongs to the open file, which the original still has. flock(2)
     """
     with suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -61,7 +61,7 @@ def replace_by_nothing(descriptor: int) -> None:
 
 
 def keep_streams_from_copies() -> None:
-    """Standard output and error of this process are cron's pipe, and cron waits for whoever holds it."""
+    """This process's standard output and error are cron's pipe, and cron waits for every process that has it open."""
     for number in (1, 2):
         with suppress(OSError):
             _outlets[number] = _file_of(number)
@@ -79,11 +79,11 @@ def _in_the_copy() -> None:
         each.forked()
     for number, file in _outlets.items():
         with suppress(OSError):
-            if _file_of(number) == file:  # pty.fork has put a terminal there already
+            if _file_of(number) == file:  # else pty.fork has put a terminal there already
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
-    # The tick's own handlers only make a note for its loop: here nobody would read it, and SIGTERM would end nothing.
+    # The tick's own handlers only make a note for its loop, which does not run here: SIGTERM would end nothing.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
@@ -94,7 +94,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code: whoever leaves it in a forked copy ends there, as a program would, by its exit code."""
+    """A block of user code: a forked copy that leaves it ends there, as a program would, with its exit code."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()
@@ -108,7 +108,7 @@ def _end_copy(error: BaseException | None) -> NoReturn:
     code: object = 0
     said = error
     while said is not None and not isinstance(said, SystemExit):
-        said = said.__context__  # of a transaction's end, which cannot roll back here
+        said = said.__context__  # an error from ending a transaction, which cannot roll back here
     if isinstance(said, SystemExit):
         code = said.code
         if code is not None and not isinstance(code, int):
@@ -123,5 +123,5 @@ def _end_copy(error: BaseException | None) -> NoReturn:
 
 
 def _print(what: Callable[[], Any]) -> None:
-    with suppress(BaseException):  # whatever has become of the streams, the process ends
+    with suppress(BaseException):  # the process ends whatever has become of its streams
         what()

@@ -1,4 +1,4 @@
-"""Who holds a lease: host, boot, pid namespace, process and tick, so that a death can be proven where it happened."""
+"""Who has a lease: host, boot, pid namespace, process and tick, so that a death can be proven on its own host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Identity:
     @classmethod
     def here(cls) -> Identity:
         return cls(
-            # Containers get a new random name each time; CRONJOBS_HOST gives theirs a steady one.
+            # Containers get a new random name each time; CRONJOBS_HOST gives them a fixed one.
             host=(os.environ.get("CRONJOBS_HOST") or socket.gethostname() or "localhost").replace(":", "-"),
             boot_id=_read("/proc/sys/kernel/random/boot_id"),
             pid_namespace=_namespace(),
@@ -40,7 +40,7 @@ class Identity:
 
     @classmethod
     def parse(cls, locked_by: str) -> Identity | None:
-        """Read ``locked_by`` back; None if it is none of ours (plain SQL can write anything)."""
+        """Parse ``locked_by``; None if it is not one of ours (plain SQL can write anything)."""
         fields = locked_by.split(":")
         if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal() or len(fields[3]) > 10:
             return None
@@ -49,7 +49,7 @@ class Identity:
 
     @property
     def place(self) -> str:
-        """How ``locked_by`` begins for every process of this host, boot and pid namespace."""
+        """The prefix of ``locked_by`` for every process of this host, boot and pid namespace."""
         return f"{self.host}:{self.boot_id}:{self.pid_namespace}:"
 
     def __str__(self) -> str:
@@ -72,10 +72,10 @@ def _namespace() -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Whether the process that holds a lease has ended, with all that our launcher runs for it.
+    """Whether the process that has a lease has ended, with all that our launcher runs for it.
 
-    True: proven. False: it, or something that it started, is alive. None: nobody can say from here: another host, boot
-    or pid namespace, a name that cannot be read, or a /proc that hides other users' processes.
+    True: proven. False: it, or something that it started, is alive. None: unknown from here, because of another host,
+    boot or pid namespace, an unreadable name, or a /proc that hides other users' processes.
     """
     holder = Identity.parse(locked_by)
     if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":
@@ -85,15 +85,15 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
         return False
     if now_there is None and _runs_unseen(holder.pid):
         return None
-    if _read("/proc/1/stat") == UNKNOWN:  # hidepid (proc(5)): a launcher of another user would not be seen either
+    if _read("/proc/1/stat") == UNKNOWN:  # hidepid (proc(5)): we would not see another user's launcher either
         return None
     return not any(_belongs(launcher, now_there) for launcher in _launchers_of(holder.pid))
 
 
 def age_at_work(locked_by: str, here: Identity) -> float | None:
-    """How many seconds ago the process that holds a lease began, if it is proven to run; None: it is not.
+    """The age in seconds of the process that has a lease, if it is proven to run; else None.
 
-    A stopped one (state T) does not run: it may never go on. Nor does an earlier tick of this very process.
+    A stopped process (state T) does not run: it may never go on. Nor does an earlier tick of this same process.
     """
     holder = Identity.parse(locked_by)
     if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
@@ -105,12 +105,12 @@ def age_at_work(locked_by: str, here: Identity) -> float | None:
 
 
 def _place(identity: Identity) -> tuple[str, str, str]:
-    # Pids of two containers, or from before a reboot, have nothing to do with each other.
+    # Pids of two containers, or from before a reboot, are unrelated.
     return identity.host, identity.boot_id, identity.pid_namespace
 
 
 def _runs_unseen(pid: int) -> bool:
-    """Whether anything of a process runs whose main thread cannot be seen to."""
+    """Whether anything of a process still runs although its main thread cannot be seen."""
     if _read(f"/proc/{pid}/stat") == UNKNOWN:
         try:
             os.kill(pid, 0)
@@ -119,7 +119,7 @@ def _runs_unseen(pid: int) -> bool:
         except PermissionError:
             return True
         return True
-    # A killed process is a zombie only with its last thread; one of them may still be in a system call.
+    # A killed process is a zombie only when its last thread has ended; one may still be in a system call.
     return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
 
 
@@ -140,7 +140,7 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Whether a launcher was started by the one who is gone, not by *now_there*, who has the same pid since."""
+    """Whether the dead process started a launcher, rather than *now_there*, which has its pid now."""
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))
 

@@ -1,7 +1,7 @@
-"""That there was a database: a SQLite file whose disk is not mounted this morning must not be replaced by an empty one.
+"""Remembers that a database existed: if a SQLite file's disk is not mounted, no empty file must replace it.
 
-Remembered in the user's state folder, for one file as one project's folder names it: another project at the same path,
-after a reinstallation perhaps, begins without any set-up.
+Kept in the user's state folder, by the file and the project's folder: another project at the same path, perhaps after a
+reinstallation, starts without any set-up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def require_still_there(settings: Settings, address: Address) -> None:
-    """Raise DatabaseVanished if there was a SQLite file with our tables, and now there is none, or an empty one."""
+    """Raise DatabaseVanished if there was a SQLite file with our tables, and now it is missing or empty."""
     if not address.is_sqlite:
         return
     with suppress(OSError):
@@ -32,13 +32,13 @@ def require_still_there(settings: Settings, address: Address) -> None:
 
 
 def remember(settings: Settings, address: Address) -> None:
-    """Note that the file has our tables. Never fails: where nothing can be remembered, nothing is."""
+    """Note that the file has our tables. Never fails: if nothing can be remembered, nothing is."""
     if address.is_sqlite and not State().read(_note(settings, address)):
         State().write(_note(settings, address), f"{address.url.database}\n")
 
 
 def forget(settings: Settings, address: Address) -> None:
-    """The file is to be made anew."""
+    """Forget the file, which is to be created again."""
     if address.is_sqlite:
         State().take(_note(settings, address))
 

@@ -1,7 +1,7 @@
 """The user's state folder: small files that a tick leaves for the next one; only in a folder that is ours alone.
 
-Where there is no home the folder is below the temporary one, in which anybody can make it first, with links to files of
-ours in it. So it has to be ours and nobody else's to write, and no link is followed; otherwise no state is kept.
+Without a home the folder is below the temporary one, where anyone can create it first, with links to our files in it.
+So it must be ours, writable by no one else, and no link is followed; otherwise no state is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from cronjobs.host.files import make_folder
 
-LONGEST: Final = 1 << 20  # of a file; what is longer is not ours
+LONGEST: Final = 1 << 20  # of a file; a longer one is not ours
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -42,17 +42,17 @@ class State:
         self.folder = folder or state_folder()
 
     def read(self, name: str) -> str | None:
-        """What is in the file; None: it is not there, or it is not safe to read."""
+        """The file's content; None if it does not exist, or is not safe to read."""
         with suppress(OSError, UnicodeError), self._opened() as folder:
             return _read(folder, name)
         return None
 
     def write(self, name: str, text: str) -> None:
-        """Put *text* in the place of what is there, at once."""
+        """Replace the file's content with *text*, atomically."""
         with suppress(OSError), self._opened(make=True) as folder:
             fresh = f"{name}.{os.getpid()}"
             with suppress(FileNotFoundError):
-                os.unlink(fresh, dir_fd=folder)  # of a process before us that was killed
+                os.unlink(fresh, dir_fd=folder)  # left by an earlier process that was killed
             _put(folder, fresh, os.O_CREAT | os.O_EXCL, text)
             os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -61,7 +61,7 @@ class State:
             _put(folder, name, os.O_CREAT | os.O_APPEND, text)
 
     def take(self, name: str) -> str | None:
-        """What is in the file, once: of two that come together one gets it."""
+        """Read and remove the file; of two processes that do so together, one gets the content."""
         with suppress(OSError, UnicodeError), self._opened() as folder:
             taken = f"{name}.{os.getpid()}"
             os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)
@@ -73,7 +73,7 @@ class State:
 
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
-        """The folder's descriptor; whatever becomes of its name, files are opened below what was checked."""
+        """The folder's descriptor: files are opened in the folder that was checked, even if it is renamed."""
         if make:
             make_folder(self.folder, 0o700)
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -87,7 +87,7 @@ class State:
 
 
 def _read(folder: int, name: str) -> str | None:
-    # NONBLOCK: a FIFO would be waited for.
+    # NONBLOCK: otherwise open() would wait on a FIFO.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
