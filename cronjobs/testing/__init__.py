@@ -1,8 +1,8 @@
-"""What users' tests (and ours) need: a context, tables, jobs run in a test's own transaction, and clocks to move.
+"""For users' tests (and ours): a context, tables, jobs run in a test's own transaction, and clocks that a test moves.
 
-``context`` calls one handler without a database. ``create_tables`` and ``drain`` work on a connection of the test's,
-which is rolled back in the end. ``tick`` is a whole tick at any time, on a database that is a test's alone. Names are
-loaded when they are first used.
+``context`` is for calling one handler without a database. ``create_tables`` and ``drain`` work on a connection of the
+test's, which is rolled back in the end. ``tick`` is a whole tick at any time, on a database of the test's own. Names
+are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assertions about what was enqueued and when schedules fire; a failing one lists what is there."""
+"""Assertions about what was enqueued and when schedules fire; a failing one lists what exists."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cronjobs.store.listing import Filter, list_jobs
 from cronjobs.testing.configured import settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 
-LOOKED_AT: Final = 10_000  # jobs, the newest
+LOOKED_AT: Final = 10_000  # the newest jobs that are looked at
 LISTED: Final = 10
 UNMET: Final = object()
 
 
 @dataclass(frozen=True)
 class Found:
-    """A job that is there; the fields are the columns of its row."""
+    """A job that exists; the fields are the columns of its row."""
 
     id: int
     job_type: str
@@ -55,7 +55,7 @@ class Found:
 
 @dataclass(frozen=True)
 class ExpectedJob:
-    """What a test says of a job; None: anything. ``payload`` and ``meta``: these keys with these values, and others."""
+    """What a test expects of a job; None: anything. ``payload`` and ``meta``: these keys and values, among others."""
 
     job_type: str
     payload: Mapping[str, Any]
@@ -99,11 +99,11 @@ def assert_enqueued(
     schema: str | None = None,
     **payload_keys: Any,
 ) -> list[Found]:
-    """Assert that *connection* sees a job of *job_type* whose payload has these keys and values; return those it sees.
+    """Assert that *connection* sees a job of *job_type* whose payload has these keys and values; return the matches.
 
     ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. A payload key that is also the name of an
-    option goes into *payload*. ``count``: exactly so many; None: at least one. ``delay``: it was enqueued for so much
-    later than then. ``status``: "queued", "succeeded" …; None: any, so what has run since counts, too.
+    option goes into *payload*. ``count``: exactly so many; None: at least one. ``delay``: the time from enqueueing to
+    its run_at. ``status``: "queued", "succeeded" …; None: any, so that jobs which have run since count, too.
     """
     __tracebackhide__ = True
     wanted = ExpectedJob(
@@ -133,13 +133,13 @@ def assert_not_enqueued(
     schema: str | None = None,
     **options_and_payload_keys: Any,
 ) -> None:
-    """Assert that *connection* sees no such job; takes what ``assert_enqueued`` takes."""
+    """Assert that *connection* sees no such job; takes the same arguments as ``assert_enqueued``."""
     __tracebackhide__ = True
     assert_enqueued(connection, job_type, payload, **{**options_and_payload_keys, "schema": schema, "count": 0})
 
 
 def _jobs(connection: Target, schema: str | None) -> list[Found]:
-    """What is there, oldest first."""
+    """The jobs that exist, oldest first."""
     with LentDatabase(connection, "assert_enqueued()", schema=schema).read() as lent:
         require_tables(lent, "assert_enqueued()")
         rows = list_jobs(lent, Filter(), LOOKED_AT)
@@ -150,7 +150,7 @@ def _jobs(connection: Target, schema: str | None) -> list[Found]:
 
 
 def _holds(there: Any, wanted: Mapping[str, Any]) -> bool:
-    # As JSON: what went in as a tuple is a list in the row.
+    # Compare as JSON: a tuple in the payload is a list in the row.
     return isinstance(there, Mapping) and all(
         there.get(key, UNMET) == json.loads(json.dumps(value)) for key, value in wanted.items()
     )
@@ -185,12 +185,12 @@ def assert_fires(
     config: str | Path | None = None,
     timezone: str | None = None,
 ) -> list[datetime]:
-    """Assert when a schedule fires from the first moment of *between* on and before the second; return the instants.
+    """Assert when a schedule fires from the first moment of *between* until before the second; return the instants.
 
     *schedule*: a name in *config* (None: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between* and
-    *at*: aware datetimes, or ISO text; what has no offset is meant in the schedule's zone, or *timezone* (an
-    expression's; None: UTC). ``at``: exactly these, ``[]`` for none; ``count``: so many; neither: at least one. What is
-    returned is in that zone. It computes from the file alone: no pause, no catch-up.
+    *at*: aware datetimes, or ISO text; without an offset they are in the schedule's zone, or in *timezone* (for an
+    expression; None: UTC). ``at``: exactly these, ``[]`` for none; ``count``: so many; neither: at least one. The
+    returned instants are in that zone. It computes from the file alone: no pause, no catch-up.
     """
     __tracebackhide__ = True
     from cronjobs.crontime.timing import timing
@@ -217,7 +217,7 @@ def assert_fires(
 def _timing_of(
     schedule: str, config: str | Path | None, timezone: str | None
 ) -> tuple[str | None, timedelta | None, str]:
-    """Its cron expression or distance, and its zone."""
+    """The schedule's cron expression or interval, and its zone."""
     if schedule.startswith("every "):
         return None, duration(schedule.removeprefix("every ")), timezone or "UTC"
     if " " in schedule.strip() or schedule.startswith("@"):

@@ -10,9 +10,9 @@ from cronjobs.clock import SYSTEM
 class FakeClock:
     """A clock that stands still until it is moved, on SQLite and on a real PostgreSQL alike.
 
-    Hand it to ``Database(address, clock=…)``. It starts at *start* (aware), else at the present. PostgreSQL's own clock
+    Pass it to ``Database(address, clock=…)``. It starts at *start* (aware), else at the present. PostgreSQL's own clock
     goes on between reading ``shift`` and running the statement, so its fake now is later by that moment, never earlier.
-    Column defaults of the tables know nothing of it.
+    Column defaults of the tables do not use it.
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -23,7 +23,7 @@ class FakeClock:
         return self._now
 
     def monotonic(self) -> float:
-        """Real seconds plus what was advanced: who waits for a lock under a fake clock still gives up."""
+        """Real seconds plus those advanced, so that a wait for a lock still times out under a fake clock."""
         return SYSTEM.monotonic() + self._advanced_s
 
     @property
@@ -42,7 +42,7 @@ class FakeClock:
 
 
 class TravelClock(FakeClock):
-    """Goes with the present until it is moved, and stands still from then on."""
+    """Follows the present until it is moved, and then stands still."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class TravelClock(FakeClock):
 
 
 class StillClock(FakeClock):
-    """One whose seconds stand still, too: what is left of a time-out is what the test said."""
+    """Its monotonic seconds stand still, too: what is left of a time-out is what the test set."""
 
     def monotonic(self) -> float:
         return self._advanced_s

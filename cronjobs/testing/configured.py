@@ -1,4 +1,4 @@
-"""What a test's jobs run by: the user's cronjobs.yaml, or the defaults and the handlers that are imported already."""
+"""The settings of a test's jobs: the user's cronjobs.yaml, or the defaults with the handlers imported already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.jobs.job_types import JobTypes
 
 
 def settings_of(config: str | Path | None, imports: Iterable[str] = (), database_url: str | None = None) -> Settings:
-    """Read *config*; None: the defaults. Raises ConfigError also for what would only disable an entry."""
+    """Read *config*; None: the defaults. Raises ConfigError even for mistakes that would only disable an entry."""
     if config is None:
         file = Path("cronjobs.yaml").absolute()
         return Settings(file=file, folder=file.parent, database=database_url or "", imports=tuple(imports))

@@ -1,4 +1,4 @@
-"""``create_tables``: our tables in a test's own transaction, by the migrations' own SQL, kept from call to call."""
+"""``create_tables``: our tables in a test's own transaction, by the migrations' own SQL, which is cached."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cronjobs.jobs.enqueue import Target
 from cronjobs.store.meta import has_table
 from cronjobs.testing.lending import Dressed, lend
 
-# What a migration that runs by itself needs, and a test's transaction must not be left with.
+# Statements for a migration that runs by itself, which must not affect a test's transaction.
 NOT_HERE: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
 
 def create_tables(connection: Target, *, schema: str | None = None) -> None:
-    """Make cronjobs' tables on *connection* unless they are there, in its transaction; never commits.
+    """Create cronjobs' tables on *connection* unless they exist, in its transaction; never commits.
 
-    *connection*: what ``enqueue`` takes; SQLite in memory is fine. *schema*: PostgreSQL's, made if need be; None: the
-    first of the search_path.
+    *connection*: what ``enqueue`` accepts; SQLite in memory is fine. *schema*: PostgreSQL's, created if necessary;
+    None: the first of the search_path.
     """
     lent = lend(connection, "create_tables()").connection()
     if has_table(cast("Connection", Dressed(lent, SYSTEM, schema)), meta.name):

@@ -1,7 +1,7 @@
-"""``drain``: the jobs that are due, run inside a test's own transaction, by the loop of a tick with one worker.
+"""``drain``: runs due jobs inside a test's own transaction, with a tick's loop and one worker.
 
-What differs from a tick: the connection is the test's, the worker is the test's own thread, and each job runs in a
-savepoint. Claims, retry policies, outcomes and history are the tick's own code.
+Unlike in a tick, the connection is the test's, the worker is the test's own thread, and each job runs in a savepoint.
+Claims, retry policies, outcomes and history are the tick's own code.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from cronjobs.tick.pacing import LIMIT_REACHED
 from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.watchdog import Watchdog
 
-MOST_JOBS: Final = 1000  # by then a job must be enqueueing itself
-NO_LIMIT: Final = timedelta(days=31)  # nothing is too long for a test
+MOST_JOBS: Final = 1000  # after so many, a job must be enqueueing itself
+NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
 WORKER: Final = "drain"
 
 
 @dataclass(frozen=True)
 class Drained(EventCollector):
-    """What ``drain`` did: ``ran``, in order. ``unresolved``: due jobs by type that nobody has registered here."""
+    """What ``drain`` did: ``ran``, in order. ``unresolved``: due jobs by type that is not registered here."""
 
     ran: tuple[Ran, ...] = ()
     unresolved: Mapping[str, int] = field(default_factory=dict)
@@ -69,15 +69,15 @@ def drain(
     schema: str | None = None,
     clock: Clock | None = None,
 ) -> Drained:
-    """Run every job that is due on *connection*, its uncommitted ones too, in this thread; never commits.
+    """Run every job that is due on *connection*, including uncommitted ones, in this thread; never commits.
 
-    *connection*: what ``enqueue`` takes, in the test's transaction. Each job runs in a savepoint, which is kept when it
-    succeeds; its end and its history are written as a tick does. What the jobs enqueue runs as well, if it is due;
-    retries are not. ``at``: as if it were then (aware); *clock*: by that clock. ``config``: the cronjobs.yaml whose
-    ``imports`` and ``job_types`` count; None: ``imports``, and whatever ``@job`` has registered. ``queue``, ``only`` (a
-    job type) and ``limit`` narrow it down. ``raise_errors``: raise what the first handler that failed raised, once all
-    is written. Time-outs of threads and ``isolation: process`` do not apply. Raises UsageError where the handlers
-    cannot be imported, where a handler ends the transaction, and after 1,000 jobs without a ``limit``.
+    *connection*: what ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is kept when
+    it succeeds; its end and its history are written as a tick does. Jobs that these jobs enqueue run as well, if they
+    are due; retries do not. ``at``: as if it were then (aware); *clock*: by that clock. ``config``: the cronjobs.yaml
+    whose ``imports`` and ``job_types`` count; None: ``imports``, and whatever ``@job`` has registered. ``queue``,
+    ``only`` (a job type) and ``limit`` restrict it. ``raise_errors``: raise the exception of the first handler that
+    failed, after all is written. Time-outs of threads and ``isolation: process`` do not apply. Raises UsageError if the
+    handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)
@@ -139,7 +139,7 @@ def _raise(drained: Drained, raised: list[BaseException]) -> None:
 
 
 class Unarmed(Watchdog):
-    """No kernel timer: it would end the test's process."""
+    """No kernel timer: it would kill the test's process."""
 
     def __init__(self) -> None:
         pass
@@ -149,7 +149,7 @@ class Unarmed(Watchdog):
 
 
 class _Ends(queue.SimpleQueue["Ended | None"]):
-    """Where the loop waits for ends: waiting is when the work is done."""
+    """The loop's queue of ends, which does the work when the loop waits on it."""
 
     def __init__(self, run: Callable[[Attempt], Ended]) -> None:
         self.waiting: deque[Attempt] = deque()
@@ -166,7 +166,7 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
 
 
 class OneHere(Workers):
-    """One worker, in the thread that asks for the ends, with a savepoint around each attempt."""
+    """One worker, in the thread that waits for the ends, with a savepoint around each attempt."""
 
     def __init__(self, around: WorkerContext, clock: Clock, raised: list[BaseException]) -> None:
         assert isinstance(around.database, LentDatabase)
@@ -191,7 +191,7 @@ class OneHere(Workers):
 
     def _attempt(self, attempt: Attempt) -> Ended:
         attempt.worker, attempt.started = WORKER, self._clock.monotonic()
-        attempt.apart = False  # a process of its own would not see what is not committed
+        attempt.apart = False  # a process of its own would not see uncommitted rows
         database, raised_before = self._database, len(self._raised)
         database.written.clear()
         lender = database.lender
@@ -211,7 +211,7 @@ class OneHere(Workers):
         return Ended(attempt, finished, self._clock.monotonic())
 
     def _end(self, attempt: Attempt, finished: Finished, savepoint: Savepoint) -> Finished:
-        """Keep what the handler did if it succeeded, or ended its job itself; else only what it wrote beside it."""
+        """Keep what the handler did if it succeeded, or ended its job itself; else only what we wrote beside it."""
         keep = isinstance(finished.outcome, Succeeded) or self._ended_itself(attempt)
         if keep:
             try:
@@ -231,7 +231,7 @@ class OneHere(Workers):
         try:
             with self._database.read() as connection:
                 return not is_held(connection, lease_of(attempt.job))
-        except SQLAlchemyError:  # the handler's last statement failed: nothing but a rollback helps
+        except SQLAlchemyError:  # the handler's last statement failed: only a rollback helps
             return False
 
 
@@ -242,7 +242,7 @@ _ENDED: Final = (
 
 
 def _is_the_tests(error: BaseException) -> bool:
-    """Ctrl-C, ``pytest.fail()``: nothing that a job ends by."""
+    """Whether it is Ctrl-C, ``pytest.fail()`` or the like, which must not end as a job's failure."""
     return not isinstance(error, Exception | SystemExit | GeneratorExit | asyncio.CancelledError)
 
 
@@ -254,7 +254,7 @@ def _noted(job_types: JobTypes, raised: list[BaseException]) -> JobTypes:
 
 
 def _noted_one(job_type: JobType, raised: list[BaseException]) -> JobType:
-    """*job_type* with a handler that notes in *raised* what it raises: an outcome keeps only its words."""
+    """*job_type* with a handler that appends its exceptions to *raised*, since an outcome keeps only the message."""
     registration = job_type.registration
     if registration is None:
         return job_type
@@ -281,5 +281,5 @@ async def _noting(result: Any, raised: list[BaseException]) -> Any:
 
 
 def _note(error: BaseException, raised: list[BaseException]) -> None:
-    if not isinstance(error, Snooze):  # comes back later, and nothing went wrong
+    if not isinstance(error, Snooze):  # the job comes back later, and nothing went wrong
         raised.append(error)

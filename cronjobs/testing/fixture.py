@@ -1,4 +1,4 @@
-"""A pytest fixture in one line: everything of ``cronjobs.testing``, bound to the test's connection or database."""
+"""A pytest fixture in one line: all of ``cronjobs.testing``, bound to the test's connection or database."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """What the fixture gives a test; each method is the function of that name without its connection.
+    """The fixture's value; each method is the function of the same name, without its connection.
 
-    ``clock`` goes with the present until it is moved, by itself or by ``at=…``; then it stands.
+    ``clock`` follows the present until it is moved, by the test or by ``at=…``; then it stands still.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Jobs:
 
     @property
     def connection(self) -> Any:
-        """The connection that the fixture was given, or its own in memory; raises UsageError if it has a database."""
+        """The fixture's connection, given or its own in memory; raises UsageError if it has a database instead."""
         if self._connection is None:
             raise UsageError("this fixture has a database, and no connection: enqueue as your app does, then tick()")
         return self._connection
@@ -110,10 +110,10 @@ def cronjobs_fixture(
 ) -> Any:
     """Make a pytest fixture: ``jobs = cronjobs_fixture(connection="session")`` in conftest.py; its value is a ``Jobs``.
 
-    ``connection``: the name of your fixture that gives the connection or session of the test, to drain and assert on.
-    ``database_url``: a URL, or the name of your fixture that gives one (or an Engine), to tick on; "sqlite" makes a
-    file for each test. Neither: SQLite in memory, ``jobs.connection``. The tables are made where they are missing.
-    ``config``, ``imports`` and ``schema``: as for ``drain``; ``schema`` with a ``database_url`` is the file's.
+    ``connection``: the name of your fixture with the connection or session of the test, to drain and assert on.
+    ``database_url``: a URL, or the name of your fixture with one (or with an Engine), to tick on; "sqlite" creates a
+    file for each test. Neither: SQLite in memory, ``jobs.connection``. Missing tables are created. ``config``,
+    ``imports`` and ``schema``: as for ``drain``; with a ``database_url``, ``schema`` is the file's.
     """
     import pytest
 

@@ -1,4 +1,4 @@
-"""A context for calling one handler in a plain unit test: no database, every field as the test wants it."""
+"""A context for calling one handler in a plain unit test: no database, every field as the test sets it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ class Unknown(Enum):
     UNKNOWN = "begun once, and no end of it is recorded"
 
 
-UNKNOWN: Final = Unknown.UNKNOWN  # as an effect's or a step's value: it was begun, and nobody knows whether it was done
+UNKNOWN: Final = Unknown.UNKNOWN  # an effect or step that was begun, and whose end is unknown
 
 EffectKey = str | tuple[object, ...]
 
 
 class FakeContext(Context):
-    """A Context without a database, and what the handler did with it.
+    """A Context without a database, which records what the handler did with it.
 
-    ``effects``: what is recorded now, by key (a step's is "job:1:step:render"); ``UNKNOWN`` for what was begun only.
-    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result`` is what was kept.
+    ``effects``: what is recorded now, by key (a step's is "job:1:step:render"); ``UNKNOWN`` for what was only begun.
+    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result`` is the job's
+    result.
     """
 
     _ledger: _MemoryLedger
@@ -76,13 +77,14 @@ def context(
     connection: Target | None = None,
     clock: Clock | None = None,
 ) -> FakeContext:
-    """Make what a handler gets as ``ctx``, to call it in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
+    """Make a ``ctx`` for calling a handler in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
 
-    Each argument is the field of that name. ``remaining`` is what is left of the time-out; it stands still, 0 is over.
-    ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what earlier attempts
-    left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others were never begun.
-    ``connection``: what ``ctx.transaction()`` gives, in a savepoint; None: using it raises UsageError. The instants are
-    aware; ``started_at`` and ``enqueued_at`` None: now, by *clock*. Raises UsageError for a field that cannot be meant.
+    Each argument is the field of that name. ``remaining`` is what is left of the time-out; it stands still, and 0 means
+    it is over. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what
+    earlier attempts left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others
+    were never begun. ``connection``: what ``ctx.transaction()`` yields, in a savepoint; None: using it raises
+    UsageError. The instants are aware; ``started_at`` and ``enqueued_at`` None: now, by *clock*. Raises UsageError for
+    an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):
@@ -126,7 +128,7 @@ def context(
 
 
 class _MemoryLedger(Ledger):
-    """The effects of one attempt, and of those before it, in memory; it decides as the real one does."""
+    """The effects of one attempt, and of those before it, in memory; it decides as the real ledger does."""
 
     def __init__(self, lease: Lease, log: Logger) -> None:
         self.log = log
@@ -136,7 +138,7 @@ class _MemoryLedger(Ledger):
         self._open = set()
 
     def remember(self, key: str, value: Any) -> None:
-        """What an earlier attempt left of *key*."""
+        """Record what an earlier attempt left of *key*."""
         begun = value is UNKNOWN
         state = "begun" if begun else "recorded"
         earlier = self._lease.attempt - 1
@@ -167,7 +169,7 @@ class _MemoryLedger(Ledger):
 
 
 class _MemoryEnding(OwnTransaction):
-    """The end of a job that is in no table: what is left of it is that it was written."""
+    """The end of a job that is in no table: it only notes that it was written."""
 
     def finish(self, target: Target, result: Any) -> None:
         self.refuse_if_over("ctx.finish()")

@@ -1,4 +1,4 @@
-"""What a test is told about the jobs that ran: by the events of the tick's own code."""
+"""What a test gets to know about the jobs that ran, from the events of the tick's own code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS: Final = {
 
 
 class JobFailed(CronjobsError):
-    """A job failed in ``drain(raise_errors=True)``, and not by an exception of its handler."""
+    """A job failed in ``drain(raise_errors=True)``, but not by an exception of its handler."""
 
     def __init__(self, ran: Ran) -> None:
         super().__init__(f"job {ran.job_id} ({ran.job_type}) {ran.became}: {ran.error}")
@@ -32,7 +32,7 @@ class JobFailed(CronjobsError):
 
 @dataclass(frozen=True)
 class Ran:
-    """One attempt. ``became``: succeeded, failed (to be tried again after ``delay``), dead, cancelled, snoozed …"""
+    """One attempt. ``became``: succeeded, failed (to be retried after ``delay``), dead, cancelled, snoozed …"""
 
     job_id: int
     job_type: str
@@ -53,7 +53,7 @@ class EventCollector:
 
     @property
     def failed(self) -> list[Ran]:
-        """Those that will be tried again."""
+        """Those that will be retried."""
         return self.that("failed")
 
     @property

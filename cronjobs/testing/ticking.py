@@ -1,4 +1,4 @@
-"""``tick``: a whole tick inside the test's process, at any time, on a real database that is the test's alone."""
+"""``tick``: a whole tick inside the test's process, at any time, on a real database of the test's own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from cronjobs.tick.tick import Tick
 class Ticked(EventCollector):
     """What a tick did.
 
-    ``ran``: in the order of their ends. ``occurrences``: how many by what became of them (enqueued, skipped, missed,
-    coalesced). ``unresolved``: due jobs by type that nobody has registered. ``ended``: why the tick ended.
+    ``ran``: in the order of their ends. ``occurrences``: how many, by outcome (enqueued, skipped, missed, coalesced).
+    ``unresolved``: due jobs by type that is not registered. ``ended``: why the tick ended.
     """
 
     ran: tuple[Ran, ...] = ()
@@ -47,13 +47,13 @@ def tick(
     at: datetime | None = None,
     clock: Clock | None = None,
 ) -> Ticked:
-    """One tick as cron would start it, *at* that time (aware; None: now), on what is committed there; and commit.
+    """Run one tick as cron would start it, *at* that time (aware; None: now), on what is committed there; and commit.
 
-    *database_url* must be named, whatever *config* says: a tick in the future runs everything that waits. The tables
-    are made if they are missing. Schedules fire and jobs run, in threads, with their time-outs and processes. A
-    schedule never fires for the time before a tick first saw it: tick once, then later. *clock*: by that clock instead
-    of *at*. *config*, *imports*: as for ``drain``. Raises what a tick would end in: ConfigError, DatabaseError; and
-    UsageError for handlers that cannot be imported.
+    *database_url* must be given, whatever *config* names: a tick in the future runs everything that waits. Missing
+    tables are created. Schedules fire and jobs run, in threads, with their time-outs and processes. A schedule never
+    fires for the time before a tick first saw it: tick once, then later. *clock*: by that clock instead of *at*.
+    *config*, *imports*: as for ``drain``. Raises what would end a tick: ConfigError, DatabaseError; and UsageError for
+    handlers that cannot be imported.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     if isinstance(database_url, Engine):
@@ -90,7 +90,7 @@ def tick(
 
 
 class _InHere(Tick):
-    """A tick that leaves the process's signals to whoever runs the tests: Ctrl-C ends them."""
+    """A tick that leaves the process's signals to the test runner: Ctrl-C ends the tests."""
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
