@@ -1,7 +1,7 @@
 """The public API of cronjobs; everything else is internal.
 
-``@job`` registers a handler, ``enqueue`` writes a job beside your own rows, ``fire_times`` reads cron time. Names are
-loaded when they are first used: cron starts this package every minute, and an idle tick needs none of them.
+``@job`` registers a handler, ``enqueue`` inserts a job beside your own rows, ``fire_times`` evaluates cron expressions.
+Names are loaded on first use: cron starts this package every minute, and an idle tick needs none of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``cronjobs`` and ``python -m cronjobs``: guard the tick's time first, then load everything else."""
+"""``cronjobs`` and ``python -m cronjobs``: set the tick's time limit first, then load everything else."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; the process ends with the command's exit code."""
+    """Run the command line; the process exits with the command's exit code."""
     try:
         from cronjobs.tick import deadline
 
         deadline.open_standard_streams()
         if _command(sys.argv[1:]) == "run-due":
-            # Before any import that could hang (a network file system, a broken driver): from here on the kernel ends
+            # Before any import that could hang (a network file system, a broken driver): from now on the kernel ends
             # this process in time. run-due moves the timer once it knows the file's budget.
             deadline.arm()
         from cronjobs.cli.main import run
-    except Exception as error:  # a broken installation, of which nothing can be relied on
+    except Exception as error:  # the installation is broken, so nothing of it is reliable
         sys.exit(_cannot_start(error))
     run()
 
 
 def _command(arguments: list[str]) -> str | None:
-    """The command's name: the first word that is neither an option nor the value of one."""
+    """The command's name: the first word that is neither an option nor an option's value."""
     words = iter(arguments)
     for word in words:
         if word in ("--config", "--database-url"):

@@ -5,7 +5,7 @@
     from cronjobs.autogenerate import include_object
     context.configure(connection=connection, target_metadata=target_metadata, include_object=include_object)
 
-Nothing of alembic is imported here.
+This module imports nothing of alembic.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ OURS: Final = frozenset({*metadata.tables, VERSION_TABLE, *VIEWS, *SQLITE_VIEWS}
 
 
 def include_object(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
-    """Say whether autogenerate may look at *thing*: alembic's ``include_object``, in whatever schema it lives.
+    """Whether autogenerate may look at *thing*: alembic's ``include_object``, for tables in any schema.
 
-    Tables of ours are left alone, also where your metadata describes them for queries; and so is one in the database
-    that begins with ``cronjobs_`` and that your metadata does not have: a newer cronjobs may have made it. To add a
-    rule of your own, join both: ``include_object(*all_five) and …``.
+    Our tables are left alone, even if your metadata describes them for queries; so is a table in the database that
+    begins with ``cronjobs_`` and is not in your metadata, since a newer cronjobs may have made it. To add a rule of
+    your own, combine both: ``include_object(*all_five) and …``.
     """
     if kind != "table" or name is None:
         return True
@@ -35,8 +35,9 @@ def include_object(thing: Any, name: str | None, kind: str, reflected: bool, com
 
 
 def include_name(name: str | None, kind: str, _parent_names: Mapping[str, Any]) -> bool:
-    """Say the same by name alone: alembic's ``include_name``, which spares it reading our tables in. Both go together.
+    """The same by name alone: alembic's ``include_name``, which keeps it from reading our tables. Use both together.
 
-    Alone it keeps what this version knows; only ``include_object`` can tell a newer version's table from yours.
+    Alone it protects only tables that this version knows; only ``include_object`` can tell a newer version's table from
+    yours.
     """
     return kind != "table" or name not in OURS

@@ -1,4 +1,4 @@
-"""For one release: ``-m cronjobs.child``, as ticks of the version before start a handler while files are replaced."""
+"""For one release: ``-m cronjobs.child``, by which ticks of the previous version start a handler during a deploy."""
 
 from __future__ import annotations
 

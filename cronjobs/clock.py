@@ -1,4 +1,4 @@
-"""The only reader of time. Everything else is handed a ``Clock``."""
+"""The only reader of time. All other code gets a ``Clock``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the system needs of time. Tests hand in one that they move themselves."""
+    """The system's source of time. Tests pass one that they move themselves."""
 
     def now(self) -> datetime:
-        """The host's wall clock, aware, UTC. Decides nothing on PostgreSQL, where the database's clock does."""
+        """The host's wall clock, aware, UTC. On PostgreSQL it decides nothing; the database's clock does."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start, never stepping back."""
+        """Seconds from an arbitrary start; never steps back."""
 
     @property
     def shift(self) -> timedelta:
@@ -44,12 +44,12 @@ def sleep(seconds: float) -> None:
 
 
 def process_age() -> float:
-    """Seconds since this process was started by the kernel; 0.0 where /proc does not say."""
+    """Seconds since the kernel started this process; 0.0 if /proc does not show it."""
     return age_of(process_started(os.getpid()) or "")
 
 
 def age_of(started: str) -> float:
-    """Seconds since *started*, a token of ``process_started``, by a clock that nobody sets; 0.0 if it is none."""
+    """Seconds since *started*, a token of ``process_started``, by a clock that no one sets; 0.0 if it is no token."""
     try:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK"))
     except (AttributeError, OSError, ValueError):
@@ -57,9 +57,9 @@ def age_of(started: str) -> float:
 
 
 def process_started(pid: int) -> str | None:
-    """The kernel's start time of *pid* as an opaque token, None when it is gone (a zombie counts as gone).
+    """The kernel's start time of *pid* as an opaque token; None when it is gone (a zombie counts as gone).
 
-    With the boot id it identifies a process for good, where a bare pid is used again.
+    With the boot id it identifies a process for ever, while a bare pid is reused.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -11,22 +11,22 @@ from typing import Final
 from cronjobs.text import one_line
 
 MESSAGE_LIMIT: Final = 4000  # characters
-EX_SOFTWARE: Final = 70  # sysexits(3): a fault of cronjobs itself
+EX_SOFTWARE: Final = 70  # sysexits(3): a bug in cronjobs
 
 
 class CronjobsError(Exception):
-    """Base of all errors that cronjobs raises on purpose; ``exit_code`` is what a command ends with."""
+    """Base of all errors that cronjobs raises on purpose; ``exit_code`` is the command's exit code."""
 
     exit_code = 1
 
     @property
     def lines(self) -> list[str]:
-        """What to print, line by line; a name from outside that the sentence quotes never begins a line of its own."""
+        """What to print, line by line; names from outside that the message quotes never begin a line of their own."""
         return [one_line(str(self), MESSAGE_LIMIT)]
 
 
 class UsageError(CronjobsError):
-    """A call or a command line that cannot be meant; *below* are lines that show where."""
+    """An invalid call or command line; *below* are lines that show where."""
 
     exit_code = 2
 
@@ -41,7 +41,7 @@ class UsageError(CronjobsError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a configuration file.
+    """One mistake in a configuration file.
 
     ``line`` and ``column`` count from 1; 0 means the whole file. ``path`` is dotted ("schedules.nightly.cron"), or "".
     """
@@ -58,7 +58,7 @@ class Problem:
 
 
 class ConfigError(CronjobsError):
-    """The configuration cannot be used at all: nothing runs, nothing is retired. Carries every problem found."""
+    """The configuration cannot be used at all: nothing runs, nothing is retired. Has every problem found."""
 
     exit_code = 3
 
@@ -72,7 +72,7 @@ class ConfigError(CronjobsError):
 
 
 class ForeignDatabase(CronjobsError):
-    """The database belongs to another project or environment, so nothing of it is claimed."""
+    """The database belongs to another project or environment, so nothing in it is claimed."""
 
     exit_code = 3
 
@@ -84,7 +84,7 @@ class ForeignDatabase(CronjobsError):
 
 
 class MovedDatabase(ForeignDatabase):
-    """ "db copy" took the database elsewhere, or is about to: nothing of it is claimed here any more."""
+    """ "db copy" has taken the database elsewhere, or is doing so: nothing in it is claimed here any more."""
 
     def __init__(self, where: str) -> None:
         CronjobsError.__init__(
@@ -96,17 +96,17 @@ class MovedDatabase(ForeignDatabase):
 
 
 class CopyRefused(CronjobsError):
-    """ "db copy" cannot be meant with these two databases as they are; nothing was changed."""
+    """ "db copy" is not safe with these two databases in their present state; nothing was changed."""
 
 
 class DatabaseError(CronjobsError):
-    """The database cannot be used now; the message never holds a password."""
+    """The database cannot be used now; the message never contains a password."""
 
     exit_code = 4
 
 
 class ForkedCopy(CronjobsError):
-    """A process that a handler forked uses what is its parent's."""
+    """A process that a handler forked uses something of its parent's."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -116,7 +116,7 @@ class ForkedCopy(CronjobsError):
 
 
 class BadValue(DatabaseError):
-    """The database refused a value (not the statement, not the connection): one row of a batch may be to blame."""
+    """The database refused a value (not the statement, not the connection), perhaps of a single row in a batch."""
 
 
 class TransientTrouble(DatabaseError):
@@ -129,11 +129,11 @@ class DatabaseUnreachable(TransientTrouble):
 
 
 class DatabaseNotReady(DatabaseUnreachable):
-    """A server is there, and lets nobody in just now: it starts, it stops, or all its connections are taken."""
+    """A server is there, but accepts no connections now: it starts, it stops, or all connections are taken."""
 
 
 class CommitUnknown(DatabaseUnreachable):
-    """COMMIT was sent and its answer never came, nor could anybody be asked what became of it."""
+    """COMMIT was sent and its reply was lost, and we could not find out what became of it."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, f"{reason}: it went away during a COMMIT: look whether that took effect")
@@ -148,14 +148,14 @@ class DatabaseBusy(TransientTrouble):
 
 
 class TurnTaken(DatabaseBusy):
-    """Another runner began a job of this schedule while we claimed one. Nothing was written: do it again."""
+    """Another runner started a job of this schedule while we claimed one. Nothing was written: try again."""
 
     def __init__(self, schedule: str) -> None:
         TransientTrouble.__init__(self, f'another runner has just begun a job of schedule "{schedule}"')
 
 
 class JobHeld(TransientTrouble):
-    """An enqueue met a job of its key that another transaction holds just now. Nothing was written for that key."""
+    """Another transaction has locked the job with an enqueue's key. Nothing was written for that key."""
 
     def __init__(self, key: str, job_id: int | None) -> None:
         who = "its job comes and goes" if job_id is None else f"another transaction holds job {job_id}"
@@ -163,7 +163,7 @@ class JobHeld(TransientTrouble):
 
 
 class QueueHeld(TransientTrouble):
-    """An enqueue waited too long for another transaction that holds a capped queue. Nothing was written there."""
+    """An enqueue waited too long for another transaction's lock on a capped queue. Nothing was written there."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(
@@ -173,7 +173,7 @@ class QueueHeld(TransientTrouble):
 
 
 class QueueFull(CronjobsError):
-    """The queue holds its ``max_waiting``: nothing of the call was written, and the caller's transaction is usable.
+    """The queue has reached its ``max_waiting``: nothing of the call was written, but its transaction is usable.
 
     ``on_full`` is the queue's policy; of the ``wanted`` jobs of the call, ``room`` would have fitted.
     """
@@ -195,7 +195,7 @@ class QueueFull(CronjobsError):
         )
 
     def after(self, waited: str) -> QueueFull:
-        """The same, after waiting for so long in vain."""
+        """The same, with how long the caller waited in vain."""
         return QueueFull(self.queue, self.max_waiting, self.on_full, wanted=self.wanted, room=self.room, waited=waited)
 
 
@@ -205,7 +205,7 @@ class DatabaseFull(DatabaseError):
 
 
 class DatabaseReadOnly(DatabaseError):
-    """*remedy* says what to change, as an order."""
+    """*remedy* is an instruction what to change."""
 
     def __init__(self, url: str, reason: str, remedy: str) -> None:
         super().__init__(f"database {url} cannot be written to ({reason}): {remedy}; jobs wait until then")
@@ -220,7 +220,7 @@ class DatabaseDamaged(DatabaseError):
 
 
 class DatabaseVanished(DatabaseError):
-    """A SQLite file that was there is not: its disk may not be mounted."""
+    """A SQLite file that existed is missing: its disk may not be mounted."""
 
     def __init__(self, url: str) -> None:
         super().__init__(
@@ -230,7 +230,7 @@ class DatabaseVanished(DatabaseError):
 
 
 class ServerTooOld(DatabaseError):
-    """A PostgreSQL that misses what no tick can do without."""
+    """A PostgreSQL that lacks a feature which every tick needs."""
 
     def __init__(self, url: str, version: int) -> None:
         super().__init__(f"database {url} is PostgreSQL {version}: cronjobs needs 14 or later")
@@ -260,7 +260,7 @@ class SchemaTooNew(DatabaseError):
 
 
 class CronError(CronjobsError, ValueError):
-    """A cron expression or interval that cannot be meant. ``column`` counts from 1 within the expression."""
+    """An invalid cron expression or interval. ``column`` counts from 1 within the expression."""
 
     exit_code = 2
 
@@ -276,7 +276,7 @@ class PayloadError(CronjobsError, ValueError):
 
 
 class LeaseLost(CronjobsError):
-    """The lease of this attempt was taken over or ran out; nothing that it writes counts any more."""
+    """The lease of this attempt was taken over or expired; nothing that it writes counts any more."""
 
 
 class TransactionTooLong(CronjobsError):
@@ -301,7 +301,7 @@ class TransactionBroken(CronjobsError):
 
 
 class EffectUnknown(CronjobsError):
-    """Raised by ``ctx.effect(…, on_unknown="stop")`` when nobody knows whether it was done: the job is dead at once."""
+    """Raised by ``ctx.effect(…, on_unknown="stop")`` if it is unknown whether it was done: the job is dead at once."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -312,7 +312,7 @@ class EffectUnknown(CronjobsError):
 
 
 class EffectNotRecorded(DatabaseError):
-    """The body of an effect ran, and the database did not take the record: the effect is unknown now."""
+    """The body of an effect ran, but the database did not accept its record: the effect is unknown now."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the effect {key} was done and could not be recorded, so it is unknown now: {reason}")
@@ -331,12 +331,12 @@ class GiveUp(CronjobsError):
 
 
 class RetryLater(CronjobsError):
-    """Raise it in a handler to have the job tried again later. It counts as a failed try.
+    """Raise it in a handler to have the job retried later. It counts as a failed try.
 
     Args:
-        message: what the history says.
+        message: the error that the history shows.
         after: how long to wait: seconds, "90s" or a timedelta, up to ten years; None: the job type's policy decides. It
-            also decides where *after* cannot be read, and the history says so.
+            also decides if *after* is invalid, and the history shows that.
     """
 
     def __init__(
@@ -347,11 +347,11 @@ class RetryLater(CronjobsError):
 
 
 class Snooze(CronjobsError):
-    """Raise it in a handler to have the job come back later. It does not count as a failed try.
+    """Raise it in a handler to have the job run again later. It does not count as a failed try.
 
     Args:
-        until: an aware datetime, or a delay: seconds, "10m" or a timedelta; up to ten years from now. One that cannot
-            be read is an ordinary failure.
+        until: an aware datetime, or a delay: seconds, "10m" or a timedelta; up to ten years from now. An invalid value
+            is an ordinary failure.
     """
 
     def __init__(self, until: datetime | timedelta | str | float) -> None:
@@ -360,7 +360,7 @@ class Snooze(CronjobsError):
 
 
 class EffectBusy(Snooze):
-    """Raised by ``ctx.effect`` while another job is doing that effect: this one comes back for it, uncharged."""
+    """Raised by ``ctx.effect`` while another job is doing that effect: this job is retried soon, uncharged."""
 
     def __init__(self, key: str, job_id: int) -> None:
         super().__init__("10s")

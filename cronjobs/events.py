@@ -1,4 +1,4 @@
-"""Every event of a tick: its constant name, its facts, and how it reads as a line of text or of JSON."""
+"""Every event of a tick: its constant name, its facts, and its wording as a line of text or of JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUE_LIMIT: Final = 500  # characters of one fact in a line
 
 @dataclass(frozen=True)
 class Event:
-    """A constant *name* and its facts. ``told``: worth a line on a terminal."""
+    """A constant *name* and its facts. ``told``: print it on a terminal."""
 
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -39,17 +39,17 @@ def job_claimed(job: Job) -> Event:
 
 
 def job_released(job: Job) -> Event:
-    """Claimed ahead and given back, not begun: its turn would not have come soon, or the tick ends."""
+    """Claimed ahead and released before it started: no slot would have been free soon, or the tick ends."""
     return Event("job.released", _of(job, ""), told=False)
 
 
 def job_not_begun(job: Job, error: str) -> Event:
-    """Given back without a charge: what failed was none of its doing."""
+    """Released without a charge: something failed that was not the job's fault."""
     return Event("job.not_begun", _of(job, "", error=error), ERROR)
 
 
 def worker_not_started(error: str, workers: int) -> Event:
-    """The host has no room for one more thread."""
+    """The host has no room for another thread."""
     rest = f"the jobs go on with {workers}" if workers else "nothing can run in this tick"
     return Event(
         "worker.not_started", {"workers": workers, "error": f"no thread could be started: {error}; {rest}"}, ERROR
@@ -57,7 +57,7 @@ def worker_not_started(error: str, workers: int) -> Event:
 
 
 def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Event:
-    """succeeded, retried (with the next delay), dead, cancelled, interrupted, snoozed: by where the job went."""
+    """succeeded, retried (with the next delay), dead, cancelled, interrupted or snoozed, by the job's next state."""
     job = end.job
     facts = _of(job, end.worker, duration_ms=_ms(end.duration))
     error = getattr(end.outcome, "error", None)
@@ -111,7 +111,7 @@ def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelt
 
 
 def left_alone(job_type: str, count: int, sample: int) -> Event:
-    """Told by every tick until a host that knows the type ticks, or a person decides."""
+    """Emitted by every tick until a host that knows the type ticks, or a person decides."""
     error = (
         "lost with a runner of an older version, and no handler of this type is registered here, so nobody knows "
         f'whether it may run again: a host that knows it settles it, or "cronjobs jobs cancel {sample}" calls it off'
@@ -120,7 +120,7 @@ def left_alone(job_type: str, count: int, sample: int) -> Event:
 
 
 def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
-    """Its thread runs on and keeps the slot until the tick ends."""
+    """Its thread still runs, and keeps the slot until the tick ends."""
     error = f"still running after its timeout of {timeout.total_seconds():g} s"
     return Event("job.timed_out", _of(job, worker, error=error, duration_ms=_ms(timeout)), WARNING)
 
@@ -156,7 +156,7 @@ def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datet
 
 
 def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
-    """Told by the program that enqueues, through Python's logging."""
+    """Emitted by the program that enqueues, through Python's logging."""
     facts = {"job_type": job_type, "queue": queue, "count": count}
     return Event("queue.dropped", facts | {"error": "its queue is full, and on_full is drop"}, WARNING)
 
@@ -184,7 +184,7 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """Mailed, once: nothing runs these again by itself."""
+    """Mailed, once: these are not run again automatically."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = f"a clock that was ahead ran what is due {due}{more} before its time, and it does not run again by itself: "
@@ -222,13 +222,13 @@ def fault(where: str, what: str) -> Event:
 
 
 def fault_of_ours(error: BaseException, where: str) -> Event:
-    """An error that nobody expected: nothing more is claimed, what runs goes on to its end."""
+    """An unexpected error: nothing more is claimed, and what runs goes on to its end."""
     what = f"a fault of cronjobs {__version__} itself, {type(error).__name__}: {error}"
     return Event("tick.fault", {"error": what, "where": where}, ERROR)
 
 
 def traceback_of_ours() -> Event:
-    """Of the fault that was reported before it, for the log."""
+    """The traceback of the fault that was reported before it, for the log."""
     return Event("tick.traceback", told=False)
 
 
@@ -238,7 +238,7 @@ def clock_skew(seconds: float) -> Event:
 
 
 def tick_not_started(error: str) -> Event:
-    """A tick that ends before it begins: its file, its database, or whose database it is."""
+    """A tick that ends before it starts: because of its file, its database, or that database's owner."""
     return Event("tick.not_started", {"error": error}, ERROR)
 
 
@@ -247,7 +247,7 @@ def signalled(name: str) -> Event:
 
 
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
-    """Said on a terminal, with -v or --json: what was due but did not fit into what is left of the tick."""
+    """Printed on a terminal, with -v or --json: a due job that did not fit into the rest of the tick."""
     why = (
         f"its timeout of {timeout_s:g} s does not fit into the {max(0.0, remaining_s):.0f} s that are left of this tick"
     )
@@ -259,7 +259,7 @@ def database_trouble(error: str) -> Event:
 
 
 def database_tried_again(error: str, failures: int, pause_s: float) -> Event:
-    """Trouble that passes: not worth a mail unless it stays."""
+    """A transient error: not worth a mail unless it persists."""
     return Event(
         "database.tried_again", {"error": error, "failures": failures, "next_delay_ms": round(pause_s * 1000)}, WARNING
     )
@@ -270,7 +270,7 @@ def pruning_put_off(error: str) -> Event:
 
 
 def left_behind(processes: list[str]) -> Event:
-    """A thread cannot be asked what it started: what still runs when the tick ends is told, and left alone."""
+    """We cannot know what a thread started: processes that still run when the tick ends are reported only."""
     why = "started by a handler in a thread, and still running: isolation: process would have ended them"
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
@@ -289,7 +289,7 @@ def line(event: Event) -> str:
 
 
 def death_line(event: Event) -> str:
-    """A ``job.dead`` for a person: always exactly one line, whatever the job's type and error hold."""
+    """A ``job.dead`` for a person: always exactly one line, whatever the job's type and error contain."""
     facts = event.facts
     tries = f" (failed {facts['tries']})" if facts.get("tries") else ""
     error = one_line(str(facts.get("error")), VALUE_LIMIT)

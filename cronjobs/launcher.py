@@ -1,6 +1,6 @@
-"""Starts ``execution/launcher.py``, by the path that a tick looks for among processes: ``identity.LAUNCHER``.
+"""Starts ``execution/launcher.py``, under the path that a tick looks for among processes: ``identity.LAUNCHER``.
 
-For one release: a tick of the version before proves by this name that a command still runs. Never imported.
+For one release: by this name a tick of the previous version proves that a command still runs. Never imported.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""``python -m cronjobs.long``: the process of a long job, by the name that operators signal it by."""
+"""``python -m cronjobs.long``: the process of a long job, under the name by which operators signal it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is a secret, and how it is kept out of text: the one place that masks.
+"""Which values are secrets, and how they are kept out of text: the one place that masks.
 
 Masked is what is *stored as text* (errors, tracebacks, output) and whatever is *shown* (terminal, mail, log, JSON).
-Payloads, results and effects are stored as they are: handlers need them.
+Payloads, results and effects are stored unmasked, because handlers need them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _SECRET_NAME: Final = re.compile(
     r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|PRIVATE|APIKEY|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN)(?:_|$)", re.IGNORECASE
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
-# Up to the last @ before a space or a quote, since people do not escape one inside the password.
+# Up to the last @ before a space or a quote, since people forget to escape an @ in the password.
 _USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]*://[^:/@?#\s"']*:([^\s"']*)@""")
-# No path, it may hold an @; nor what our own messages show as an example, user:password@host.
+# Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]*://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 _PASSWORD_OPTION: Final = re.compile(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
 
 
 def named_secrets(variables: Mapping[str, str]) -> set[str]:
-    """The values of those *variables* whose names say that they are secrets, and the passwords in all URLs."""
+    """The values of those *variables* whose names mean a secret, and the passwords in all URLs."""
     named = {value for name, value in variables.items() if _SECRET_NAME.search(name) and name not in _NO_SECRETS}
     passwords = {password for value in variables.values() if "://" in value for password in url_passwords(value)}
     return long_enough(named) | passwords
@@ -50,7 +50,7 @@ def long_enough(values: Iterable[str]) -> set[str]:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """*text* with each of *secrets* replaced by ``***``, also where it stands escaped; and passwords in URLs."""
+    """*text* with each of *secrets* replaced by ``***``, even where it is escaped; passwords in URLs, too."""
     if secrets and text:
         text = _pattern(frozenset(secrets)).sub(MASK, text)
     return mask_urls(text) if "://" in text else text
@@ -74,7 +74,7 @@ def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """How *secret* may stand in a text: as it is, on one line, in JSON, and line by line (a private key)."""
+    """How *secret* may appear in a text: unchanged, on one line, in JSON, and line by line (a private key)."""
     lines = long_enough(secret.splitlines())
     return {secret, visible(secret), one_line(secret, len(secret) * 6), json.dumps(secret)[1:-1], *lines} - {""}
 
@@ -85,13 +85,13 @@ _remembered: frozenset[str] = frozenset()
 
 
 def remember(secrets: Collection[str]) -> None:
-    """From now on ``hide`` masks these: what the configuration that was loaded calls secret."""
+    """Make ``hide`` mask these secrets, which the loaded configuration names, from now on."""
     global _remembered
     _remembered = frozenset(secrets)
 
 
 def hide(text: str) -> str:
-    """*text* as it may be shown by this process."""
+    """*text* as this process may show it."""
     return mask(text, _remembered)
 
 

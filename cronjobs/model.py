@@ -19,8 +19,8 @@ class Status(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # will retry at run_at
-    DEAD = "dead"  # given up; stays, listed, until someone retries or prunes it
+    FAILED = "failed"  # will be retried at run_at
+    DEAD = "dead"  # given up; stays listed until someone retries or prunes it
     CANCELLED = "cancelled"
 
 
@@ -29,15 +29,16 @@ FINAL: Final = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how late a failed job is tried again.
+    """How often a failed job is retried, and after which delays.
 
     The n-th charged failure waits ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last one repeats), spread
     by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` counts charged failures; the job is dead when it is reached.
     Durations are timedeltas, or text such as "90s", "5m", "2h".
 
-    ``give_up_on``: a failure of these kinds is permanent. ``retry_on``: one of any other kind is (None: none is for
-    that reason). Kinds are exception classes, with their subclasses, or names: "ValueError", "billing.CardDeclined" or
-    its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". They are kept as names.
+    ``give_up_on``: failures of these kinds are permanent. ``retry_on``: failures of all other kinds are permanent;
+    None: it makes none permanent. Kinds are exception classes, which include their subclasses, or names: "ValueError",
+    "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". They are kept as
+    names.
     """
 
     max_attempts: int = 10
@@ -84,13 +85,13 @@ KIND_RULE: Final = "a kind of failure: write ValueError, billing.CardDeclined, e
 
 
 def kind_name(kind: type) -> str:
-    """The name that a failure by an exception of *kind* bears: "ValueError", "billing.errors.CardDeclined"."""
+    """The kind's name of a failure by an exception of class *kind*: "ValueError", "billing.errors.CardDeclined"."""
     builtin = kind.__module__ in ("builtins", "__main__")
     return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def kinds_of(error: BaseException) -> tuple[str, ...]:
-    """The names of *error*'s class and of those above it, which ``retry_on`` and ``give_up_on`` may name."""
+    """The names of *error*'s class and its base classes, which ``retry_on`` and ``give_up_on`` may use."""
     return tuple(kind_name(kind) for kind in type(error).__mro__ if kind not in (object, BaseException))
 
 
@@ -123,11 +124,11 @@ class ExitCodes:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One row of cronjobs_jobs as a claim hands it out. ``attempt`` with ``locked_by`` is the fence."""
+    """One row of cronjobs_jobs as a claim returns it. ``attempt`` with ``locked_by`` is the fence."""
 
     id: int
     job_type: str
-    payload: Any  # what the row holds: a dict unless plain SQL wrote something else; see ``payload_fault``
+    payload: Any  # a dict, unless plain SQL wrote something else; see ``payload_fault``
     meta: dict[str, str] = field(default_factory=dict)
     queue: str = "default"
     priority: int = 5
@@ -160,7 +161,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """*result* is JSON or None; *note* says what was wrong with a result that could not be kept."""
+    """*result* is JSON or None; *note* explains why a result could not be kept."""
 
     result: Any = None
     note: str | None = None
@@ -170,7 +171,7 @@ class Succeeded:
 class Failed:
     """``permanent``: dead at once. ``retry_after``: the handler's wish. ``at_least``: floor for the policy's delay.
 
-    ``kinds``: what the policy's lists are held against; () where they have no say.
+    ``kinds``: compared with the policy's lists; () if these do not apply.
     """
 
     error: str
@@ -190,14 +191,14 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The runner died, or vanished past its lease, holding the job."""
+    """The runner died, or its lease expired, while it had the job."""
 
     error: str = "the runner died or lost its lease"
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Shutdown came first; the attempt is not the job's fault."""
+    """Shutdown came first; the job is not charged."""
 
     error: str = "interrupted by shutdown"
 
@@ -214,9 +215,9 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Claimed, never begun: it goes back untouched and leaves no history row.
+    """Claimed but never started: the job is unchanged and gets no history row.
 
-    ``error``: what kept it from beginning, which is none of the job's doing; it is tried again *after* a while.
+    ``error``: what kept it from starting, which is not the job's fault; it is tried again *after* a while.
     """
 
     error: str | None = None
@@ -240,7 +241,7 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 class Transition:
     """What one statement writes: the job's next state and counters. ``run_at`` None: unchanged.
 
-    ``permanent``: dead for what the failure was, not for want of tries.
+    ``permanent``: dead because of the kind of failure, not for want of tries.
     """
 
     status: Status
@@ -248,13 +249,13 @@ class Transition:
     losses: int
     interruptions: int
     run_at: datetime | None = None
-    delay: timedelta | None = None  # what is logged as next_delay_ms
+    delay: timedelta | None = None  # logged as next_delay_ms
     permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An attempt that ended in this process: what the worker hands to the loop.
+    """An attempt that ended in this process, as the worker gives it to the loop.
 
     ``duration`` is how long the handler ran; ``output`` what it printed and logged, already capped.
     """
@@ -267,7 +268,7 @@ class Finished:
 
 
 def duration(value: timedelta | str | float) -> timedelta:
-    """Read "55s", "10m", "24h", "7d", "1h30m" (a bare number is seconds); raises ValueError saying how to write it."""
+    """Read "55s", "10m", "24h", "7d", "1h30m" (a bare number is seconds); a ValueError shows how to write it."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool):
@@ -300,13 +301,13 @@ def _seconds(text: str) -> float:
     return total
 
 
-LEAST_MEMORY: Final = "16MiB"  # hardly a program starts with less
+LEAST_MEMORY: Final = "16MiB"  # hardly any program starts with less
 _SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGT]i?B)?")
 _POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def size(value: int | str) -> int:
-    """Read "512MiB", "2GiB", "500MB" (a bare number is bytes); raises ValueError saying how to write it."""
+    """Read "512MiB", "2GiB", "500MB" (a bare number is bytes); raises ValueError that shows how to write it."""
     found = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
     if found is None or ("." in found[1] and found[2] is None):
         raise ValueError(f"{value!r} is not a size: write it as 512MiB, 2GiB or 500MB")
@@ -316,7 +317,7 @@ def size(value: int | str) -> int:
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> datetime:
-    """*instant* on the clocks of *zone*; in UTC where the calendar ends before those clocks get there (year 9999)."""
+    """*instant* on the clocks of *zone*; in UTC if the calendar ends before those clocks get there (year 9999)."""
     try:
         return instant.astimezone(zone)
     except OverflowError:

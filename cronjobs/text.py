@@ -1,7 +1,7 @@
-"""Text from outside (output, errors, payloads), made safe to store, to log and to show. Pure, no I/O.
+"""Text from outside (output, errors, payloads), made safe to store, to log and to print. Pure, no I/O.
 
-``clean`` and ``cap`` are for what is stored, ``one_line`` and ``visible`` for what is shown: the stored text keeps its
-colours and control characters, and only whoever shows it takes their power away.
+``clean`` and ``cap`` are for what is stored, ``one_line`` and ``visible`` for what is printed: the stored text keeps
+its colours and control characters, and only printing makes them harmless.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ OUTPUT_LIMIT: Final = 64 * 1024  # bytes of UTF-8, of an attempt's output
 TRACEBACK_LIMIT: Final = 32 * 1024
 ERROR_LIMIT: Final = 2 * 1024  # last_error: short, for people
 
-# What may move a cursor, end a line or reorder it: C0, DEL and C1 controls (ECMA-48), line and paragraph separators
-# (str.splitlines and log viewers end lines there), bidi controls (UAX 9; "Trojan Source", CVE-2021-42574), and lone
-# surrogates, which no terminal's encoding takes.
+# Characters that may move a cursor, end a line or reorder it: C0, DEL and C1 controls (ECMA-48), line and paragraph
+# separators (str.splitlines and log viewers end lines there), bidi controls (UAX 9; "Trojan Source", CVE-2021-42574),
+# and lone surrogates, which no terminal's encoding can represent.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _UNSAFE: Final = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_A_LINE: Final = re.compile(f"[\t\n{_CONTROLS}]")
@@ -25,7 +25,7 @@ _MARKER_ROOM: Final = 64  # bytes kept free for the line in the middle
 
 
 class BrokenText(str):
-    """A row's text that is not UTF-8, as it can be shown: with replacement characters. ``raw``: its bytes as stored."""
+    """A row's text that is not UTF-8, with replacement characters. ``raw``: its bytes as stored."""
 
     raw: bytes
 
@@ -42,7 +42,7 @@ def decoded(raw: bytes | bytearray | memoryview) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether *text* has UTF-8: a lone surrogate has none."""
+    """Whether *text* can be encoded as UTF-8, which a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -60,7 +60,7 @@ def clean(text: str) -> str:
 
 
 def cap(text: str, limit_bytes: int) -> str:
-    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: head, a line saying what was left out, and tail."""
+    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: head, a line about what was left out, and tail."""
     capped = CappedText(limit_bytes)
     capped.write(text)
     return capped.text() or ""
@@ -69,14 +69,14 @@ def cap(text: str, limit_bytes: int) -> str:
 def visible(text: str) -> str:
     """Escape what could act on a terminal (``\\x1b[2J``, ``\\r``, bidi overrides); newlines and tabs stay.
 
-    A backslash is not doubled: what comes out is for reading, and harmless whichever of the two it was.
+    A backslash is not doubled: the result is for reading, and harmless whichever of the two it was.
     """
     return _UNSAFE.sub(_escape, text)
 
 
 def one_line(text: str, limit: int) -> str:
     """Escape as ``visible`` does, newlines and tabs too, and cut to *limit* characters: one event stays one line."""
-    # The slice first: nothing beyond it can be in the result, and the text may be megabytes.
+    # Cut first: nothing beyond it can be in the result, and the text may be megabytes.
     line = _UNSAFE_IN_A_LINE.sub(_escape, text[: limit + 1])
     return line if len(line) <= limit else line[: max(0, limit - 1)] + "…"[:limit]
 
@@ -88,9 +88,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class CappedText:
-    """Append-only text that remembers its first and last bytes, *limit* in all, whatever is written.
+    """Append-only text that keeps its first and last bytes, *limit* in all, whatever is written.
 
-    Safe to write to from several threads; a handler may print from all of its own.
+    Safe to write to from several threads, since a handler may print from all of its own.
     """
 
     def __init__(self, limit: int = OUTPUT_LIMIT) -> None:
@@ -115,23 +115,23 @@ class CappedText:
         return len(text)
 
     def skip(self, count: int) -> None:
-        """Leave out *count* bytes that the caller never had in memory; what is written from here on is tail."""
+        """Leave out *count* bytes that the caller never had in memory; all later text is tail."""
         with self._lock:
             self._size += count
             self._tail.clear()
 
     def text(self) -> str | None:
-        """Return what is left of it; None if nothing was ever written."""
+        """Return what was kept; None if nothing was ever written."""
         with self._lock:
             head, tail, size = bytes(self._head), bytes(self._tail), self._size
         if size == 0:
             return None
         if size <= self._limit:
             return (head + tail).decode()
-        if self._limit <= _MARKER_ROOM:  # no room to say anything
+        if self._limit <= _MARKER_ROOM:  # no room for the line in the middle
             return tail[-self._limit :].decode(errors="ignore") if self._limit > 0 else ""
         tail = tail[-(self._limit - _MARKER_ROOM - self._head_size) :]
-        # Valid UTF-8 was cut at one end each, so all that "ignore" can drop is the cut character.
+        # Valid UTF-8 was cut at one end each, so "ignore" can only drop the cut character.
         first, last = head.decode(errors="ignore"), tail.decode(errors="ignore")
         left_out = size - len(first.encode()) - len(last.encode())
         return f"{first}\n… {left_out:,} bytes left out …\n{last}"
