@@ -40,8 +40,9 @@ def drill(
 ) -> Drilled:
     """Play one form on the PostgreSQL database at *url*, in a schema of its own, or on a SQLite file (None).
 
-    *say* hears how it goes on, *tell* of each check, *note* what could not be cleared away. *keep*, if given, is told
-    what is left to look around in. Raises MailServerMissing, SchemaRefusedError or another DatabaseError.
+    *say* is called with progress, *tell* with each check, *note* with what could not be cleaned up, and *keep*, if
+    given, with the stage that is left to look around in. Raises MailServerMissing, SchemaRefusedError or another
+    DatabaseError.
     """
     began, planned = SYSTEM.monotonic(), plan(receipts)
     with (

@@ -1,4 +1,4 @@
-"""What a drill must show, as pure functions of what was counted: each gives a Check that holds or does not."""
+"""What a drill must show, as pure functions of what was counted; each returns a Check that holds or does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from cronjobs_drill.plan import PASSES_BY_ITSELF, Mishap, Planned, numbers_of
 from cronjobs_drill.server import ReceivedMail, Try
 
-SLACK_S: Final = 1.0  # the promise is: gone by the time-out, the grace and a second more
+SLACK_S: Final = 1.0  # the promise: gone by the time-out, the grace period and one more second
 SHORTEST_PAUSE_S: Final = 0.8  # the handler's delay of a second, less its jitter
 
 
@@ -26,7 +26,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """``said`` is what was found, whether it is as it should be or not; ``figures`` the same for programs."""
+    """``said`` is the finding, good or bad; ``figures`` the same for programs."""
 
     name: str
     held: bool
@@ -36,25 +36,25 @@ class Check:
 
 @dataclass(frozen=True)
 class InterruptedSends:
-    """A tick that was ended in mid-run: what there was when it was gone."""
+    """A tick that was ended in mid-run, and what was left when it was gone."""
 
     code: int
-    took_s: float  # from the signal on
+    took_s: float  # since the signal
     mails: int
     waiting: int  # jobs
     leases: int
-    unrecorded: int  # mails that are out, and no effect says so
+    unrecorded: int  # mails that are out without a recorded effect
 
 
 def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
-    """Whether the tick was ended in mid-run, and left what its end allows it to leave."""
+    """Whether the tick was ended in mid-run, and left only what this kind of end allows."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
         clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM in mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # Otherwise the kill met nothing that is worth a drill.
+        # Otherwise the kill came at a moment that proves nothing.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = f"kill -9 in mid-run, between the mail server's yes and the record of it: ended with {seen.code}"
     said = (
@@ -66,13 +66,13 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
 
 @dataclass(frozen=True)
 class Woken:
-    """A runner that was frozen past its lease: what it held, who took that, and what it did when it woke."""
+    """A runner that was frozen past its lease: its jobs, who took them, and what it did when it woke."""
 
     held: int  # jobs, when it was frozen
-    taken: int  # of those: by other ticks, while it slept
+    taken: int  # jobs of those that other ticks took while it slept
     code: int
     changed: int  # rows, by the time it had ended
-    mails: int  # likewise
+    mails: int  # mails, likewise
 
 
 def woken(seen: Woken) -> Check:
@@ -87,7 +87,7 @@ def woken(seen: Woken) -> Check:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Work that had to be stopped: how long it went on, of how long it could, and what the job became."""
+    """Work that had to be stopped: how long it went on, how long it was allowed to, and the job's status."""
 
     worked_s: float
     allowed_s: float
@@ -118,9 +118,9 @@ def _is_stopped(seen: Stopped, status: str) -> bool:
 
 
 def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
-    """Whether what failed for now was tried again, by itself, after a pause, and no more often than needed.
+    """Whether temporary failures were retried automatically, after a pause, and no more often than needed.
 
-    *apart*: receipts whose story is another one, since a runner died holding them.
+    *apart*: receipts to leave out, because a runner died with them.
     """
     alone = numbers_of(planned, *PASSES_BY_ITSELF) - set(apart)
     of = {receipt: [each for each in tries if each.receipt == receipt] for receipt in sorted(alone)}
@@ -147,9 +147,9 @@ class Dead:
 def listed(
     planned: Mapping[int, Planned], dead: Sequence[Dead], tries: Sequence[Try], lost: Counter[int], open_ends: int
 ) -> Check:
-    """Whether exactly those are dead that somebody has to look at, each with its reason, and each asked for once.
+    """Whether exactly those jobs are dead that need a person, each with its reason, and each tried only once.
 
-    *tries* up to then, *lost* how many attempts at each receipt died with their runner, *open_ends* how many effects
+    *tries* up to then; *lost*: how many attempts at each receipt died with their runner; *open_ends*: how many effects
     were begun and never recorded.
     """
     wrong_addresses = numbers_of(planned, Mishap.NO_SUCH_ADDRESS)
@@ -174,12 +174,12 @@ def listed(
 
 @dataclass(frozen=True)
 class SettledEffects:
-    """What the operator did, and what came of it."""
+    """What the operator did, and the result."""
 
-    found: int  # mails in the mailbox of those in doubt
+    found: int  # mails in doubt that are in the mailbox
     not_found: int
     retried: int  # jobs
-    dead: int  # jobs that are dead after all
+    dead: int  # jobs that are dead nevertheless
 
 
 def repaired(seen: SettledEffects) -> Check:
@@ -192,7 +192,7 @@ def repaired(seen: SettledEffects) -> Check:
 
 @dataclass(frozen=True)
 class TickEnd:
-    """How a tick ended that nobody disturbed."""
+    """How an undisturbed tick ended."""
 
     code: int | None
     out: str
@@ -204,9 +204,9 @@ def _first(ticks: Sequence[TickEnd], wanted: Sequence[TickEnd]) -> int:
 
 
 def told(ticks: Sequence[TickEnd]) -> Check:
-    """Whether a tick in which a job died said so, with exit code 1, and all others were silent.
+    """Whether a tick in which a job died reported that, with exit code 1, and all others were silent.
 
-    What was reported is not reported again within the hour: such a tick, with exit code 1, is silent too.
+    What was reported is not reported again within the hour, so a later tick with exit code 1 is silent, too.
     """
     deaths = [tick for tick in ticks if tick.code == 1 and " dead" in tick.err]
     repeated = [tick for tick in ticks[_first(ticks, deaths) :] if tick.code == 1 and not tick.err]

@@ -115,7 +115,7 @@ def _where(url: str | None) -> str:
 
 
 class _Printer:
-    """Checks as they are found; on a terminal also what happens between them. With --json nothing."""
+    """Prints checks as they are found; on a terminal also what happens between them. With --json nothing."""
 
     def __init__(self, as_json: bool) -> None:
         self._silent = as_json
@@ -170,7 +170,7 @@ def _as_json(done: Drilled) -> dict[str, Any]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Inside, a signal that ends the command unwinds it, so that everything is cleared away first."""
+    """Inside, a signal that ends the command unwinds it, so that everything is cleaned up first."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

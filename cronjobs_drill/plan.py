@@ -22,7 +22,7 @@ class Mishap(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """``times``: so many tries meet it, then all is well; an address that is wrong stays so until it is corrected."""
+    """``times``: so many tries meet the trouble, then all is well; a wrong address stays so until it is corrected."""
 
     trouble: Mishap
     times: int = 1
@@ -30,7 +30,7 @@ class Planned:
 
 PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
-# In this order, and from the start again: of few receipts, too, some meet each of the first.
+# In this order, and then from the start again: even with few receipts some meet each of the first.
 MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY_AFTER_MESSAGE, 2),
@@ -54,11 +54,11 @@ MIX: Final = (
     Planned(Mishap.BUSY),
 )
 FORCED_SHARE: Final = 5  # one in so many
-QUIET_START: Final = 0.3  # of the receipts: the first interruption is to meet work that goes well
+QUIET_START: Final = 0.3  # of the receipts: the first interruption has to come while work goes well
 
 
 def plan(receipts: int) -> dict[int, Planned]:
-    """What each receipt that is forced to fail meets, by its number from 1; the others meet nothing."""
+    """The trouble of each receipt that is made to fail, by its number from 1; the others have none."""
     forced = receipts // FORCED_SHARE
     first = quiet_start(receipts) + 1
     room = receipts - first + 1
@@ -74,7 +74,7 @@ def numbers_of(planned: Mapping[int, Planned], *troubles: Mishap) -> frozenset[i
 
 
 def meets(planned: Planned | None, tried: int, corrected: bool) -> Mishap | None:
-    """What a receipt's next try meets after *tried* that met trouble; None: the mail is taken and answered."""
+    """The trouble of a receipt's next try after *tried* with trouble; None: the mail is accepted and answered."""
     if planned is None:
         return None
     if planned.trouble is Mishap.NO_SUCH_ADDRESS:

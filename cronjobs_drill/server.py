@@ -1,6 +1,6 @@
-"""A real SMTP server in this process, that makes trouble as planned and keeps what it took. The only user of aiosmtpd.
+"""A real SMTP server in this process, which makes trouble as planned and keeps what it accepted.
 
-It is the drill's judge: what counts is what arrived here, and when; not what a row says.
+It is the drill's judge: what counts is what arrived here, and when; not what a row shows. The only user of aiosmtpd.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.errors import CronjobsError
 from cronjobs_drill.plan import Mishap, Planned, meets
 
-PACE_S: Final = 0.01  # what a message takes
+PACE_S: Final = 0.01  # how long it takes to accept a message
 POLL_S: Final = 0.005
 ADDRESS: Final = re.compile(r"customer-([0-9]+)@")
 
@@ -33,7 +33,7 @@ class MailServerMissing(CronjobsError):
 
 @dataclass(frozen=True)
 class Try:
-    """One receipt handed to the server; *at* is the monotonic clock. ``met`` None: taken, and said so."""
+    """One receipt sent to the server; *at* is the monotonic clock. ``met`` None: accepted, and answered so."""
 
     receipt: int
     met: Mishap | None
@@ -53,7 +53,7 @@ class MailServer:
         self.tries: list[Try] = []
         self.mailbox: list[ReceivedMail] = []
         self.corrected = False  # the wrong addresses
-        self.hold_after: int | None = None  # mails: then the answers wait
+        self.hold_after: int | None = None  # so many mails; then the answers wait
         self.waiting_for_answer = 0
         self._planned = planned
         self._tried: Counter[int] = Counter()
@@ -71,7 +71,7 @@ class MailServer:
         return {mail.message_id for mail in self.mailbox}
 
     def hold(self, after: int = 0) -> None:
-        """Once there are *after* mails, take what comes, and keep its sender waiting for the answer."""
+        """Once there are *after* mails, accept what comes, and keep its sender waiting for the answer."""
         self.hold_after = after
 
     def release(self) -> None:
@@ -79,7 +79,7 @@ class MailServer:
 
     def __enter__(self) -> MailServer:
         self._controller = _controller(self)
-        # What it says about clients that vanish is what the drill makes them do.
+        # It logs clients that vanish, which the drill makes them do.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
         self._controller.start()
         return self
@@ -111,7 +111,7 @@ class MailServer:
                 return self._hang_up(server)
             case Mishap.SILENT as met:
                 self._note(receipt, met)
-                await asyncio.sleep(3600)  # the sender has had enough long before, which ends this, too
+                await asyncio.sleep(3600)  # the sender gives up long before, which ends this wait, too
         envelope.rcpt_tos.append(address)
         return "250 2.1.5 OK"
 
@@ -119,7 +119,7 @@ class MailServer:
         await asyncio.sleep(PACE_S)
         message = email.message_from_bytes(envelope.original_content)
         found = ADDRESS.match(envelope.rcpt_tos[0])
-        assert found is not None  # handle_RCPT took no other
+        assert found is not None  # handle_RCPT accepts no other
         mail = ReceivedMail(int(found[1]), str(message["Message-ID"]))
         met = self._meets(mail.receipt)
         self._note(mail.receipt, met)
@@ -155,7 +155,7 @@ class MailServer:
     @staticmethod
     def _hang_up(server: Any) -> str:
         server.transport.abort()
-        return "421 4.4.2 gone"  # nobody hears it
+        return "421 4.4.2 gone"  # no one reads it
 
 
 def _controller(server: MailServer) -> Any:
@@ -168,7 +168,7 @@ def _controller(server: MailServer) -> Any:
     class OnFreePort(Controller):
         def _trigger_server(self) -> None:
             server: Any = self.server
-            self.port = server.sockets[0].getsockname()[1]  # asked for was 0
+            self.port = server.sockets[0].getsockname()[1]  # we asked for port 0
             super()._trigger_server()  # type: ignore[no-untyped-call]
 
     return OnFreePort(server, hostname="127.0.0.1", port=0)

@@ -1,4 +1,4 @@
-"""Builds the stage of a drill, and leaves nothing of it: no folder, no schema, no process."""
+"""Builds the stage of a drill, and removes all of it afterwards: folder, schema, processes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class SchemaRefusedError(DatabaseError):
 def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
     """A stage on the PostgreSQL database at *url*, in a schema of its own; None: on a SQLite file in its folder.
 
-    *port* is the mail server's. All of it is gone afterwards, also after a Ctrl-C, unless the stage says ``keep``;
-    *note* hears what could not be cleared away. Raises SchemaRefusedError, or another DatabaseError.
+    *port* is the mail server's. All of it is removed afterwards, even after a Ctrl-C, unless the stage's ``keep`` is
+    set; *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
     """
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
     made: Stage | None = None
@@ -78,7 +78,7 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # Never an argument, which "ps" shows to everybody; with it what a URL may leave to the driver's own variables.
+        # Never as an argument, which "ps" shows to everyone; the driver's own variables may complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # the same code as this process's
@@ -118,7 +118,7 @@ def _clear(made: Stage, note: Callable[[str], None]) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Inside, no Ctrl-C and no SIGTERM counts: it takes seconds, and clears up on the user's disk and server."""
+    """Inside, Ctrl-C and SIGTERM are ignored: it takes only seconds, and cleans up on the user's disk and server."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -27,22 +27,22 @@ T = TypeVar("T")
 
 WORKERS: Final = 3
 BUDGET_S: Final = 20
-LEASE_S: Final = 6  # short: a frozen runner's is to lapse while one waits; a busy machine needs some of it
+LEASE_S: Final = 6  # short, as we wait for a frozen runner's to expire; but a busy machine needs some of it
 SHUTDOWN_GRACE_S: Final = 5
 
-MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # by it every process of this drill is found, whoever started it
+MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # marks every process of this drill, whatever started it
 
 POLL_S: Final = 0.02
-PATIENCE_S: Final = 60.0  # with anything that is bound to happen, on a busy machine
-AT_ONCE_S: Final = 0.5  # what nobody is in the way of begins within this
+PATIENCE_S: Final = 60.0  # for anything that is bound to happen, on a busy machine
+AT_ONCE_S: Final = 0.5  # an unblocked operation starts within this
 
 
 class StuckError(CronjobsError):
-    """Something that the drill waits for did not happen: a finding, not an accident of the drill's."""
+    """Something that the drill waits for did not happen: a finding, not a bug of the drill."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
-    """Wait for *condition*; raises StuckError with *what* did not come about."""
+    """Wait for *condition*; raises StuckError with *what* did not happen."""
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
         if SYSTEM.monotonic() >= give_up_at:
@@ -52,7 +52,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE
 
 @dataclass
 class StagedTick:
-    """A ``cronjobs run-due`` of the drill's; ``code`` as Python tells it: -9 is "killed by signal 9"."""
+    """A ``cronjobs run-due`` of the drill; ``code`` as Python reports it: -9 is "killed by signal 9"."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -82,7 +82,7 @@ class StagedTick:
 
 @dataclass
 class Stage:
-    """``database`` is for looking; whatever is done to jobs goes through commands and ticks."""
+    """``database`` is for reading; everything done to jobs goes through commands and ticks."""
 
     folder: Path
     database: Database
@@ -108,7 +108,7 @@ class Stage:
                 stderr=err,
                 cwd="/",
                 env=self.env,
-                start_new_session=True,  # a Ctrl-C in the terminal is the drill's, which ends them
+                start_new_session=True,  # a Ctrl-C in the terminal is for the drill, which ends the ticks
             )
         self.ticks.append(StagedTick(process, self.folder, name))
         return self.ticks[-1]
@@ -119,7 +119,7 @@ class Stage:
         return tick
 
     def command(self, *words: str) -> str:
-        """What an operator types; returns what it says. Raises StuckError when it does not do what it should."""
+        """Run an operator's command; return its output. Raises StuckError when it fails."""
         asked = f"cronjobs {shlex.join(words)}"
         try:
             done = subprocess.run(
@@ -153,7 +153,7 @@ class Stage:
             return read(connection)
 
     def enqueue_receipts(self, receipts: int) -> None:
-        """As an app does, in one transaction, under the key of the business event."""
+        """Enqueue as an app does, in one transaction, under the key of the business event."""
         with self.database.write() as connection:
             for receipt in range(1, receipts + 1):
                 enqueue(connection, "drill.receipt", {"receipt": receipt}, idempotency_key=("receipt", receipt))
@@ -171,9 +171,9 @@ class Stage:
         return {job_id for job_id, holder in who.items() if holder is not None and holder.pid == tick.process.pid}
 
     def freeze(self, tick: StagedTick) -> set[int]:
-        """SIGSTOP *tick* while it holds jobs and no lock of the database's; return those jobs.
+        """SIGSTOP *tick* while it has jobs and no lock of the database; return those jobs.
 
-        Whoever is stopped in the middle of a transaction holds up everybody else, which is another story.
+        A tick that is stopped in the middle of a transaction would block all others, which is another test.
         """
         held: set[int] = set()
 
@@ -183,7 +183,7 @@ class Stage:
                 raise StuckError(f"the tick to freeze ended first, with {tick.code}: {tick.err.strip()}")
             tick.send(signal.SIGSTOP)
             if (held := self.held_by(tick)) and self._is_free(held):
-                held = self.held_by(tick)  # the signal may have come a moment after the first look
+                held = self.held_by(tick)  # the signal may have arrived a moment after the first look
                 return True
             tick.send(signal.SIGCONT)
             return False
@@ -202,7 +202,7 @@ class Stage:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def processes(self) -> set[int]:
-        """What runs of this drill, found by its mark (on Linux; elsewhere none is)."""
+        """Processes of this drill, found by its mark (on Linux; elsewhere none is found)."""
         mark = f"{MARK_VARIABLE}={self.env[MARK_VARIABLE]}".encode()
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):
@@ -214,7 +214,7 @@ class Stage:
     def end_everything(self) -> None:
         for tick in self.ticks:
             if tick.code is None:
-                tick.process.kill()  # also one that is frozen
+                tick.process.kill()  # even if it is frozen
                 tick.process.wait()
 
         def is_over() -> bool:

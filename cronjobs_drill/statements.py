@@ -1,4 +1,4 @@
-"""What the release drill looks at from outside, and the schema that it makes and drops."""
+"""What the release drill reads from outside, and the schema that it creates and drops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cronjobs.store.sql import group_value, run
 
 
 def standing(connection: Connection, job_type: str) -> Counter[str]:
-    """How many jobs of a type are in which state."""
+    """How many jobs of a type have which status."""
     rows = run(connection, "SELECT status, count(*) AS n FROM {jobs} WHERE job_type = :t GROUP BY status", t=job_type)
     return Counter({row.status: row.n for row in rows})
 
@@ -28,13 +28,13 @@ def has_due(connection: Connection) -> bool:
 
 
 def leases(connection: Connection) -> dict[int, str]:
-    """Who holds which job."""
+    """Which job is leased by whom (``locked_by``)."""
     rows = run(connection, "SELECT id, locked_by FROM {jobs} WHERE locked_until IS NOT NULL")
     return {row.id: row.locked_by for row in rows}
 
 
 def unlocked(connection: Connection, ids: Collection[int]) -> int:
-    """How many of the jobs have a row that nobody's transaction holds."""
+    """How many of the jobs have a row that no transaction has locked."""
     rows = run(
         connection,
         "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} {lock}",
@@ -44,7 +44,7 @@ def unlocked(connection: Connection, ids: Collection[int]) -> int:
 
 
 def recorded(connection: Connection) -> set[str]:
-    """The keys of effects whose end is known."""
+    """The keys of effects whose end is recorded."""
     return set(run(connection, "SELECT key FROM {effects} WHERE state = 'recorded'").scalars())
 
 
@@ -73,6 +73,6 @@ def _rows(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
 
 
 def drop_schema(connection: Connection, schema: str) -> None:
-    """Drop a PostgreSQL schema with all that is in it; *schema* is a name that the drill made up."""
+    """Drop a PostgreSQL schema with all its contents; *schema* is a name that the drill made up."""
     quoted = schema.replace('"', '""')
     connection.exec_driver_sql(f'DROP SCHEMA IF EXISTS "{quoted}" CASCADE')
