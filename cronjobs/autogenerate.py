@@ -37,7 +37,6 @@ def include_object(thing: Any, name: str | None, kind: str, reflected: bool, com
 def include_name(name: str | None, kind: str, _parent_names: Mapping[str, Any]) -> bool:
     """The same by name alone: alembic's ``include_name``, which keeps it from reading our tables. Use both together.
 
-    Alone it protects only tables that this version knows; only ``include_object`` can tell a newer version's table from
-    yours.
+    Alone it protects only tables of this version; only ``include_object`` tells a newer version's table from yours.
     """
     return kind != "table" or name not in OURS

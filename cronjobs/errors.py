@@ -173,7 +173,7 @@ class QueueHeld(TransientTrouble):
 
 
 class QueueFull(CronjobsError):
-    """The queue has reached its ``max_waiting``: nothing of the call was written, but its transaction is usable.
+    """The queue has reached its ``max_waiting``: nothing was written; the caller's transaction stays usable.
 
     ``on_full`` is the queue's policy; of the ``wanted`` jobs of the call, ``room`` would have fitted.
     """

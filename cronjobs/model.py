@@ -37,8 +37,7 @@ class RetryPolicy:
 
     ``give_up_on``: failures of these kinds are permanent. ``retry_on``: failures of all other kinds are permanent;
     None: it makes none permanent. Kinds are exception classes, which include their subclasses, or names: "ValueError",
-    "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". They are kept as
-    names.
+    "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". Kept as names.
     """
 
     max_attempts: int = 10

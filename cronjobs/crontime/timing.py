@@ -3,8 +3,7 @@
 croniter computes which calendar days match, and nothing else. It is wrong about clock changes (7.0 fires fixed times
 twice in the doubled hour, and wildcard minutes spuriously after a gap), and at 26–70 µs a step it would take 15 s to
 count a year of minutes. Its days are right; they are cached by the month, and turned into instants here, one UTC day at
-a time. The fires of a UTC day depend on nothing but that day, so ranges can be walked, counted, and searched from their
-end.
+a time. The fires of a UTC day depend on nothing but that day, so ranges can be walked, counted, and read from the end.
 
 Clock changes follow Debian's cron(8): "If the time has moved forwards, those jobs which would have run in the time that
 was skipped will be run soon after the change. Conversely, if the time has moved backwards […], those jobs that fall

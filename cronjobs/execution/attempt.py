@@ -48,8 +48,7 @@ def heartbeat_s(lease_s: float) -> float:
 class Attempt:
     """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
 
-    ``apart``: whether its handler gets its own process; None: if its type says so, or if too many runners died holding
-    it.
+    ``apart``: whether its handler gets its own process; None: if its type says so, or after too many losses.
     """
 
     job: Job

@@ -39,8 +39,7 @@ def main() -> None:
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # Without a reason it was not our runner: someone is stopping the whole service, so the runner got the signal,
-        # too.
+        # Without a reason it was not our runner: someone stops the whole service, the runner included.
         stop.set(read_reason(descriptor) or "shutdown")
 
     signal.signal(signal.SIGTERM, on_sigterm)

@@ -45,8 +45,7 @@ class Request:
     """What a child needs to run *job*'s handler: where the code is, and when its time is up.
 
     ``ends_at`` is of the monotonic clock, which all processes of a host share; even if the child starts early it gets
-    no more than ``timeout_s``. ``grace_s``: how long it may go on after a shutdown begins. The rest are fields of
-    Settings.
+    no more than ``timeout_s``. ``grace_s``: how long it may go on after a shutdown begins. The rest is of Settings.
     """
 
     job: Job

@@ -168,8 +168,7 @@ class Launcher:
         if tell:
             self.report("signalled", *names(everyone))
         # Signal the group in one call, so that no member can fork out of it half-way. Then list again who is outside of
-        # it now: with the earlier list, a process that called setsid in between would get no signal, or all would get
-        # it twice.
+        # it now: with the earlier list, one that called setsid in between would get no signal, or all two.
         if not self.ended or not self.subreaper or self.command in [group for _, group, _ in everyone]:
             send(os.killpg, self.command, number)
         for pid, group, _ in descendants(os.getpid()) if self.subreaper else ():

@@ -248,7 +248,7 @@ def said(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
     if _is(error, Cancelled):
         return one_line(f"raised {_shown(error)}, and nothing had asked the job to stop: GiveUp ends a job", limit)
     try:
-        words = "".join([str(error)])  # a plain str also of a subclass
+        words = "".join([str(error)])  # a plain str, even if __str__ returned a subclass
     except BaseException:  # a broken __str__ must not lose the outcome
         words = "(its message could not be read)"
     if not _is(error, Exception):  # sys.exit(3) would read "3"
@@ -269,7 +269,7 @@ def _shown(value: object) -> str:
 def _kind(error: BaseException) -> str:
     try:
         return "".join([kind_name(type(error))])
-    except BaseException:  # __module__ and __qualname__ are anybody's to set
+    except BaseException:  # anyone can set __module__ and __qualname__
         return "Exception"
 
 

@@ -50,7 +50,7 @@ from cronjobs.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.store import explaining
 from cronjobs.store.schedules import StoredSchedule
 
-LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, and once in eight
+LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, across 2100 after eight
 
 
 class ScheduleEvidence:

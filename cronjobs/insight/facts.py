@@ -164,7 +164,7 @@ class OccurrenceFacts:
     previous: datetime | None = None
     next: datetime | None = None
     due_by: DefinitionFacts | None = None  # another definition of the schedule, by which it would have been due
-    # where the schedule was
+    # the schedule's own history
     first_defined: AuditEntry | None = None
     retired: AuditEntry | None = None
     returned: AuditEntry | None = None

@@ -178,8 +178,7 @@ class JudgedTypes:
     def knows(self, job_type: str, *, since: datetime) -> bool:
         """Whether a job of this type, which has existed *since* then, can probably run on some host.
 
-        A type that is registered here counts until a tick has looked and not known it, since cron's environment may
-        differ.
+        A type registered here counts until a tick has looked and not known it, as cron's environment may differ.
         """
         if self.ticks is None:
             return job_type in self.here

@@ -254,8 +254,7 @@ class Effect:
     ``done``: it was recorded before, ``result`` is what was recorded then, and leaving the block writes nothing.
     ``unknown``: it was begun before and its end is not recorded, so it may have happened. An exception out of the block
     leaves it begun, and so unknown, unless the exception proves that no connection was made (refused, unknown host,
-    timed out while connecting) and nothing else was tried; call ``did_nothing()`` if you know otherwise that it did not
-    happen.
+    timed out while connecting) and nothing else was tried; call ``did_nothing()`` if you know by other means.
     """
 
     def __init__(

@@ -221,7 +221,7 @@ class _SchemaTold:
         if error is None:
             return
         origin = getattr(error, "orig", None) or error
-        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's has a cause
+        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's: its cause
         if "no such table: cronjobs_" in str(origin) or state == "42P01":
             raise SchemaMissing(_where(self._connection)) from error
 

@@ -161,7 +161,7 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
     try:
         with EndingCopies():
             call()
-    except BaseException as error:  # a module may even call sys.exit; KeyboardInterrupt is ours
+    except BaseException as error:  # a module may even call sys.exit; Ctrl-C is for us
         if isinstance(error, KeyboardInterrupt):
             raise
         said = one_line(f"{type(error).__name__}: {error}", 500)

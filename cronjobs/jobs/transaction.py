@@ -95,7 +95,7 @@ class OwnTransaction:
             raise UsageError(f"{what} after the job's success was written: nothing of it could be recorded any more")
 
     def not_committed(self) -> Failed | None:
-        """The outcome of a handler that returned without committing its success; None: it gave none away.
+        """The outcome of a handler that returned without committing its success; None: it did not call ``finish``.
 
         If it was committed, the row shows that, and the fence keeps this outcome from being written.
         """

@@ -86,8 +86,7 @@ def _is_connecting(frame: FrameType) -> bool:
 def _wrapped(error: BaseException) -> BaseException | None:
     """The error that *error* wraps; None: it wraps none.
 
-    The error being handled when it was raised may be unrelated, except for libraries that are known to wrap in this
-    way.
+    The error being handled when it was raised may be unrelated, except for libraries that wrap this way.
     """
     kind = type(error)
     if kind.__module__ == "urllib.error" and kind.__name__ == "URLError":

@@ -107,8 +107,7 @@ def seconds(value: Any) -> float | None:
 class ClaimPolicies:
     """The policies of all types that a claim may take: ``usual`` is for every type that is not in ``others``.
 
-    Most types share one policy, and a claim is sent a hundred times a second. JSON texts; None: no policies are
-    written.
+    Most types share one policy, and a claim is sent a hundred times a second. JSON texts; None: none are written.
     """
 
     usual: str | None = None

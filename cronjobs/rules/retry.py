@@ -80,8 +80,7 @@ def decide(
     """The next state of *job* after an attempt ended with *outcome*.
 
     *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
-    and time-outs are charged (and interruptions after the third in a row); losses and snoozes prove nothing against the
-    job.
+    and time-outs are charged (and interruptions after the third in a row); losses and snoozes prove nothing.
     """
     failures, losses = job.failures, job.losses
     match outcome:

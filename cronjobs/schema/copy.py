@@ -83,8 +83,7 @@ def copy(
     """Copy everything from *source* to *target*; an earlier copy there is brought up to date.
 
     *wait*: how long to wait for jobs that run on the old side; None: refuse while any job runs. Raises CopyRefused,
-    ForeignDatabase or DatabaseError; then the old side is open again, unless it is unknown whether the copy took
-    effect.
+    ForeignDatabase or DatabaseError; then the old side is open again, unless nothing shows if the copy took effect.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy goes from SQLite to PostgreSQL; elsewhere the databases' own tools do it")

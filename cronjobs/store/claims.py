@@ -88,8 +88,7 @@ define(
         ELSE b.job_type {among_known} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END""",
     in_some_turn="(j.schedule IS NULL OR {in_turn})",
     among_fitting=among("fitting"),
-    # Bind type, queue and priority as values. With a join SQLite cannot see that there is only one row, and sorts all
-    # due jobs.
+    # Bind type, queue and priority as values. With a join SQLite cannot see that it is one row, and sorts all due jobs.
     in_lane=lambda postgresql: (
         "j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority"
         if postgresql

@@ -36,8 +36,7 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
     The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock; an advisory lock could be
     taken, and kept, by any login. It is a statement of its own, before any that counts: a statement sees what was
     committed when it began, so a count in the locking statement, or before it, could miss what the last holder claimed.
-    Without *wait* it only tries, so that a frozen holder cannot stop anyone's renewals. SQLite's writer is alone
-    anyway.
+    Without *wait* it only tries, so that a frozen holder cannot stop anyone's renewals. SQLite's writer is alone.
     """
     if not is_postgresql(connection):
         return True

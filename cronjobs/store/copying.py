@@ -96,7 +96,7 @@ def _kind(column: Column[Any]) -> str:
             return "timestamptz"
         case BigInteger():
             return "bigint"
-        case Integer():  # and smaller
+        case Integer():  # and SmallInteger
             return "int"
         case Float():
             return "float8"

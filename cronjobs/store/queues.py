@@ -141,8 +141,7 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
     """Put *caps* in force and remove those of the queues *lifted*; the number of dropped jobs stays.
 
-    Returns the queues for which that was done: it does not wait for a row that an enqueuer's open transaction has
-    locked.
+    Returns the queues for which that was done: it does not wait for rows that an enqueuer has locked.
     """
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:

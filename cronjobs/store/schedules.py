@@ -326,7 +326,7 @@ def pause(
     now: datetime,
     skip: bool = False,
 ) -> None:
-    """Pause, or change a pause that is in force, which then keeps its beginning."""
+    """Pause, or change a pause in force, which keeps its beginning unless *skip* changes."""
     dialect = postgresql if is_postgresql(connection) else sqlite
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip

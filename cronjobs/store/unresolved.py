@@ -1,7 +1,6 @@
 """What ``status`` reads to report every problem: deaths, runs that did not happen, ticks that fire no schedules.
 
-Every statement uses an index and is bounded, however many jobs have finished; a test checks the plans on both
-databases.
+Every statement uses an index and is bounded, however many jobs have finished; a test checks the plans.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ class FakeContext(Context):
     """A Context without a database, which records what the handler did with it.
 
     ``effects``: what is recorded now, by key (a step's is "job:1:step:render"); ``UNKNOWN`` for what was only begun.
-    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result`` is the job's
-    result.
+    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result``: its result.
     """
 
     _ledger: _MemoryLedger

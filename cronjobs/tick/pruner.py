@@ -190,6 +190,5 @@ class Pruner:
             took_s = self.clock.monotonic() - began
         self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
         if is_sqlite and took_s:
-            # SQLite's waiters retry every 100 ms at the longest; without pauses they would hardly ever find the lock
-            # free.
+            # SQLite's waiters retry every 100 ms at the longest; without pauses they would rarely find it free.
             sleep(min(self.clock.monotonic() - began, 0.05))

@@ -59,8 +59,7 @@ class Recovery:
     def _look_far(self, connection: Connection, now: datetime) -> None:
         """Find leases that no correct clock can have written; runners of this host from before its boot count as dead.
 
-        About the other runners we know nothing: their leases are cut to the normal length, and a live runner renews in
-        time.
+        About the other runners we know nothing: their leases are cut to the normal length, and live runners renew them.
         """
         found = expiry.far_leases(connection, self.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
@@ -69,7 +68,7 @@ class Recovery:
         self.far = [each for each in wrong if each.lease.locked_by not in self.runners.dead]
 
     def run(self) -> None:
-        """Settle attempts whose lease expired or whose runner is dead: by the policy its claim wrote, else as lost."""
+        """Settle attempts whose lease expired or whose runner is dead: by what that runner recorded, else as lost."""
         known = self.types().types.keys()
         self._cut_far_leases()
         while self.go_on():
@@ -103,8 +102,7 @@ class Recovery:
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.identity) is None
         if died and isinstance(end.finished.outcome, Lost) and self._policy_of(expired).in_thread:
-            # Count one death for all attempts found together: a machine that was switched off ends them at the same
-            # time.
+            # Count one death for all attempts found together: a machine that was switched off ends them at once.
             self.deaths[expired.job.job_type] = runner
 
     def _record_deaths(self) -> None:
