@@ -246,6 +246,7 @@ def _clock(day: date, wall: int, beside: int | None = None) -> str:
     return text if known else f"{moment.date()} {text}"
 
 
+# --- the fires of one UTC day -----------------------------------------------------------------------------------------
 # Seconds count from the midnight of that day, in UTC, and may lie outside of it. A "wall" is what a clock in the zone
 # shows, read as if it were UTC: an instant plus the zone's offset.
 

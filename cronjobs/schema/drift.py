@@ -102,7 +102,7 @@ def _function_wrong(connection: Connection, schema: int) -> list[str]:
     return []
 
 
-# --- PostgreSQL: the catalogue writes down each definition, without the schema's name --------------------------------
+# --- PostgreSQL: the catalogue writes down each definition, without the schema's name ---------------------------------
 
 _POSTGRESQL_FACTS: Final = """
 WITH ours AS (
