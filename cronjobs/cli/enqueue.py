@@ -14,14 +14,13 @@ from cronjobs.cli import leaving, typed
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
 from cronjobs.cli.output import complain, echo, echo_json, status_word
 from cronjobs.cli.project_database import operator, our_database
-from cronjobs.clock import sleep
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
-from cronjobs.errors import QueueFull, UsageError
+from cronjobs.errors import UsageError
 from cronjobs.jobs import job_types
 from cronjobs.jobs.checking import new_job
 from cronjobs.jobs.enqueue import OnConflict, put_job
-from cronjobs.jobs.insertion import Patience
+from cronjobs.jobs.insertion import Inserted, wait_for_room
 from cronjobs.model import duration_text, in_zone
 from cronjobs.store.queues import paused_scope
 from cronjobs.text import one_line
@@ -100,15 +99,12 @@ def enqueue(
             meta=typed.pairs(meta or [], "--meta"),
         )
         new = replace(new, enqueued_by=f"cli:{operator()}")
-        patience = Patience(typed.span(wait, "--wait"))
-        while True:
-            try:
-                with database.write() as connection:
-                    put = put_job(connection, new, cast("OnConflict", on_conflict))
-                    paused = paused_scope(connection, queue)
-                break
-            except QueueFull as full:
-                sleep(patience.pause_s(full))
+
+        def put_it() -> tuple[Inserted, str | None]:
+            with database.write() as connection:
+                return put_job(connection, new, cast("OnConflict", on_conflict)), paused_scope(connection, queue)
+
+        put, paused = wait_for_room(put_it, typed.span(wait, "--wait"))
     if as_json:
         echo_json({"id": put.id, "new": put.new, "status": put.status})
     elif put.id is None:

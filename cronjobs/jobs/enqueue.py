@@ -14,7 +14,7 @@ from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.errors import QueueFull, UsageError
 from cronjobs.jobs.checking import Key, Span, key_text, new_job
-from cronjobs.jobs.insertion import Inserted, OnConflict, Patience, Writing
+from cronjobs.jobs.insertion import Inserted, OnConflict, Patience, Writing, wait_for_room
 from cronjobs.model import Status, duration, duration_text
 from cronjobs.rules.payload import check_payload
 from cronjobs.store.enqueue import NewJob, row_of
@@ -43,6 +43,7 @@ Target: TypeAlias = "Connection | Session | scoped_session[Any] | DBAPIConnectio
 AsyncTarget: TypeAlias = "AsyncConnection | AsyncSession"
 TargetOrEngine: TypeAlias = "Target | Engine"
 AsyncTargetOrEngine: TypeAlias = "AsyncTarget | AsyncEngine"
+Written: TypeAlias = tuple[Writing, list[Inserted]]
 
 
 class Options(TypedDict, total=False):
@@ -156,9 +157,8 @@ def enqueue(
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
     """Write one job that is checked already; raises as ``enqueue`` does."""
-    writing = Writing([row_of(new)], on_conflict)
-    _write(writing, connection)
-    return writing.puts()[0]
+    _, [put] = _write([row_of(new)], on_conflict, connection)
+    return put
 
 
 async def enqueue_async(
@@ -240,22 +240,16 @@ def _enqueue(
     wait: Span | None,
 ) -> list[Enqueued]:
     if isinstance(target, Engine):
-        patience = Patience(_limit(wait))
-        while True:
-            writing = Writing(rows, on_conflict)
-            try:
-                with target.begin() as connection:
-                    _write(writing, connection_of(connection, schema))
-                    puts = writing.puts()
-                break
-            except QueueFull as full:
-                sleep(patience.pause_s(full))
+
+        def begin_and_write() -> Written:
+            with target.begin() as connection:
+                return _write(rows, on_conflict, connection_of(connection, schema))
+
+        written = wait_for_room(begin_and_write, _limit(wait))
     else:
         _require_no(wait)
-        writing = Writing(rows, on_conflict)
-        _write(writing, connection_of(target, schema))
-        puts = writing.puts()
-    return _told(rows, puts, writing)
+        written = _write(rows, on_conflict, connection_of(target, schema))
+    return _told(rows, *written)
 
 
 async def _enqueue_async(
@@ -270,23 +264,21 @@ async def _enqueue_async(
     if _is_async(target) and hasattr(target, "begin") and not hasattr(target, "run_sync"):  # an AsyncEngine
         patience = Patience(_limit(wait))
         while True:
-            writing = Writing(rows, on_conflict)
             try:
                 async with target.begin() as connection:
-                    await _write_async(writing, connection, schema)
-                    puts = writing.puts()
+                    written = await _write_async(rows, on_conflict, connection, schema)
                 break
             except QueueFull as full:
                 await asyncio.sleep(patience.pause_s(full))
     else:
         _require_no(wait)
-        writing = Writing(rows, on_conflict)
-        await _write_async(writing, cast("AsyncTarget", target), schema)
-        puts = writing.puts()
-    return _told(rows, puts, writing)
+        written = await _write_async(rows, on_conflict, cast("AsyncTarget", target), schema)
+    return _told(rows, *written)
 
 
-async def _write_async(writing: Writing, target: AsyncTarget, schema: str | None) -> None:
+async def _write_async(
+    rows: Sequence[dict[str, Any]], on_conflict: OnConflict, target: AsyncTarget, schema: str | None
+) -> Written:
     import asyncio
 
     run_sync: Any = getattr(target, "run_sync", None)
@@ -295,14 +287,16 @@ async def _write_async(writing: Writing, target: AsyncTarget, schema: str | None
             "enqueue_async() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, "
             f"not {type(target).__name__}: use enqueue() for what is not async"
         )
+    writing = Writing(rows, on_conflict)
     while not await run_sync(lambda sync: writing.write(connection_of(sync, schema))):
         pause = writing.pause_s()
         if pause is None:
-            return
+            break
         await asyncio.sleep(pause)
+    return writing, writing.puts()
 
 
-def _told(rows: Sequence[dict[str, Any]], puts: Sequence[Inserted], writing: Writing) -> list[Enqueued]:
+def _told(rows: Sequence[dict[str, Any]], writing: Writing, puts: Sequence[Inserted]) -> list[Enqueued]:
     """What the caller is told; what was dropped is logged, too."""
     for queue, count in sorted(writing.dropped.items()):
         _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
@@ -331,12 +325,15 @@ def _require_no(wait: Span | None) -> None:
         )
 
 
-def _write(writing: Writing, connection: Connection) -> None:
+def _write(rows: Sequence[dict[str, Any]], on_conflict: OnConflict, connection: Connection) -> Written:
+    """Raises what kept a row from being written."""
+    writing = Writing(rows, on_conflict)
     while not writing.write(connection):
         pause = writing.pause_s()
         if pause is None:
-            return
+            break
         sleep(pause)
+    return writing, writing.puts()
 
 
 def connection_of(target: Any, schema: str | None = None) -> Connection:

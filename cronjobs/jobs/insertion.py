@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from sqlalchemy import Connection
 
-from cronjobs.clock import SYSTEM
+from cronjobs.clock import SYSTEM, sleep
 from cronjobs.errors import CronjobsError, JobHeld, QueueFull, QueueHeld, SchemaMissing, UsageError
 from cronjobs.model import Status, duration_text
 from cronjobs.rules.capacity import Refusal, admit
 from cronjobs.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
 from cronjobs.store.queues import count_dropped, locked_room
 
+T = TypeVar("T")
 OnConflict = Literal["keep", "replace"]
 
 BATCH: Final = 1000  # rows of one statement
@@ -185,6 +186,16 @@ class Patience:
         pause = self._pause_s * random.uniform(0.5, 1)
         self._pause_s = min(LONGEST_WAIT_S, self._pause_s * 1.5)
         return min(pause, left_s)
+
+
+def wait_for_room(do: Callable[[], T], limit: timedelta) -> T:
+    """Call *do*, a transaction that enqueues, again while its queue is full and waits for room."""
+    patience = Patience(limit)
+    while True:
+        try:
+            return do()
+        except QueueFull as full:
+            sleep(patience.pause_s(full))
 
 
 def _in_order_of_keys(place: Place) -> tuple[int, str]:
