@@ -25,7 +25,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.database import retrying
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import CONNECT_TIMEOUT_S, POSTGRESQL_TIMEOUTS, tell
-from cronjobs.database.retrying import TRIES, first_look, patiently, pause_s
+from cronjobs.database.retrying import TRIES, first_look, growing_pauses, patiently
 from cronjobs.errors import (
     DatabaseBusy,
     DatabaseDamaged,
@@ -48,11 +48,12 @@ SCHEDULES = "schedules:\n  half-daily: {every: 12h, job: t.quick}\n"
 # --- how often, how long ----------------------------------------------------------------------------------------------
 
 
-def test_pauses_grow_are_jittered_and_end() -> None:
-    steady = [pause_s(failed, 0) for failed in range(1, TRIES)]
-    assert steady == [0.1, 0.2, 0.4, 0.8, 1.6, *[2.0] * (TRIES - 6)]
-    assert pause_s(TRIES, 0) is None
-    assert [pause_s(1, -1), pause_s(1, 1)] == [pytest.approx(0.075), pytest.approx(0.125)]
+def test_pauses_grow_are_jittered_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.uniform", lambda least, most: (least + most) / 2)
+    assert list(growing_pauses(TRIES)) == [0.1, 0.2, 0.4, 0.8, 1.6, *[2.0] * (TRIES - 6)]
+    for jitter, first in ((min, 0.075), (max, 0.125)):
+        monkeypatch.setattr("random.uniform", jitter)
+        assert next(growing_pauses()) == pytest.approx(first)
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class Trouble:
                 raise error
 
         monkeypatch.setattr(database, "write", troubled)
-        monkeypatch.setattr("cronjobs.jobs.effects.sleep", lambda _: None)
+        monkeypatch.setattr("cronjobs.database.retrying.sleep", lambda _: None)
 
 
 @pytest.fixture

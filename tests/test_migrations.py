@@ -16,6 +16,7 @@ from databases import in_psql, opened, until
 from postgres import OWNER, SUPERUSER, PostgresServer
 from sqlalchemy import text
 
+from cronjobs.database import retrying
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import SCHEMA_REVISION, metadata
@@ -116,7 +117,7 @@ def test_ddl_gives_way_to_the_app_and_comes_back(postgres_url: str, monkeypatch:
             if len(pauses) == 2:
                 app.rollback()
 
-        monkeypatch.setattr(migrations, "sleep", pause)
+        monkeypatch.setattr(retrying, "sleep", pause)
         assert migrations.upgrade(database) == (None, SCHEMA_REVISION)
     assert len(pauses) == 2
 

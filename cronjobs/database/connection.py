@@ -13,8 +13,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -25,6 +26,7 @@ from cronjobs.clock import SYSTEM, Clock, sleep
 from cronjobs.database.address import Address
 from cronjobs.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
 from cronjobs.database.own_transaction import MARK, Unbroken
+from cronjobs.database.retrying import patiently
 from cronjobs.database.sqlite_connection import StayingConnection
 from cronjobs.database.sqlite_time_limit import WriteTimeLimit
 from cronjobs.database.sqlite_turns import POLL_S, Turns
@@ -40,6 +42,8 @@ from cronjobs.errors import (
 from cronjobs.host.forks import OutOfReach, replace_by_nothing
 from cronjobs.rules.payload import read_json
 from cronjobs.text import decoded, is_utf8
+
+T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
 CONNECT_TIMEOUT_S: Final = 5
@@ -104,15 +108,11 @@ class Database(OutOfReach):
         The first process to open the file recovers the log of one that was killed, the last to close it removes the
         log; each has the file to itself for that moment.
         """
-        give_up_at = self.clock.monotonic() + READ_PATIENCE_S
-        while True:
-            try:
-                connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
-                return
-            except DBAPIError as error:
-                if not is_locked(error) or self.clock.monotonic() >= give_up_at:
-                    raise
-            sleep(POLL_S * 5)
+        self._while_locked(
+            lambda: connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1"),
+            self.clock.monotonic() + READ_PATIENCE_S,
+            POLL_S * 5,
+        )
 
     @contextmanager
     def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
@@ -221,15 +221,16 @@ class Database(OutOfReach):
     def _begin_immediate(self, connection: Connection, give_up_at: float) -> Any:
         connection = connection.execution_options(cronjobs_write=True)
         started = self.clock.monotonic()
-        while True:
-            try:
-                return connection.begin()
-            except DBAPIError as error:
-                if not is_locked(error):
-                    raise
-                if self.clock.monotonic() >= give_up_at:
-                    raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
-            sleep(POLL_S)
+        try:
+            return self._while_locked(connection.begin, give_up_at, POLL_S)
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
+
+    def _while_locked(self, do: Callable[[], T], until: float, poll_s: float) -> T:
+        """Call *do* again while SQLite's lock is somebody else's, until that instant."""
+        return patiently(do, clock=self.clock, until=until, errors=DBAPIError, worth=is_locked, pauses=repeat(poll_s))
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -346,19 +347,21 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     # WAL: readers and the one writer do not wait for each other. FULL: a committed job survives a power cut.
-    for tries_left in range(250, -1, -1):
-        try:
-            if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                cursor.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError as error:
-            # Switching to WAL needs the file alone, and SQLite does not call its busy handler for that lock.
-            if "locked" not in str(error) or not tries_left:
-                raise
-            sleep(POLL_S * 10)
+    # Switching to WAL needs the file alone, and SQLite does not call its busy handler for that lock.
+    patiently(
+        partial(_turn_wal_on, cursor),
+        errors=sqlite3.OperationalError,
+        worth=lambda error: "locked" in str(error),
+        pauses=repeat(POLL_S * 10, 250),
+    )
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _turn_wal_on(cursor: sqlite3.Cursor) -> None:
+    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        cursor.execute("PRAGMA journal_mode = WAL")
 
 
 def _open_sqlite(connection: Connection) -> None:

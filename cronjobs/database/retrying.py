@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any, Final, TypeVar
 
-from cronjobs.clock import Clock, sleep
-from cronjobs.errors import DatabaseError, DatabaseNotReady, DatabaseUnreachable, TransientTrouble
+from cronjobs.clock import SYSTEM, Clock, sleep
+from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseNotReady, DatabaseUnreachable, TransientTrouble
 
 T = TypeVar("T")
 
@@ -17,51 +19,63 @@ LONGEST_PAUSE_S: Final = 2.0
 FIRST_LOOK_S: Final = 3.0  # how long a command that has not done anything yet waits for a server to come back
 
 
-def pause_s(failed: int, jitter: float) -> float | None:
-    """Seconds to wait after *failed* failures in a row; None: that was the last try. *jitter* is within ±1."""
-    if failed >= TRIES:
-        return None
-    # TRIES bounds the exponent. Jitter, so that two deadlocked transactions do not retry together.
-    return min(FIRST_PAUSE_S * 2.0 ** (failed - 1), LONGEST_PAUSE_S) * (1 + 0.25 * jitter)
+def growing_pauses(tries: int | None = None) -> Iterator[float]:
+    """The pauses between so many *tries*, in seconds; None: without an end."""
+    pause = FIRST_PAUSE_S
+    for _ in count() if tries is None else range(tries - 1):
+        # Jitter, so that two deadlocked transactions do not retry together.
+        yield pause * (1 + 0.25 * random.uniform(-1, 1))
+        pause = min(pause * 2, LONGEST_PAUSE_S)
 
 
-def passes(error: DatabaseError, failed: int) -> bool:
+def passes(error: DatabaseError) -> bool:
     """Whether the same may work in a moment."""
     return isinstance(error, TransientTrouble)
 
 
-def server_is_there(error: DatabaseError, failed: int) -> bool:
-    """Whether a server has answered, so that a first look may wait for it; a missing server is reported at once."""
-    return isinstance(error, DatabaseNotReady) or (failed > 1 and isinstance(error, DatabaseUnreachable))
+def fails_every_statement(error: DatabaseError, *, is_sqlite: bool) -> bool:
+    """Whether every other statement would fail of it, too. On PostgreSQL a lock is on one table or row only."""
+    return isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and is_sqlite)
 
 
 def patiently(
     do: Callable[[], T],
     *,
-    clock: Clock,
-    until: float,
-    worth: Callable[[DatabaseError, int], bool] = passes,
+    clock: Clock = SYSTEM,
+    until: float = math.inf,
+    errors: type[Exception] = DatabaseError,
+    worth: Callable[[Any], bool] = passes,
+    pauses: Iterable[float] | None = None,
     go_on: Callable[[], bool] = lambda: True,
-    note: Callable[[DatabaseError, int, float], None] = lambda *_: None,
+    note: Callable[[Any, int, float], None] = lambda *_: None,
 ) -> T:
     """Call *do*, which is safe to repeat, until it works; raise its last error if that is not *worth* another try.
 
-    *until* is on the monotonic clock. *note* is called for each error before a retry, with the number of failures and
-    the pause in seconds.
+    It is tried again after each of *pauses* (None: growing ones, for 12 tries), *until* that instant on the monotonic
+    clock. *note* is called before each retry with the error, the number of failures and the pause in seconds.
     """
+    pauses_left = iter(growing_pauses(TRIES) if pauses is None else pauses)
     failed = 0
     while True:
         try:
             return do()
-        except DatabaseError as error:
+        except errors as error:
             failed += 1
-            pause = pause_s(failed, random.uniform(-1, 1))
-            if pause is None or not worth(error, failed) or not go_on() or clock.monotonic() + pause >= until:
+            pause = next(pauses_left, None)
+            if pause is None or not worth(error) or not go_on() or clock.monotonic() + pause >= until:
                 raise
             note(error, failed, pause)
         sleep(pause)
 
 
 def first_look(do: Callable[[], T], clock: Clock) -> T:
-    """Call *do*, a command's first use of the database; retry if the server is there but not ready."""
+    """Call *do*, a command's first words to the database, again if the server is there and only not ready."""
+    answered = False
+
+    def server_is_there(error: DatabaseError) -> bool:
+        """A server that is starting may be out of reach for a moment; that there is none is reported at once."""
+        nonlocal answered
+        answered = answered or isinstance(error, DatabaseNotReady)
+        return answered and isinstance(error, DatabaseUnreachable)
+
     return patiently(do, clock=clock, until=clock.monotonic() + FIRST_LOOK_S, worth=server_is_there)

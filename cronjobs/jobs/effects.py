@@ -6,7 +6,6 @@ between, or the body raised. Then the effect's ``on_unknown`` decides. No transa
 
 from __future__ import annotations
 
-import random
 import re
 import threading
 from collections.abc import Callable
@@ -17,9 +16,9 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 from sqlalchemy import Connection
 
-from cronjobs.clock import Clock, sleep
+from cronjobs.clock import Clock
 from cronjobs.database.connection import Database
-from cronjobs.database.retrying import TRIES, passes, pause_s
+from cronjobs.database.retrying import growing_pauses, passes, patiently
 from cronjobs.errors import (
     BadValue,
     Cancelled,
@@ -218,7 +217,7 @@ class Ledger:
         reason = self._stopped()
         if reason is not None:
             raise Cancelled(reason) from error
-        return passes(error, 0)
+        return passes(error)
 
     def _persist(
         self,
@@ -227,19 +226,14 @@ class Ledger:
         worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
     ) -> T:
         """Commit what *write* does; retry it, which must be safe, while the job has time, at least for *least_s*."""
-        failed, patience_s = 0, min(MOST_PATIENCE_S, max(least_s, self._remaining_s()))
-        give_up_at = self._clock.monotonic() + patience_s
-        while True:
-            try:
-                with self._database.write(patience=min(MOST_WAIT_S, max(LEAST_WAIT_S, patience_s))) as connection:
-                    return write(connection)
-            except DatabaseError as error:
-                failed += 1
-                pause = pause_s(min(failed, TRIES - 1), random.uniform(-1, 1)) or 0.0
-                patience_s = give_up_at - self._clock.monotonic() - pause
-                if not worth(error) or patience_s <= 0:
-                    raise
-            sleep(pause)
+        give_up_at = self._clock.monotonic() + min(MOST_PATIENCE_S, max(least_s, self._remaining_s()))
+
+        def commit() -> T:
+            wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, give_up_at - self._clock.monotonic()))
+            with self._database.write(patience=wait_s) as connection:
+                return write(connection)
+
+        return patiently(commit, clock=self._clock, until=give_up_at, worth=worth, pauses=growing_pauses())
 
     def _whose(self) -> str:
         return f"attempt {self._lease.attempt} of job {self._lease.job_id}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, DatabaseUnreachable, TransientTrouble
+from cronjobs.database.retrying import fails_every_statement
+from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrouble
 
 T = TypeVar("T")
 
@@ -50,8 +51,7 @@ class InParts:
         try:
             write(chunk)
         except (BadValue, TransientTrouble) as error:
-            everybodys = isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and self.is_sqlite)
-            if everybodys or not chunk:
+            if fails_every_statement(error, is_sqlite=self.is_sqlite) or not chunk:
                 raise
             if len(chunk) > 1:
                 for part in _parts(chunk, error):

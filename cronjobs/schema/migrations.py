@@ -10,6 +10,7 @@ import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -19,9 +20,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from alembic import command, context
-from cronjobs.clock import sleep
 from cronjobs.database.address import Address
 from cronjobs.database.connection import Database, tell
+from cronjobs.database.retrying import patiently
 from cronjobs.database.tables import VERSION_TABLE, metadata
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing
 from cronjobs.schema import drift
@@ -70,21 +71,18 @@ def upgrade(database: Database) -> tuple[str | None, str]:
     that is newer than this code is left alone; raises SchemaTooNew if this code must not run on it.
     """
     newest = head()
-    for left in range(_LOCK_TRIES - 1, -1, -1):
-        try:
-            with transaction(database) as connection:
-                before = _revision(connection)
-                if before is not None and before > newest:
-                    require_revision(before, read_meta(connection).oldest_code)
-                    return before, before
-                if before != newest:
-                    _alembic_upgrade(connection)
-                return before, newest
-        except DatabaseError as error:
-            if not left or _sqlstate(error) not in _LOCKED:
-                raise
-        sleep(_PAUSE_S)
-    raise AssertionError("unreachable")
+
+    def migrate() -> tuple[str | None, str]:
+        with transaction(database) as connection:
+            before = _revision(connection)
+            if before is not None and before > newest:
+                require_revision(before, read_meta(connection).oldest_code)
+                return before, before
+            if before != newest:
+                _alembic_upgrade(connection)
+            return before, newest
+
+    return patiently(migrate, worth=lambda error: _sqlstate(error) in _LOCKED, pauses=repeat(_PAUSE_S, _LOCK_TRIES - 1))
 
 
 def current(database: Database) -> str | None:

@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import repeat
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -21,12 +22,13 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import masking
-from cronjobs.clock import SYSTEM, sleep
+from cronjobs.clock import SYSTEM
 from cronjobs.config import load
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseError
+from cronjobs.database.retrying import patiently
+from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.host.identity import Identity
@@ -135,30 +137,27 @@ def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted
     own = str(replace(identity, tick=leases.LONG + identity.tick))
     held = Lease(handover.job_id, handover.attempt, handover.locked_by)
     began = SYSTEM.monotonic()
-    for tries_left in range(ADOPT_TRIES - 1, -1, -1):
+
+    def take_over() -> Adopted | None:
         sent = SYSTEM.monotonic()
-        try:
-            with database.write() as connection:
-                now = database_now(connection)
-                job = next(iter(held_by(connection, own)), None)
-                if job is not None:
-                    sent = began  # an earlier try succeeded, so the lease may be as old as that
-                else:
-                    job = leases.adopt(
-                        connection,
-                        held,
-                        locked_by=own,
-                        lease=settings.run.lease,
-                        host=identity.host,
-                        at_most=settings.run.long_jobs,
-                        policy=handover.row_policy,
-                    )
-            return None if job is None else Adopted(job, sent, now)
-        except DatabaseError:
-            if not tries_left:
-                raise
-        sleep(PAUSE_S)
-    raise AssertionError("unreachable")
+        with database.write() as connection:
+            now = database_now(connection)
+            job = next(iter(held_by(connection, own)), None)
+            if job is not None:
+                sent = began  # an earlier try succeeded, so the lease may be as old as that
+            else:
+                job = leases.adopt(
+                    connection,
+                    held,
+                    locked_by=own,
+                    lease=settings.run.lease,
+                    host=identity.host,
+                    at_most=settings.run.long_jobs,
+                    policy=handover.row_policy,
+                )
+        return None if job is None else Adopted(job, sent, now)
+
+    return patiently(take_over, worth=lambda _: True, pauses=repeat(PAUSE_S, ADOPT_TRIES - 1))
 
 
 def _answer(descriptor: int, word: str) -> None:

@@ -18,8 +18,8 @@ from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
-from cronjobs.database.retrying import first_look, patiently
-from cronjobs.errors import CronjobsError, DatabaseBusy, DatabaseError, DatabaseUnreachable
+from cronjobs.database.retrying import fails_every_statement, first_look, patiently
+from cronjobs.errors import CronjobsError, DatabaseBusy, DatabaseError
 from cronjobs.host.identity import Identity
 from cronjobs.schedules.applying import applies
 from cronjobs.schedules.definition import fingerprint
@@ -155,11 +155,7 @@ class Tick:
         try:
             patiently(do, clock=self.clock, until=until, go_on=self._go_on, note=self._note_trouble)
         except DatabaseError as error:
-            # On PostgreSQL a lock is on one table, which the other parts may not need.
-            gone = isinstance(error, DatabaseUnreachable) or (
-                isinstance(error, DatabaseBusy) and self.database.is_sqlite
-            )
-            self.database_gone = self.database_gone or gone
+            self.database_gone = self.database_gone or fails_every_statement(error, is_sqlite=self.database.is_sqlite)
             self.result.trouble = str(error)
             self.emit(events.database_trouble(str(error)))
         except CronjobsError:
