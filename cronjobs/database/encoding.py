@@ -27,9 +27,7 @@ def client_encoding(connection: Connection) -> str:
 def _setting(connection: Connection, name: str) -> str:
     if connection.dialect.name != "postgresql":
         return UTF8
-    plain: Any = getattr(connection, "raw", None)
-    pooled: Any = getattr(connection, "connection", None)
-    raw = plain() if plain is not None else getattr(pooled, "dbapi_connection", None)
+    raw = getattr(getattr(connection, "connection", None), "driver_connection", None)
     status = getattr(getattr(raw, "info", None), "parameter_status", None)  # of psycopg and of psycopg2
     found = status(name) if status is not None else None
     return str(found) if found else _asked(connection, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -34,31 +35,44 @@ class Answer:
         return value
 
 
-class PlainConnection:
-    """Renders a statement for *dialect* and executes it on a new cursor of the caller's; never commits."""
+# --- what no SQLAlchemy is around -------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        new_cursor: Callable[[], Any],
-        where: Callable[[], str],
-        schema: str | None,
-        in_transaction_now: Callable[[], bool] | None = None,
-        raw: Callable[[], Any] | None = None,
-    ) -> None:
+
+class PlainConnection(ABC):
+    """*owners* connection. Renders a statement for ``dialect`` and executes it on a new cursor; never commits."""
+
+    def __init__(self, owners: Any, dialect: Dialect, schema: str | None) -> None:
         self.dialect = dialect
-        self.raw = raw  # gives psycopg's
-        self.where = where
-        self.in_transaction_now = in_transaction_now  # of SQLite; PostgreSQL is asked by its own means
-        self._new_cursor = new_cursor
-        self._options = {} if schema is None else {"schema_translate_map": {None: schema}}
+        self._owners = owners
+        in_schema = schema is not None and dialect.name == "postgresql"
+        self._options = {"schema_translate_map": {None: schema}} if in_schema else {}
+
+    @abstractmethod
+    def cursor(self) -> Any:
+        """One that gives plain rows, whatever its owner's settings make of them."""
+
+    @abstractmethod
+    def where(self) -> str:
+        """The database's name, without a password."""
+
+    @abstractmethod
+    def commits_by_itself(self) -> bool:
+        """Whether each statement would be a transaction of its own, as it is now."""
+
+    @property
+    def connection(self) -> PlainConnection:
+        return self  # as with SQLAlchemy: connection.connection.driver_connection
+
+    @property
+    def driver_connection(self) -> Any:
+        return self._owners
 
     def get_execution_options(self) -> Mapping[str, Any]:
         return self._options
 
     def execute(self, statement: Executable, parameters: Mapping[str, Any]) -> Answer:
         text, names = _rendered(statement, self.dialect)
-        cursor = self._new_cursor()
+        cursor = self.cursor()
         try:
             cursor.execute(text, tuple(parameters[name] for name in names))
             if cursor.description is None:
@@ -69,27 +83,81 @@ class PlainConnection:
             cursor.close()
 
 
-class _InSchema:
-    """An SQLAlchemy connection whose statements look for our tables in *schema*, whatever its own options say."""
+class _Sqlite3(PlainConnection):
+    def cursor(self) -> sqlite3.Cursor:
+        cursor: sqlite3.Cursor = self._owners.cursor(sqlite3.Cursor)
+        cursor.row_factory = None
+        return cursor
 
-    def __init__(self, connection: Connection, schema: str) -> None:
-        self.dialect, self.engine, self.execute = connection.dialect, connection.engine, connection.execute
-        self.connection, self.info = connection.connection, connection.info
-        self.exec_driver_sql = connection.exec_driver_sql
-        self._options: Mapping[str, Any] = connection.get_execution_options().union(
-            {"schema_translate_map": {None: schema}}
-        )
+    def where(self) -> str:
+        databases = [_text(row) for row in self.cursor().execute("PRAGMA database_list").fetchall()]
+        [file] = [file for _, name, file in databases if name == "main"]
+        return f"sqlite:///{file or ':memory:'}"
 
-    def get_execution_options(self) -> Mapping[str, Any]:
-        return self._options
+    def commits_by_itself(self) -> bool:
+        raw = self._owners
+        return not raw.in_transaction and (raw.isolation_level is None or getattr(raw, "autocommit", -1) is True)
 
 
-def in_schema(connection: Connection, schema: str | None) -> Connection:
-    """*connection* for ``run``, with our tables in *schema*; None, and on SQLite: as it is."""
-    if schema is None or connection.dialect.name != "postgresql":
-        return connection
-    # Not execution_options(): they would stay on the user's connection.
-    return cast("Connection", _InSchema(connection, schema))
+class _Psycopg(PlainConnection):
+    def cursor(self) -> Any:
+        from psycopg import Cursor
+        from psycopg.rows import tuple_row
+
+        return Cursor(self._owners, row_factory=tuple_row)
+
+    def where(self) -> str:
+        info = self._owners.info
+        return _url(info.user, info.host, info.port, info.dbname)
+
+    def commits_by_itself(self) -> bool:
+        return bool(self._owners.autocommit) and self._owners.info.transaction_status.name == "IDLE"
+
+
+class _Django(PlainConnection):
+    """``django.db.connection`` stands for the thread's connection, and passes on what it is asked."""
+
+    def cursor(self) -> Any:
+        return self._owners.cursor()
+
+    def where(self) -> str:
+        said = self._owners.settings_dict
+        if self._owners.vendor == "sqlite":
+            return f"sqlite:///{said['NAME']}"
+        return _url(said.get("USER"), said.get("HOST"), said.get("PORT"), said.get("NAME"))
+
+    def commits_by_itself(self) -> bool:
+        return not self._owners.in_atomic_block and bool(self._owners.get_autocommit())
+
+    @property
+    def driver_connection(self) -> Any:
+        self._owners.ensure_connection()
+        return self._owners.connection
+
+
+def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
+    """*target* (psycopg 3, sqlite3 or Django), wrapped for ``run``; None: it is none of these.
+
+    Nothing is imported to find out: who passes a connection of theirs has done so.
+    """
+    if isinstance(target, sqlite3.Connection):
+        return _Sqlite3(target, _SQLITE3, None)
+    if any(f"{kind.__module__}.{kind.__name__}" == "psycopg.Connection" for kind in type(target).__mro__):
+        return _Psycopg(target, _PSYCOPG, schema)
+    if is_django(target) and target.vendor in _DJANGO:
+        return _Django(target, _DJANGO[target.vendor], schema)
+    return None
+
+
+def is_django(target: Any) -> bool:
+    return all(hasattr(target, name) for name in ("vendor", "in_atomic_block", "settings_dict", "ensure_connection"))
+
+
+def no_connection(what: str, sqlalchemys: str, target: Any) -> TypeError:
+    return TypeError(
+        f"{what} takes an SQLAlchemy {sqlalchemys}, a connection of psycopg 3 or sqlite3, or Django's on PostgreSQL or "
+        f"SQLite, not {type(target).__module__}.{type(target).__qualname__}"
+    )
 
 
 @lru_cache(maxsize=64)
@@ -112,89 +180,11 @@ def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, 
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
-def plain_connection(target: Any, schema: str | None) -> Connection | None:
-    """*target* (psycopg 3, sqlite3 or Django), dressed for ``run``; None: it is none of these.
-
-    Nothing is imported to find out: who passes a connection of theirs has done so.
-    """
-    plain: PlainConnection | None = None
-    if isinstance(target, sqlite3.Connection):
-        plain = PlainConnection(
-            _SQLITE3,
-            lambda: _sqlite_cursor(target),
-            lambda: _sqlite_file(target),
-            None,
-            lambda: target.in_transaction,
-        )
-    elif _is_psycopg(target):
-        plain = PlainConnection(
-            _PSYCOPG, lambda: _psycopg_cursor(target), lambda: _psycopg_place(target), schema, raw=lambda: target
-        )
-    elif _is_django(target) and target.vendor in _DJANGO:
-        dialect = _DJANGO[target.vendor]
-        in_schema = schema if dialect is _PSYCOPG else None
-        plain = PlainConnection(
-            dialect,
-            target.cursor,
-            lambda: _django_place(target),
-            in_schema,
-            lambda: bool(target.connection.in_transaction),
-            raw=lambda: _connected(target),
-        )
-    return cast("Connection | None", plain)  # it has what run() asks of one
-
-
-def _is_psycopg(target: Any) -> bool:
-    return any(f"{kind.__module__}.{kind.__name__}" == "psycopg.Connection" for kind in type(target).__mro__)
-
-
-def _is_django(target: Any) -> bool:
-    """``django.db.connection`` stands for the thread's connection, and passes on what it is asked."""
-    return all(hasattr(target, name) for name in ("vendor", "in_atomic_block", "settings_dict", "cursor"))
-
-
-def _connected(target: Any) -> Any:
-    target.ensure_connection()
-    return target.connection
-
-
-def _sqlite_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    cursor = connection.cursor(sqlite3.Cursor)
-    cursor.row_factory = None  # the user's may make anything of a row
-    return cursor
-
-
-def _psycopg_cursor(connection: Any) -> Any:
-    from psycopg import Cursor
-    from psycopg.rows import tuple_row
-
-    return Cursor(connection, row_factory=tuple_row)  # whatever cursors and rows the user's connection makes
-
-
-def _sqlite_file(connection: sqlite3.Connection) -> str:
-    cursor = _sqlite_cursor(connection)
-    databases = [_text(row) for row in cursor.execute("PRAGMA database_list").fetchall()]
-    [file] = [file for _, name, file in databases if name == "main"]
-    return f"sqlite:///{file or ':memory:'}"
-
-
-def _psycopg_place(connection: Any) -> str:
-    info = connection.info
-    return _url("postgresql", info.user, info.host, info.port, info.dbname)
-
-
-def _django_place(connection: Any) -> str:
-    said = connection.settings_dict
-    if connection.vendor == "sqlite":
-        return f"sqlite:///{said['NAME']}"
-    return _url("postgresql", said.get("USER"), said.get("HOST"), said.get("PORT"), said.get("NAME"))
-
-
-def _url(kind: str, user: Any, host: Any, port: Any, name: Any) -> str:
+def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     host = str(host or "")
     by_socket = host.startswith("/")
     url = URL.create(
-        kind,
+        "postgresql",
         username=user or None,
         host=None if by_socket else host or None,
         port=int(port) if port and host and not by_socket else None,
@@ -204,15 +194,32 @@ def _url(kind: str, user: Any, host: Any, port: Any, name: Any) -> str:
     return url.render_as_string(hide_password=True)
 
 
-def commits_by_itself(target: Any) -> bool:
-    """Whether each statement on *target* would be a transaction of its own, as it is now."""
-    if isinstance(target, sqlite3.Connection):
-        return not target.in_transaction and (
-            target.isolation_level is None or getattr(target, "autocommit", -1) is True
-        )
-    if _is_psycopg(target):
-        return bool(target.autocommit) and target.info.transaction_status.name == "IDLE"
-    if _is_django(target):
-        return not target.in_atomic_block and bool(target.get_autocommit())
-    connection = target.connection() if hasattr(target, "get_bind") else target
+# --- SQLAlchemy's -----------------------------------------------------------------------------------------------------
+
+
+class WrappedConnection:
+    """An SQLAlchemy connection with options of ours. By ``execution_options()`` they would stay on the user's."""
+
+    def __init__(self, connection: Connection, schema: str | None, **options: Any) -> None:
+        self._connection = connection
+        if schema is not None and connection.dialect.name == "postgresql":
+            options["schema_translate_map"] = {None: schema}
+        self._options: Mapping[str, Any] = connection.get_execution_options().union(options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def get_execution_options(self) -> Mapping[str, Any]:
+        return self._options
+
+
+def in_schema(connection: Connection, schema: str | None) -> Connection:
+    """*connection* for ``run``, with our tables in *schema*, PostgreSQL's; None: wherever its own options say."""
+    return connection if schema is None else cast("Connection", WrappedConnection(connection, schema))
+
+
+def commits_by_itself(connection: Any) -> bool:
+    """Whether each statement on a user's *connection*, wrapped for ``run``, would be a transaction of its own."""
+    if isinstance(connection, PlainConnection):
+        return connection.commits_by_itself()
     return str(connection.get_isolation_level()).upper() == "AUTOCOMMIT"

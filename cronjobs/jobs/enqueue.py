@@ -338,7 +338,7 @@ def _write(rows: Sequence[dict[str, Any]], on_conflict: OnConflict, connection: 
 
 def connection_of(target: Any, schema: str | None = None) -> Connection:
     """What ``run`` executes statements on, for anything that ``enqueue`` takes; raises TypeError for the rest."""
-    from cronjobs.database.user_connections import in_schema, plain_connection
+    from cronjobs.database.user_connections import in_schema, no_connection, plain_connection
 
     if _is_async(target):
         raise TypeError(f"enqueue() takes no {type(target).__name__}: write await enqueue_async(…)")
@@ -350,11 +350,8 @@ def connection_of(target: Any, schema: str | None = None) -> Connection:
             return in_schema(connection, schema)
     plain = plain_connection(target, schema)
     if plain is None:
-        raise TypeError(
-            "enqueue() takes an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, "
-            f"or Django's on PostgreSQL or SQLite, not {type(target).__module__}.{type(target).__qualname__}"
-        )
-    return plain
+        raise no_connection("enqueue()", "Connection, Session or Engine", target)
+    return cast("Connection", plain)  # it has what run() asks of one
 
 
 def _is_async(target: Any) -> bool:

@@ -67,7 +67,7 @@ class OwnTransaction:
         self.refuse_if_over("ctx.finish()")
         self._check()
         connection = connection_of(target, self._database.address.schema)
-        if commits_by_itself(target):
+        if commits_by_itself(connection):
             raise UsageError("ctx.finish() belongs into a transaction: begin one, and do the work in it, too")
         self._write(connection, result)
         self.given = True

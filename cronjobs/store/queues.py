@@ -116,10 +116,7 @@ def room_now(connection: Connection, names: Collection[str], changed: Collection
 def _still_locked(connection: Connection, locked_in: str | None, counted_in: str | None) -> bool:
     if is_postgresql(connection):
         return locked_in == counted_in
-    raw = getattr(connection, "in_transaction_now", None)  # a connection of the user's own driver
-    if raw is None:
-        return bool(connection.connection.driver_connection.in_transaction)  # type: ignore[union-attr]
-    return bool(raw())
+    return bool(connection.connection.driver_connection.in_transaction)  # type: ignore[union-attr]
 
 
 def count_dropped(connection: Connection, queue: str, count: int) -> None:

@@ -12,7 +12,7 @@ from cronjobs.database.address import Address
 from cronjobs.database.tables import meta
 from cronjobs.jobs.enqueue import Target
 from cronjobs.store.meta import has_table
-from cronjobs.testing.lending import Dressed, lend
+from cronjobs.testing.lending import LentConnection, lend
 
 # Statements for a migration that runs by itself, which must not affect a test's transaction.
 NOT_HERE: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
@@ -25,7 +25,7 @@ def create_tables(connection: Target, *, schema: str | None = None) -> None:
     None: the first of the search_path.
     """
     lent = lend(connection, "create_tables()").connection()
-    if has_table(cast("Connection", Dressed(lent, SYSTEM, schema)), meta.name):
+    if has_table(cast("Connection", LentConnection(lent, SYSTEM, schema)), meta.name):
         return
     if lent.dialect.name == "sqlite":
         _execute(lent, _statements("sqlite", None))

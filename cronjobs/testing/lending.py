@@ -5,10 +5,9 @@ Nothing here commits: what is a transaction elsewhere is a savepoint in the test
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from sqlalchemy import Connection, Executable, StaticPool, create_engine
 from sqlalchemy.exc import DBAPIError
@@ -18,16 +17,31 @@ from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database.address import Address
 from cronjobs.database.connection import Database, tell
 from cronjobs.database.tables import meta
+from cronjobs.database.user_connections import (
+    PlainConnection,
+    WrappedConnection,
+    is_django,
+    no_connection,
+    plain_connection,
+)
 from cronjobs.errors import BadValue, UsageError
 from cronjobs.store.meta import has_table
 
 
-class Savepoint(Protocol):
-    """A part of the test's transaction. ``flush`` sends what an ORM still holds back, and may fail as a COMMIT may."""
+class Savepoint:
+    """A part of the test's transaction."""
 
-    def flush(self) -> None: ...
-    def commit(self) -> None: ...
-    def rollback(self) -> None: ...
+    def __init__(self, of: Connection | Session) -> None:
+        self._savepoint = of.begin_nested()
+
+    def flush(self) -> None:
+        """Send what an ORM still holds back; it may fail as a COMMIT may."""
+
+    def commit(self) -> None:
+        self._savepoint.commit()
+
+    def rollback(self) -> None:
+        self._savepoint.rollback()
 
 
 class Lender:
@@ -69,43 +83,27 @@ def _is_open(connection: Connection) -> bool:
 def lend(target: Any, what: str) -> Lender:
     """Take what ``enqueue`` takes; *what* was called is for errors. Raises TypeError for the rest."""
     if isinstance(target, Connection):
-        return Lender(lambda: target, lambda: _OfConnection(target), what)
+        return Lender(lambda: target, lambda: Savepoint(target), what)
     if isinstance(target, Session):
         return Lender(target.connection, lambda: _OfSession(target), what)
     if hasattr(target, "get_bind") and callable(target):  # a scoped session
         return lend(target(), what)
-    if _is_django(target):
+    if is_django(target):
         if not target.in_atomic_block:
             raise UsageError(f"{what} works in the test's own transaction: open one, with transaction.atomic()")
         target.ensure_connection()
-        dressed = _dressed(target.connection, what)
-        return Lender(lambda: dressed, lambda: _OfDjango(target.alias), what)
-    dressed = _dressed(target, what)
-    return Lender(lambda: dressed, lambda: _OfConnection(dressed), what)
+        djangos = _by_sqlalchemy(target.connection, what)
+        return Lender(lambda: djangos, lambda: _OfDjango(target.alias), what)
+    drivers = _by_sqlalchemy(target, what)
+    return Lender(lambda: drivers, lambda: Savepoint(drivers), what)
 
 
-def _is_django(target: Any) -> bool:
-    return all(hasattr(target, name) for name in ("vendor", "in_atomic_block", "settings_dict", "ensure_connection"))
-
-
-class _OfConnection:
-    def __init__(self, connection: Connection) -> None:
-        self._savepoint = connection.begin_nested()
-
-    def flush(self) -> None: ...
-
-    def commit(self) -> None:
-        self._savepoint.commit()
-
-    def rollback(self) -> None:
-        self._savepoint.rollback()
-
-
-class _OfSession:
+class _OfSession(Savepoint):
     """A savepoint that the session knows of: what is rolled back is forgotten by its objects, too."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._savepoint = session, session.begin_nested()
+        super().__init__(session)
+        self._session = session
         session.connection()  # now, not with the session's next statement: the handler may have a session of its own
 
     def flush(self) -> None:
@@ -113,18 +111,18 @@ class _OfSession:
 
     def commit(self) -> None:
         if self._is_there():
-            self._savepoint.commit()
+            super().commit()
 
     def rollback(self) -> None:
         if self._is_there():
-            self._savepoint.rollback()
+            super().rollback()
 
     def _is_there(self) -> bool:
         """False: the handler has committed it, or rolled it back."""
         return self._session.get_nested_transaction() is self._savepoint
 
 
-class _OfDjango:
+class _OfDjango(Savepoint):
     """A savepoint that Django knows of, so that its ``on_commit`` and ``needs_rollback`` are right."""
 
     def __init__(self, alias: str) -> None:
@@ -133,8 +131,6 @@ class _OfDjango:
         self._transaction, self._alias = transaction, alias
         self._block = transaction.atomic(using=alias)
         self._block.__enter__()
-
-    def flush(self) -> None: ...
 
     def commit(self) -> None:
         self._block.__exit__(None, None, None)
@@ -150,11 +146,11 @@ class _OfDjango:
 class _Kept:
     """A driver's connection that SQLAlchemy uses and neither ends, closes nor sets up."""
 
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
+    def __init__(self, plain: PlainConnection) -> None:
+        self._plain = plain
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
+        return getattr(self._plain.driver_connection, name)
 
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
@@ -162,37 +158,23 @@ class _Kept:
     def create_function(self, *_: Any, **__: Any) -> None:
         """Its owner's REGEXP stays."""
 
-
-class _KeptSqlite(_Kept):
-    def cursor(self) -> sqlite3.Cursor:
-        cursor: sqlite3.Cursor = self._raw.cursor(sqlite3.Cursor)
-        cursor.row_factory = None  # its owner's may make anything of a row
-        return cursor
-
-
-class _KeptPsycopg(_Kept):
     def cursor(self, *_: Any, **__: Any) -> Any:
-        from psycopg import Cursor
-        from psycopg.rows import tuple_row
-        from psycopg.types.json import JsonbLoader, JsonLoader
+        cursor = self._plain.cursor()
+        if self._plain.dialect.name == "postgresql":
+            from psycopg.types.json import JsonbLoader, JsonLoader
 
-        cursor: Any = Cursor(self._raw, row_factory=tuple_row)
-        cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's gives text
-        cursor.adapters.register_loader("json", JsonLoader)
+            cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's gives text
+            cursor.adapters.register_loader("json", JsonLoader)
         return cursor
 
 
-def _dressed(raw: Any, what: str) -> Connection:
-    if isinstance(raw, sqlite3.Connection):
-        url, kept = "sqlite://", cast("_Kept", _KeptSqlite(raw))
-    elif any(f"{kind.__module__}.{kind.__name__}" == "psycopg.Connection" for kind in type(raw).__mro__):
-        url, kept = "postgresql+psycopg://", _KeptPsycopg(raw)
-    else:
-        raise TypeError(
-            f"{what} takes an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or Django's on "
-            f"PostgreSQL or SQLite, not {type(raw).__module__}.{type(raw).__qualname__}"
-        )
-    options: dict[str, Any] = {} if url == "sqlite://" else {"use_native_hstore": False}
+def _by_sqlalchemy(raw: Any, what: str) -> Connection:
+    plain = plain_connection(raw)
+    if plain is None:
+        raise no_connection(what, "Connection or Session", raw)
+    is_sqlite = plain.dialect.name == "sqlite"
+    options: dict[str, Any] = {} if is_sqlite else {"use_native_hstore": False}
+    url, kept = "sqlite://" if is_sqlite else "postgresql+psycopg://", cast("Any", _Kept(plain))
     engine = create_engine(url, creator=lambda: kept, poolclass=StaticPool, pool_reset_on_return=None, **options)
     return engine.connect()
 
@@ -200,22 +182,12 @@ def _dressed(raw: Any, what: str) -> Connection:
 # --- as our code wants it ---------------------------------------------------------------------------------------------
 
 
-class Dressed:
+class LentConnection(WrappedConnection):
     """A connection for our statements: with our clock and schema, which are no business of its owner's statements."""
 
     def __init__(self, connection: Connection, clock: Clock, schema: str | None) -> None:
-        self._connection = connection
+        super().__init__(connection, schema, cronjobs_clock=clock)
         self.written: list[tuple[Executable, Any]] | None = None  # not None: what is executed is noted here
-        more: dict[str, Any] = {"cronjobs_clock": clock}
-        if schema is not None and connection.dialect.name == "postgresql":
-            more["schema_translate_map"] = {None: schema}
-        self._options: Mapping[str, Any] = connection.get_execution_options().union(more)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    def get_execution_options(self) -> Mapping[str, Any]:
-        return self._options
 
     def execute(
         self, statement: Executable, parameters: Any = None, *, execution_options: Mapping[str, Any] | None = None
@@ -255,15 +227,15 @@ class LentDatabase(Database):
     @contextmanager
     def write(self, *, patience: float = 0, next_in_line: bool = False) -> Iterator[Connection]:
         connection = self._lender().connection()
-        dressed = Dressed(connection, self.clock, self._schema)
-        dressed.written = []
+        lent = LentConnection(connection, self.clock, self._schema)
+        lent.written = []
         try:
             with connection.begin_nested():
-                yield cast("Connection", dressed)
+                yield cast("Connection", lent)
         except DBAPIError as error:
             told = tell(self.address, error)
             raise told if isinstance(told, BadValue) else error from None
-        self.written += dressed.written
+        self.written += lent.written
 
     def write_again(self, written: Sequence[tuple[Executable, Any]]) -> None:
         """Do once more what was committed by itself, after the savepoint around it was rolled back."""
@@ -278,7 +250,7 @@ class LentDatabase(Database):
             yield connection, lambda: None
 
     def with_tables(self, connection: Connection) -> Connection:
-        return cast("Connection", Dressed(connection, self.clock, self._schema))
+        return cast("Connection", LentConnection(connection, self.clock, self._schema))
 
     def close(self) -> None:
         """The connection stays its owner's."""
