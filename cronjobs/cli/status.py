@@ -39,6 +39,7 @@ from cronjobs.database.connection import Database
 from cronjobs.insight.health import Health, last_sign, look, quiet_after, troubles
 from cronjobs.insight.unresolved import Finding
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.rules import pausing
 from cronjobs.store import listing, schedules
 from cronjobs.store.sql import database_now
 
@@ -268,10 +269,9 @@ def _cap_lines(health: Health) -> list[str]:
 
 
 def _pause_text(pause: Mapping[str, Any], times: Times) -> str:
-    what = "everything" if pause["scope"] == "all" else f"{pause['scope']} {pause['name']}"
     until = f"until {times.clock(pause['until'])}" if pause["until"] else "until someone resumes it"
     by = f", by {pause['by']}" if pause["by"] else ""
-    return f"{what} {until}{by}" + (f": {pause['why']}" if pause["why"] else "")
+    return f"{pausing.what(pause['scope'], pause['name'])} {until}{by}" + (f": {pause['why']}" if pause["why"] else "")
 
 
 def _next_lines(health: Health, times: Times) -> list[str]:

@@ -178,8 +178,8 @@ def paused_scope(connection: Connection, queue: str) -> str | None:
     found = run(
         connection,
         """
-        SELECT scope FROM {pauses} WHERE (until IS NULL OR until > {now})
-          AND (scope = 'all' OR (scope = 'queue' AND name = :queue)) ORDER BY scope""",
+        SELECT p.scope FROM {pauses} p CROSS JOIN (SELECT CAST(:queue AS text) AS queue) b
+        WHERE {stops_queue} ORDER BY p.scope""",
         queue=queue,
     ).scalar()
     return None if found is None else str(found)

@@ -367,6 +367,5 @@ def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
 def pauses_in_force(connection: Connection) -> Sequence[Row[Any]]:
     return run(
         connection,
-        "SELECT scope, name, until, by, why, paused_at, skip FROM {pauses} WHERE until IS NULL OR until > {now} "
-        "ORDER BY scope, name",
+        "SELECT scope, name, until, by, why, paused_at, skip FROM {pauses} p WHERE {in_force} ORDER BY scope, name",
     ).all()

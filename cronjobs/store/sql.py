@@ -58,13 +58,12 @@ _fragments: dict[str, Fragment] = {
                         (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND j.queue > b.queue
                          ORDER BY j.queue, j.priority LIMIT 1))"""
     ),
-    "paused": """
-      EXISTS (SELECT 1 FROM {pauses} p WHERE (p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue))
-        AND (p.until IS NULL OR p.until > {now}))""",
+    # "p" is a pause; for "b", of a queue, and for "j", a schedule. In Python: rules/pausing.py.
+    "in_force": "(p.until IS NULL OR p.until > {now})",
+    "stops_queue": "(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {in_force}",
+    "stops_schedule": "(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {in_force}",
+    "paused": "EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_queue})",
     "open_queue": "(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
-    # "j" is a schedule, "p" a pause that is in force for it.
-    "stops_schedule": """
-      (p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND (p.until IS NULL OR p.until > {now})""",
     # A schedule is not due while it is paused, so that an idle tick stays idle; but a pause that skips has rows to
     # write. A watermark in the future was written by a wrong clock, and is corrected in any case.
     "schedule_due": """

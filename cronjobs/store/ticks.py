@@ -79,7 +79,7 @@ def overview(
                   AND substr(locked_by, 1, :place_length) = :place) AS held_here,
           EXISTS (SELECT 1 FROM {schedules} j WHERE {schedule_due}) AS schedules_due,
           {jobs_due} AS jobs_due, {many_queues} AS many_queues,
-          EXISTS (SELECT 1 FROM {pauses} b WHERE b.scope IN ('all', 'queue') AND (b.until IS NULL OR b.until > {now}))
+          EXISTS (SELECT 1 FROM {pauses} p WHERE p.scope IN ('all', 'queue') AND {in_force})
             AND {paused_jobs_due} AS paused_due,
           (SELECT t.not_started FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
            ORDER BY t.id DESC LIMIT 1) AS not_started,
