@@ -16,7 +16,9 @@ from cronjobs.errors import CronjobsError, JobHeld, QueueFull, QueueHeld, Schema
 from cronjobs.model import Status, duration_text
 from cronjobs.rules.capacity import Refusal, admit
 from cronjobs.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
+from cronjobs.store.meta import database_name
 from cronjobs.store.queues import count_dropped, locked_room
+from cronjobs.store.sql import schema_of
 
 T = TypeVar("T")
 OnConflict = Literal["keep", "replace"]
@@ -222,7 +224,7 @@ class _SchemaTold:
         connection = self._connection
         if connection.dialect.name != "postgresql":
             return
-        place = (_where(connection), (connection.get_execution_options().get("schema_translate_map") or {}).get(None))
+        place = database_name(connection), schema_of(connection)
         if place not in _seen:
             if not has_jobs(connection):
                 raise SchemaMissing(place[0])
@@ -234,13 +236,4 @@ class _SchemaTold:
         origin = getattr(error, "orig", None) or error
         state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's: its cause
         if "no such table: cronjobs_" in str(origin) or state == "42P01":
-            raise SchemaMissing(_where(self._connection)) from error
-
-
-def _where(connection: Connection) -> str:
-    """The database's name, without parts that may contain a password."""
-    where = getattr(connection, "where", None)
-    if where is not None:
-        return str(where())
-    url = connection.engine.url
-    return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)
+            raise SchemaMissing(database_name(self._connection)) from error

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, insert, select, text, update
 
 from cronjobs.database.tables import SCHEMA_REVISION, audit, meta
 from cronjobs.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from cronjobs.store.sql import schema_of
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ class Meta:
 def read_meta(connection: Connection) -> Meta:
     """Read the row; raises SchemaMissing, and leaves the transaction usable."""
     if not has_table(connection, meta.name):
-        raise SchemaMissing(_where(connection))
+        raise SchemaMissing(database_name(connection))
     columns = (meta.c.project, meta.c.environment, meta.c.schema_revision, meta.c.oldest_code, meta.c.pruned_at)
     row = connection.execute(select(*columns).where(meta.c.id == 1)).one_or_none()
     if row is None:
-        raise SchemaMissing(_where(connection))
+        raise SchemaMissing(database_name(connection))
     return Meta(*row)
 
 
@@ -84,14 +85,18 @@ def has_table(connection: Connection, name: str) -> bool:
 
 def qualified(connection: Connection, name: str) -> str:
     """*name* as SQL finds it: with the configured schema, or bare, for the search_path."""
-    schema = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
+    schema = schema_of(connection)
     if schema is None:
         return name
     quote = connection.dialect.identifier_preparer.quote_identifier
     return f"{quote(schema)}.{quote(name)}"
 
 
-def _where(connection: Connection) -> str:
+def database_name(connection: Connection) -> str:
+    """The database's URL, without what may hold a password; for whatever connection an enqueue may get."""
+    where = getattr(connection, "where", None)
+    if where is not None:
+        return str(where())
     url = connection.engine.url
     # The query string may contain a password, too.
     return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

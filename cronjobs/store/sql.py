@@ -191,9 +191,7 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
     """Fill in the template *statement* and execute it with bound *parameters*."""
-    options = connection.get_execution_options()
-    schema = (options.get("schema_translate_map") or {}).get(None)
-    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema)
+    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema_of(connection))
     if needs_clock:
         clock = clock_of(connection)
         # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
@@ -224,6 +222,12 @@ def _qualified(table: str, schema: str | None) -> str:
 
 def is_postgresql(connection: Connection) -> bool:
     return connection.dialect.name == "postgresql"
+
+
+def schema_of(connection: Connection) -> str | None:
+    """The schema that is configured for our tables; None: the search_path finds them."""
+    schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
+    return schema
 
 
 def clock_of(connection: Connection) -> Clock:
