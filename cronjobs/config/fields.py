@@ -277,20 +277,13 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
         return ()
     if not isinstance(node, Mapping):
         raise FieldError("write it as a mapping: {NAME: value}")
-    found = {}
-    for text, (key, value) in node.entries.items():
-        here = f"{path}.{text}"
-        if not _VARIABLE.fullmatch(text):
-            reading.report(key, here, f"{shown(key)} is not the name of a variable: write letters, digits and _")
-            continue
-        try:
-            found[text] = reading.read(argument, value, here)
-        except ReportedError:
-            continue
-    for again, first in node.duplicates:
-        reading.twice(again, f"{path}.{again.text}", first)
-        found.pop(again.text, None)
-    return tuple(found.items())
+
+    def entry(key: Scalar, value: Node, here: str) -> Any:
+        if not _VARIABLE.fullmatch(key.text):
+            raise FieldError(f"{shown(key)} is not the name of a variable: write letters, digits and _")
+        return reading.read(argument, value, here)
+
+    return tuple(reading.entries(node, path, entry).values.items())
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -305,21 +298,14 @@ def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
         return ()
     if not isinstance(node, Mapping):
         raise FieldError('write it as a mapping: {"smtp:": 4}, the beginning of a concurrency_key and how many at once')
-    found = {}
-    for prefix, (key, value) in node.entries.items():
-        here = f"{path}.{prefix}"
-        found[prefix] = Limit(prefix, most=0)
-        if not _PREFIX.fullmatch(prefix):
-            reading.report(key, here, f"{shown(key)} is not the beginning of a concurrency_key: write 1–200 characters")
-            continue
-        try:
-            found[prefix] = Limit(prefix, **reading.read(_limit, value, here))
-        except ReportedError:
-            continue
-    for again, first in node.duplicates:
-        reading.twice(again, f"{path}.{again.text}", first)
-        found[again.text] = Limit(again.text, most=0)
-    return tuple(found.values())
+
+    def entry(key: Scalar, value: Node, here: str) -> Limit:
+        if not _PREFIX.fullmatch(key.text):
+            raise FieldError(f"{shown(key)} is not the beginning of a concurrency_key: write 1–200 characters")
+        return Limit(key.text, **reading.read(_limit, value, here))
+
+    found = reading.entries(node, path, entry).values
+    return tuple(found.get(prefix) or Limit(prefix, most=0) for prefix in node.entries)
 
 
 def _limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
@@ -368,14 +354,7 @@ def _json(reading: Reading, node: Node, path: str) -> Any:
             return _json_scalar(reading, node)
         case Sequence():
             return list(list_of(_json)(reading, node, path))
-    found, bad = {}, bool(node.duplicates)
-    for text, (_key, value) in node.entries.items():
-        try:
-            found[text] = reading.read(_json, value, f"{path}.{text}")
-        except ReportedError:
-            bad = True
-    for again, first in node.duplicates:
-        reading.twice(again, f"{path}.{again.text}", first)
+    found, bad = reading.entries(node, path, lambda key, value, here: reading.read(_json, value, here))
     if bad:
         raise ReportedError
     return found

@@ -275,28 +275,21 @@ def _entries(
     if not isinstance(node, YamlMapping):
         reading.report(node, section, "write it as a mapping: a name, and below it its settings")
         return _Entries({}, good=False)
-    found: dict[str, Any] = {}
-    for name, (key, value) in node.entries.items():
-        path = f"{section}.{name}"
+
+    def entry(key: Scalar, value: Node, path: str) -> Any:
         reading.positions[path] = (key.line, key.column)
-        if not NAME.fullmatch(name):
-            reading.report(key, path, f"{shown(key)} is not {NAME_RULE}")
-            continue
-        try:
-            found[name] = read(reading, context, key, value, path)
-        except ReportedError:
-            continue
-    for again, first in node.duplicates:
-        reading.twice(again, f"{section}.{again.text}", first)
-        found.pop(again.text, None)
-    return _Entries(found, frozenset(node.entries.keys() - found.keys()))
+        if not NAME.fullmatch(key.text):
+            raise FieldError(f"{shown(key)} is not {NAME_RULE}")
+        return read(reading, context, key, value, path)
+
+    found, bad = reading.entries(node, section, entry)
+    return _Entries(found, frozenset(bad))
 
 
 def _queue(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> Cap:
     values, bad = reading.fields(node, path, QUEUE)
     if "max_waiting" not in values and "max_waiting" not in bad:
-        reading.report(key, path, "how many may wait? max_waiting: 10000")
-        raise ReportedError
+        raise FieldError("how many may wait? max_waiting: 10000")
     if bad:
         raise ReportedError
     return Cap(key.text, values["max_waiting"], values.get("on_full", "error"))

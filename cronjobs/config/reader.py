@@ -86,25 +86,35 @@ class Reading:
         if not isinstance(node, YamlMapping):
             self.report(node, path, f"write it as a mapping: {next(iter(readers))}: …")
             return Fields({}, set(readers))
+        meant: set[str] = set()
+
+        def entry(key: Scalar, value: Node, here: str) -> Any:
+            if key.text in readers:
+                return self.read(readers[key.text], value, here)
+            meant.update(self._unknown(key, here, list(readers)))
+            raise ReportedError
+
+        values, bad = self.entries(node, path, entry)
+        return Fields(values, bad | meant)
+
+    def entries(self, node: YamlMapping, path: str, read: Callable[[Scalar, Node, str], Any]) -> Fields:
+        """Read a mapping by *read(key, value, path)*; report its FieldError, and a key written twice, at the key."""
         values: dict[str, Any] = {}
         bad: set[str] = set()
         for name, (key, value) in node.entries.items():
             here = f"{path}.{name}" if path else name
-            if name in readers:
-                try:
-                    values[name] = self.read(readers[name], value, here)
-                except ReportedError:
-                    bad.add(name)
-            else:
-                bad |= {name, *self._unknown(key, here, list(readers))}
-        for again, first in node.duplicates:
-            self.twice(again, f"{path}.{again.text}" if path else again.text, first)
-            bad.add(again.text)
-            values.pop(again.text, None)
+            try:
+                values[name] = read(key, value, here)
+            except FieldError as error:
+                if not isinstance(error, ReportedError):
+                    self.report(key, here, str(error))
+                bad.add(name)
+        for key, first in node.duplicates:
+            here = f"{path}.{key.text}" if path else key.text
+            self.report(key, here, f"this key is already in line {first}: delete one of the two")
+            bad.add(key.text)
+            values.pop(key.text, None)
         return Fields(values, bad)
-
-    def twice(self, key: Scalar, path: str, first_line: int) -> None:
-        self.report(key, path, f"this key is already in line {first_line}: delete one of the two")
 
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
         """Report an unknown key; return the key that was probably meant, or all that it could be."""
