@@ -98,13 +98,12 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
     """
     repairs: list[Flaw] = []
     while True:
-        tree = _Tree()
+        # Events, not yaml.compose: that recurses in C, and 200 kB of "[" end the process (segmentation fault).
+        tree = _Tree(yaml.parse(text, Loader=_Loader))
         try:
-            # Events, not yaml.compose: that recurses in C, and 200 kB of "[" end the process (segmentation fault).
-            for event in yaml.parse(text, Loader=_Loader):
-                if not tree.take(event):
-                    return None, repairs + tree.flaws
-            return tree.root, repairs + tree.flaws
+            return tree.read(), repairs + tree.flaws
+        except _TooDeep:
+            return None, repairs + tree.flaws
         except yaml.YAMLError as error:
             flaw, start = _explain(error, text)
         except (ValueError, OverflowError):  # the loader without libyaml, from escapes such as "\UFFFFFFFF"
@@ -121,98 +120,83 @@ _NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")  # escapes make what th
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 
+class _TooDeep(Exception):
+    """The flaws say where."""
+
+
 class _Tree:
-    """Events in, nodes out, with a stack of its own instead of recursion."""
+    """Events in, nodes out; MAX_DEPTH bounds the recursion."""
 
-    def __init__(self) -> None:
-        self.root: Node | None = None
+    def __init__(self, events: Iterator[Any]) -> None:
         self.flaws: list[Flaw] = []
-        self._open: list[Sequence | Mapping] = []
-        self._keys: list[Scalar | None] = []  # beside each open collection: the key that waits for its value
-        self._documents = 0
+        self._events = events
 
-    def take(self, event: Any) -> bool:
-        """Take one event; False: no use to go on."""
-        line, column = event.start_mark.line + 1, event.start_mark.column + 1
-        if getattr(event, "anchor", None) is not None:
+    def read(self) -> Node | None:
+        root = None
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    self._flaw(event, "a second document begins here: put it into a file of its own")
+                    return None
+                root = self._node(next(self._events))
+        return root
+
+    def _flaw(self, event: Any, message: str) -> None:
+        self.flaws.append(Flaw(*_start(event), message))
+
+    def _node(self, event: Any, depth: int = 0, *, is_key: bool = False) -> Node:
+        if event.anchor is not None:
             what = "alias (*)" if isinstance(event, yaml.AliasEvent) else "anchor (&)"
-            self._flaw(line, column, f"an {what} is not allowed: write the value out, or quote it")
-        if getattr(event, "tag", None) not in (None, "!", *_TAGS):
-            self._flaw(line, column, f"the tag {_tag_text(event.tag)} is not allowed: delete it")
-        match event:
-            case yaml.DocumentStartEvent():
-                self._documents += 1
-                if self._documents > 1:
-                    self._flaw(line, column, "a second document begins here: put it into a file of its own")
-                    return False
-            case yaml.AliasEvent():
-                self._add(Scalar(UNREADABLE, line, column))
-            case yaml.ScalarEvent():
-                self._add(self._scalar(event, line, column))
-            case yaml.SequenceStartEvent():
-                return self._begin(Sequence(line, column))
-            case yaml.MappingStartEvent():
-                return self._begin(Mapping(line, column))
-            case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
-                self._open.pop()
-                self._keys.pop()
-        return True
-
-    def _flaw(self, line: int, column: int, message: str) -> None:
-        self.flaws.append(Flaw(line, column, message))
-
-    def _scalar(self, event: Any, line: int, column: int) -> Scalar:
-        text: str = event.value
-        if _NO_CHARACTER.search(text):
-            self._flaw(line, column, "an escape in this value is no character: delete it")
-        plain = event.style in (None, "") and event.tag not in ("!", "tag:yaml.org,2002:str")
-        quotes = 0 if event.style in (None, "") else 1
-        one_line = event.start_mark.line == event.end_mark.line
-        verbatim = one_line and event.end_mark.column - event.start_mark.column == len(text) + 2 * quotes
-        return Scalar(text, line, column, plain, column + quotes if verbatim else None)
-
-    def _begin(self, node: Sequence | Mapping) -> bool:
-        self._add(node)
-        self._open.append(node)
-        self._keys.append(None)
-        if len(self._open) > MAX_DEPTH:
-            self._flaw(node.line, node.column, f"values are nested deeper than {MAX_DEPTH} levels")
-            return False
-        return True
-
-    def _add(self, node: Node) -> None:
-        if not self._open:
-            self.root = node
-            return
-        parent = self._open[-1]
-        if isinstance(parent, Sequence):
-            parent.items.append(node)
-        elif (key := self._keys[-1]) is None:
-            self._keys[-1] = self._key(node)
-        else:
-            self._keys[-1] = None
-            if first := parent.entries.get(key.text):
-                parent.duplicates.append((key, first[0].line))
+            self._flaw(event, f"an {what} is not allowed: write the value out, or quote it")
+        if isinstance(event, yaml.AliasEvent):
+            return Scalar(UNREADABLE, *_start(event))
+        if event.tag not in (None, "!", *_TAGS):
+            self._flaw(event, f"the tag {event.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed: delete it")
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event, is_key)
+        if is_key:
+            self._flaw(event, "a key is plain text: quote it if it begins with [ or {")
+        if depth == MAX_DEPTH:
+            self._flaw(event, f"values are nested deeper than {MAX_DEPTH} levels")
+            raise _TooDeep
+        if isinstance(event, yaml.SequenceStartEvent):
+            sequence = Sequence(*_start(event))
+            while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
+                sequence.items.append(self._node(item, depth + 1))
+            return sequence
+        mapping = Mapping(*_start(event))
+        while not isinstance(item := next(self._events), yaml.MappingEndEvent):
+            key = self._node(item, depth + 1, is_key=True)
+            if not isinstance(key, Scalar):
+                key = Scalar("", key.line, key.column)
+            value = self._node(next(self._events), depth + 1)
+            if first := mapping.entries.get(key.text):
+                mapping.duplicates.append((key, first[0].line))
             else:
-                parent.entries[key.text] = (key, node)
+                mapping.entries[key.text] = (key, value)
+        return mapping
 
-    def _key(self, node: Node) -> Scalar:
-        if not isinstance(node, Scalar):
-            self._flaw(node.line, node.column, "a key is plain text: quote it if it begins with [ or {")
-            return Scalar("", node.line, node.column)
-        if node.plain and node.text == "<<":
-            self._flaw(node.line, node.column, "merge keys (<<) are not allowed: write the keys out")
-        return node
+    def _scalar(self, event: Any, is_key: bool) -> Scalar:
+        if _NO_CHARACTER.search(event.value):
+            self._flaw(event, "an escape in this value is no character: delete it")
+        line, column = _start(event)
+        plain = not event.style and event.tag not in ("!", "tag:yaml.org,2002:str")
+        if is_key and plain and event.value == "<<":
+            self._flaw(event, "merge keys (<<) are not allowed: write the keys out")
+        quotes = 1 if event.style else 0
+        one_line = event.start_mark.line == event.end_mark.line
+        verbatim = one_line and event.end_mark.column - event.start_mark.column == len(event.value) + 2 * quotes
+        return Scalar(event.value, line, column, plain, column + quotes if verbatim else None)
+
+
+def _start(event: Any) -> tuple[int, int]:
+    return event.start_mark.line + 1, event.start_mark.column + 1
 
 
 def _place(before: str) -> tuple[int, int]:
     """Line and column, from 1, of what comes after *before*."""
     lines = before.split("\n")
     return len(lines), len(lines[-1]) + 1
-
-
-def _tag_text(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!")
 
 
 # "key: " or "- " before it, then five fields of which the first begins with *, or a name such as @daily. All bounded: a
