@@ -397,14 +397,9 @@ def _json_scalar(reading: Reading, node: Scalar) -> Any:
             raise FieldError(f"{shown(node)} is too large for a number: write it as text, in quotes")
         return int(text)
     if _FLOAT.fullmatch(text):
-        return _json_float(node)
+        if abs(value := float(text)) == float("inf"):
+            raise FieldError(f"{shown(node)} is too large for a number: write it as text, in quotes")
+        return value
     if text.lower().lstrip("+-") in {".inf", ".nan"}:
         raise FieldError(f"{text} is not JSON: write a number, or quote it")
     return text
-
-
-def _json_float(node: Scalar) -> float:
-    value = float(node.text)
-    if value in (float("inf"), float("-inf")):
-        raise FieldError(f"{shown(node)} is too large for a number: write it as text, in quotes")
-    return value

@@ -7,17 +7,18 @@ on could do harm: which database, project or environment it is, and which schedu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cronjobs.config import fields
 from cronjobs.config.fields import NAME, NAME_RULE
-from cronjobs.config.reader import FieldError, Reader, Reading, ReportedError, shown
+from cronjobs.config.reader import FieldError, Fields, Reader, Reading, ReportedError, shown
 from cronjobs.config.settings import JobTypeSettings, Retention, RetryChanges, RunSettings, ScheduleSettings, Settings
-from cronjobs.config.sources import database_of, is_shadowed, path_of_env_file, read_env, read_file
+from cronjobs.config.sources import database_of, is_shadowed, read_env, read_file
 from cronjobs.config.variables import Variables
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.config.yaml_nodes import Node, Scalar
@@ -189,7 +190,7 @@ def load(
         values["limits"] = fields.UNREADABLE_LIMITS
     named = _named_entries(reading, values, bad)
     shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
-    if flaws or bad & FATAL or from_env_file is None or database is None or named is None or shadowed:
+    if flaws or bad & FATAL or from_env_file is None or database is None or shadowed:
         raise ConfigError(reading.masked_problems())
 
     env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
@@ -197,7 +198,7 @@ def load(
     return Settings(
         file=given.absolute(),
         folder=folder,
-        env_file=path_of_env_file(reading, tree),
+        env_file=fields.path_beside_file(reading, values["env_file"], "env_file") if "env_file" in values else None,
         database=database,
         env=tuple(env.items()),
         retry=values.get("defaults", RetryChanges()),
@@ -221,72 +222,58 @@ def _secrets(
 # --- job types and schedules ------------------------------------------------------------------------------------------
 
 
-class _Context(NamedTuple):
-    """What entries depend on; ``timezone`` None: it is bad, so a schedule needs one of its own."""
-
-    timezone: str | None
-    taken: frozenset[str] = frozenset()  # names under job_types
-
-
-def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any] | None:
-    """What Settings says of named entries; None: a section that names job types or schedules is no mapping."""
+def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
+    """What Settings says of named entries; a section that is no mapping is added to *bad*."""
+    job_types, bad_job_types = _entries(reading, values, bad, "job_types", _job_type)
+    queues, bad_queues = _entries(reading, values, bad, "queues", _queue)
+    taken = job_types.keys() | bad_job_types
     timezone = None if "timezone" in bad else values.get("timezone", "UTC")
-    context = _Context(timezone)
-    job_types = _entries(reading, values.get("job_types"), "job_types", context, _job_type)
-    queues = _entries(reading, values.get("queues"), "queues", context, _queue)
-    context = context._replace(taken=frozenset(job_types.found) | job_types.disabled)
-    schedules = _entries(reading, values.get("schedules"), "schedules", context, _schedule)
-    if not (job_types.good and schedules.good):
-        return None
-    commands = {name: command for name, (_, command) in schedules.found.items() if command is not None}
-    bad_commands = {name for name in schedules.disabled if f"schedules.{name}.command" in reading.positions}
-    found = {name: schedule for name, (schedule, _) in schedules.found.items()}
+    read = partial(_schedule, timezone_of_file=timezone, taken=taken)
+    schedules, bad_schedules = _entries(reading, values, bad, "schedules", read)
+    commands = {name: command for name, (_, command) in schedules.items() if command is not None}
+    bad_commands = {name for name in bad_schedules if f"schedules.{name}.command" in reading.positions}
+    found = {name: schedule for name, (schedule, _) in schedules.items()}
     here = values.get("environment", "")
     elsewhere = {
         name for name, schedule in found.items() if schedule.environments and here not in schedule.environments
     }
     return {
-        "queues": queues.found if queues.good and "queues" not in bad else None,
-        "disabled_queues": queues.disabled,
-        "job_types": job_types.found | commands,
+        "queues": None if "queues" in bad else queues,
+        "disabled_queues": frozenset(bad_queues),
+        "job_types": job_types | commands,
         "schedules": {name: schedule for name, schedule in found.items() if name not in elsewhere},
         "elsewhere": frozenset(elsewhere),
-        "disabled_job_types": job_types.disabled | (bad_commands - context.taken),
-        "disabled_schedules": schedules.disabled,
+        "disabled_job_types": frozenset(bad_job_types | (bad_commands - taken)),
+        "disabled_schedules": frozenset(bad_schedules),
     }
-
-
-class _Entries(NamedTuple):
-    found: dict[str, Any]
-    disabled: frozenset[str] = frozenset()
-    good: bool = True
 
 
 def _entries(
     reading: Reading,
-    node: Node | None,
+    values: dict[str, Any],
+    bad: set[str],
     section: str,
-    context: _Context,
-    read: Callable[[Reading, _Context, Scalar, Node, str], Any],
-) -> _Entries:
-    """Read a section of named entries; one that is bad is reported, left out and named as disabled."""
+    read: Callable[[Reading, Scalar, Node, str], Any],
+) -> Fields:
+    """Read a section of named entries; one that is bad is reported and left out."""
+    node = values.get(section)
     if node is None or (isinstance(node, Scalar) and node.is_null):
-        return _Entries({})
+        return Fields({}, set())
     if not isinstance(node, YamlMapping):
         reading.report(node, section, "write it as a mapping: a name, and below it its settings")
-        return _Entries({}, good=False)
+        bad.add(section)
+        return Fields({}, set())
 
     def entry(key: Scalar, value: Node, path: str) -> Any:
         reading.positions[path] = (key.line, key.column)
         if not NAME.fullmatch(key.text):
             raise FieldError(f"{shown(key)} is not {NAME_RULE}")
-        return read(reading, context, key, value, path)
+        return read(reading, key, value, path)
 
-    found, bad = reading.entries(node, section, entry)
-    return _Entries(found, frozenset(bad))
+    return reading.entries(node, section, entry)
 
 
-def _queue(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> Cap:
+def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
     values, bad = reading.fields(node, path, QUEUE)
     if "max_waiting" not in values and "max_waiting" not in bad:
         raise FieldError("how many may wait? max_waiting: 10000")
@@ -295,7 +282,7 @@ def _queue(reading: Reading, context: _Context, key: Scalar, node: Node, path: s
     return Cap(key.text, values["max_waiting"], values.get("on_full", "error"))
 
 
-def _job_type(reading: Reading, context: _Context, key: Scalar, node: Node, path: str) -> JobTypeSettings:
+def _job_type(reading: Reading, key: Scalar, node: Node, path: str) -> JobTypeSettings:
     values, bad = reading.fields(node, path, JOB_TYPE)
     entry = JobTypeSettings(key.text, **values)
     clashes = _clashes(entry) if "command" not in bad else {}
@@ -326,9 +313,12 @@ def _clashes(entry: JobTypeSettings) -> dict[str, str]:
 
 
 def _schedule(
-    reading: Reading, context: _Context, key: Scalar, node: Node, path: str
+    reading: Reading, key: Scalar, node: Node, path: str, *, timezone_of_file: str | None, taken: Set[str]
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
-    """A schedule, and the job type of its inline command, which bears its name."""
+    """A schedule, and the job type of its inline command, which bears its name.
+
+    *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types.
+    """
     values, bad = reading.fields(node, path, SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
     good = not bad
@@ -342,10 +332,10 @@ def _schedule(
         "command",
         "what does it run? job: billing.send_invoice or command: [backup, --all]",
     )
-    if "command" in written and key.text in context.taken:
+    if "command" in written and key.text in taken:
         reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
         good = False
-    timezone = values.pop("timezone", context.timezone)
+    timezone = values.pop("timezone", timezone_of_file)
     if timezone is None and "cron" in written:  # said once, at the file's own timezone
         good = False
     if not good:

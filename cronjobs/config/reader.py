@@ -24,7 +24,7 @@ _MAX_PROBLEMS: Final = 200
 class FieldError(Exception):
     """A value cannot be taken. ``column``: where in the line, if not at its beginning."""
 
-    def __init__(self, message: str, column: int | None = None) -> None:
+    def __init__(self, message: str = "", column: int | None = None) -> None:
         super().__init__(message)
         self.column = column
 
@@ -35,9 +35,6 @@ class UnsetError(FieldError):
 
 class ReportedError(FieldError):
     """A value cannot be taken, and why is already among the problems."""
-
-    def __init__(self) -> None:
-        super().__init__("")
 
 
 class Fields(NamedTuple):

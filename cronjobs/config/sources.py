@@ -35,13 +35,11 @@ def read_file(file: Path) -> tuple[YamlMapping | None, list[Problem]]:
     problems = [problem(flaw.message, flaw.line, flaw.column) for flaw in flaws]
     if isinstance(tree, YamlMapping):
         return tree, problems
-    if not problems and (tree is None or (isinstance(tree, Scalar) and tree.is_null)):
-        problems.append(problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it'))
-    elif tree is not None and not problems:
-        problems.append(
-            problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)
-        )
-    return None, problems
+    if problems:
+        return None, problems
+    if tree is None or (isinstance(tree, Scalar) and tree.is_null):
+        return None, [problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it')]
+    return None, [problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)]
 
 
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
@@ -54,12 +52,6 @@ def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
     except ReportedError:
         return None
     return variables if len(reading.problems) == before else None
-
-
-def path_of_env_file(reading: Reading, tree: YamlMapping) -> Path | None:
-    if "env_file" not in tree.entries:
-        return None
-    return fields.path_beside_file(reading, tree.entries["env_file"][1], "env_file")
 
 
 def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, str]:

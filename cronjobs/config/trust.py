@@ -28,17 +28,14 @@ class UntrustedFiles(CronjobsError):
 
     def __init__(self, findings: Iterable[TrustFinding]) -> None:
         self.findings = tuple(findings)
-        super().__init__("\n".join(self._sentences()))
+        super().__init__("\n".join(self.lines))
 
-    def _sentences(self) -> list[str]:
+    @property
+    def lines(self) -> list[str]:
         return [
             f"{found.path} {found.what}, and this tick runs as root: {found.cure}; if it is meant, {found.way_out}"
             for found in self.findings
         ]
-
-    @property
-    def lines(self) -> list[str]:
-        return self._sentences()
 
 
 @dataclass(frozen=True)
