@@ -26,7 +26,7 @@ from cronjobs.cli.output import (
     table,
     width,
 )
-from cronjobs.cli.progress import Interruptible, Progress, is_interactive
+from cronjobs.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.clock import sleep
 from cronjobs.config.settings import Settings
@@ -394,13 +394,13 @@ def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
 def _in_batches(operation: Operation, verb: Verb, chosen: Sequence[int]) -> None:
 
     result, clock = operation.result, operation.database.clock
-    with Interruptible() as interrupted, Progress(len(chosen)) as progress:
+    with interruptible() as interrupted, Progress() as progress:
         for start in range(0, len(chosen), BATCH):
             if interrupted():
                 result.stopped_early = True
                 return
             verb.change(operation, chosen[start : start + BATCH])
-            progress.at(min(start + BATCH, len(chosen)))
+            progress.say(f"{min(start + BATCH, len(chosen)):,} of {len(chosen):,}")
         give_up_at = clock.monotonic() + LOCKED_PATIENCE_S
         while result.again and not interrupted() and clock.monotonic() < give_up_at:
             again, result.again = result.again, []

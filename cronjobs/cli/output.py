@@ -9,11 +9,13 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TextIO
 from zoneinfo import ZoneInfo
 
@@ -82,10 +84,11 @@ def echo_json(value: Any) -> None:
     echo(json.dumps(masking.hide_in(value), default=_encode, indent=2))
 
 
-def is_terminal() -> bool:
+def is_terminal(name: str = "stdout") -> bool:
     try:
-        return sys.stdout is not None and sys.stdout.isatty()
-    except ValueError:
+        stream = getattr(sys, name)
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
         return False
 
 
@@ -203,9 +206,8 @@ def fit(text: str, columns: int) -> str:
     """Cut *text* to *columns* of the terminal."""
     if _columns(text) <= columns:
         return text
-    while text and _columns(text) > columns - 1:
-        text = text[:-1]
-    return text + "…"
+    ends = accumulate(map(_columns, text))
+    return text[: sum(end < columns for end in ends)] + "…"
 
 
 def table(
@@ -215,29 +217,25 @@ def table(
 
     *at_most* limits other columns (by number). A header that begins with ">" is of a column of numbers.
     """
+    # Not by rich: no shorter than this, 60 ms to load, 100 times as slow, and in a narrow terminal it cuts ids.
     if not rows:
         return []
-    names = [name.lstrip(">") for name in header]
-    limits = at_most or {}
-    widths = [
-        min(max(_columns(row[number]) for row in [names, *rows]), limits.get(number, room))
-        for number in range(len(names) - 1)
-    ]
-    last = max(8, room - sum(widths) - 2 * len(widths))
+    names, limits = [name.lstrip(">") for name in header], at_most or {}
+    widths = [max(map(_columns, column)) for column in zip(names, *rows, strict=True)][:-1]
+    widths = [min(width, limits.get(number, room)) for number, width in enumerate(widths)]
+    widths.append(max(8, room - sum(widths) - 2 * len(widths)))
 
     def line(cells: Sequence[str], paint: bool) -> str:
         parts = []
-        for number, cell in enumerate(cells):
-            space = widths[number] if number < len(widths) else last
+        for cell, space, name in zip(cells, widths, header, strict=True):
             text = fit(cell, space)
-            padding = " " * (space - _columns(text)) if number < len(widths) else ""
-            colour = COLOURS.get("OVERDUE" if text.startswith("OVERDUE") else text)
-            shown = coloured(text, colour) if paint and colour else text
-            parts.append(padding + shown if header[number].startswith(">") else shown + padding)
+            padding = " " * (space - _columns(text))
+            colour = COLOURS.get("OVERDUE" if text.startswith("OVERDUE") else text) if paint else None
+            shown = coloured(text, colour) if colour else text
+            parts.append(padding + shown if name.startswith(">") else shown + padding)
         return "  ".join(parts).rstrip()
 
-    heading = line(names, paint=False)
-    return [coloured(heading, "bright_black"), *(line(row, paint=True) for row in rows)]
+    return [coloured(line(names, paint=False), "bright_black"), *(line(row, paint=True) for row in rows)]
 
 
 def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> list[str]:
@@ -251,8 +249,6 @@ def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> lis
 
 def wrapped(text: str, room: int, indent: str = "") -> list[str]:
     """*text* (a sentence) over as many lines as it needs."""
-    import textwrap
-
     return textwrap.wrap(text, room, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 

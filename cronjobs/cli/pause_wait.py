@@ -10,7 +10,7 @@ from typing import Any, Final
 import typer
 
 from cronjobs.cli.output import Times, complain, counted, host_of, rough, safe, table, width
-from cronjobs.cli.progress import Interruptible, Progress
+from cronjobs.cli.progress import Progress, interruptible
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
@@ -51,7 +51,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
     """
     began = database.clock.monotonic()
     claims: frozenset[str] | None = None
-    with Interruptible() as interrupted, Progress() as progress:
+    with interruptible() as interrupted, Progress() as progress:
         while True:
             still: Still | None = None
             trouble: DatabaseError | None = None
@@ -81,7 +81,6 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
 
 
 def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> Still:
-
     # In this order: a claim that is no longer in flight has its jobs among those that run.
     with database.read() as connection:
         flying = operating.claims_in_flight(connection)
@@ -93,7 +92,6 @@ def _look(database: Database, timezone: str, queue: str | None, before: frozense
 
 
 def _table(still: Still) -> list[str]:
-
     here = Identity.here()
     rows = [
         [
@@ -110,7 +108,6 @@ def _table(still: Still) -> list[str]:
 
 
 def _note(job: Any, here: Identity, times: Times) -> str:
-
     if is_gone(job.locked_by, here):
         return f"its runner is gone: cronjobs jobs release {job.id}"
     if job.locked_until < times.now:

@@ -2,75 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from types import FrameType, TracebackType
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from cronjobs.cli.output import fit, is_terminal, safe
 
 
 def is_interactive() -> bool:
     """Whether there is someone who can be asked, and sees the question."""
-    return _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
+    return is_terminal("stdin") and is_terminal("stderr")
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
-    try:
-        return stream is not None and stream.isatty()
-    except ValueError:  # closed
-        return False
-
-
-class Interruptible:
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
     """Inside, the first Ctrl-C only sets what the block asks for; the second one is a KeyboardInterrupt as ever."""
+    interrupted = False
 
-    def __init__(self) -> None:
-        self._interrupted = False
-        self._before: Any = None
-
-    def __enter__(self) -> Callable[[], bool]:
-        self._before = signal.signal(signal.SIGINT, self._note)
-        return lambda: self._interrupted
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self._interrupted = True
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Progress:
     """One line on stderr that is written over, on a terminal only, and gone at the end."""
 
-    def __init__(self, total: int | None = None) -> None:
-        self._total = total
-        self._width = 0
-
     def __enter__(self) -> Progress:
         return self
 
-    def at(self, done: int) -> None:
-        if self._total is not None and done < self._total:
-            self.say(f"{done:,} of {self._total:,}")
-
     def say(self, text: str) -> None:
-        if not _is_terminal(sys.stderr):
-            return
-        padding = " " * max(0, self._width - len(text))
-        self._width = len(text)
-        with suppress(OSError):
-            sys.stderr.write(f"\r{text}{padding}")
-            sys.stderr.flush()
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if self._width:
-            self.say("")
+        if is_terminal("stderr"):
             with suppress(OSError):
-                sys.stderr.write("\r")
+                # A line that wraps could not be written over.
+                room = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1
+                sys.stderr.write(f"\r{fit(safe(text), room)}\x1b[K")
                 sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self.say("")
