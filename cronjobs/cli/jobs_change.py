@@ -6,7 +6,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -52,88 +51,6 @@ SHOWN: Final = 20  # jobs that are named in text, of those that could not be cha
 LOCKED_PATIENCE_S: Final = 2.0  # for rows that somebody's transaction holds
 LOCKED_PAUSE_S: Final = 0.1
 KINDS_SHOWN: Final = 12
-
-
-@with_filters
-def retry(
-    ctx: typer.Context,
-    ids: IdsArgument = None,
-    filters: Filters = ALL,
-    everything: AllOption = False,
-    yes: YesOption = False,
-    why: WhyOption = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Requeue dead, cancelled or retrying jobs: due now, with all their tries again.
-
-    Give ids, or choose with the filters of "jobs list": then it counts and asks. Their history stays. Exit code 1: one
-    of them is running, has succeeded, or does not exist.
-    """
-    _operate(ctx, RETRY, ids, filters, everything, yes, why, config, database_url, as_json)
-
-
-@with_filters
-def cancel(
-    ctx: typer.Context,
-    ids: IdsArgument = None,
-    filters: Filters = ALL,
-    everything: AllOption = False,
-    yes: YesOption = False,
-    why: WhyOption = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
-
-    Give ids, or choose with the filters of "jobs list": then it counts and asks. A command is stopped with everything
-    it started; a handler sees it by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or does
-    not exist, and was not changed.
-    """
-    _operate(ctx, CANCEL, ids, filters, everything, yes, why, config, database_url, as_json)
-
-
-@with_filters
-def release(
-    ctx: typer.Context,
-    ids: IdsArgument = None,
-    filters: Filters = ALL,
-    everything: AllOption = False,
-    yes: YesOption = False,
-    why: WhyOption = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.
-
-    Run it on the runner's host: it checks that the runner's process, of this boot, and everything it started are
-    gone. The job is not charged; the loss is counted. Exit code 1: the runner is alive, or
-    cannot be seen from here; the job is not running, or does not exist.
-    """
-    _operate(ctx, RELEASE, ids, filters, everything, yes, why, config, database_url, as_json)
-
-
-@with_filters
-def dismiss(
-    ctx: typer.Context,
-    ids: IdsArgument = None,
-    filters: Filters = ALL,
-    everything: AllOption = False,
-    yes: YesOption = False,
-    why: WhyOption = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
-
-    Give ids, or choose with the filters of "jobs list": then it counts and asks. "jobs retry" can still requeue them; a
-    job that dies again is red again. Exit code 1: one of them is not dead, was dismissed before, or does not exist.
-    """
-    _operate(ctx, DISMISS, ids, filters, everything, yes, why, config, database_url, as_json)
 
 
 # --- the four verbs --------------------------------------------------------------------------------------------------
@@ -185,7 +102,6 @@ class Operation:
 
 
 def _retry(operation: Operation, ids: Sequence[int]) -> None:
-
     with operation.database.write() as connection:
         done = operating.retry(connection, ids, operation.act).done
     operation.result.changed += len(done)
@@ -194,7 +110,6 @@ def _retry(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _cancel(operation: Operation, ids: Sequence[int]) -> None:
-
     with operation.database.write() as connection:
         changed = operating.cancel(connection, ids, operation.act)
     operation.result.changed += len(changed.done | changed.asked)
@@ -205,7 +120,6 @@ def _cancel(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
-
     with operation.database.write() as connection:
         done = operating.dismiss(connection, ids, operation.act).done
     operation.result.changed += len(done)
@@ -214,7 +128,6 @@ def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:
-
     result = operation.result
     with operation.database.read() as connection:
         times = Times(database_now(connection), operation.settings.timezone)
@@ -275,7 +188,6 @@ def _may_release(holding: HeldJob, operation: Operation, times: Times) -> bool:
 
 
 def _why_kept(holding: HeldJob, operation: Operation, times: Times) -> str:
-
     holder = Identity.parse(holding.locked_by)
     who = f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
     if holding.locked_until < times.now:
@@ -300,40 +212,6 @@ DISMISS: Final = Verb("dismiss", "dismissed", (Status.DEAD,), _dismiss)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
-
-
-def _operate(
-    ctx: typer.Context,
-    verb: Verb,
-    ids: list[int] | None,
-    filters: Filters,
-    everything: bool,
-    yes: bool,
-    why: str | None,
-    config: Path | None,
-    database_url: str | None,
-    as_json: bool,
-) -> None:
-
-    _require_choice(verb, bool(ids), filters, everything)
-    reason = one_line(clean(why), 500) if why and why.strip() else None
-    here = Identity.here()
-    with our_database(ctx, config, database_url) as (settings, database):
-        how = None if ids else filters.given or {"all": "true"}
-        act = OperatorAction(verb.name, operator(), here.host, reason, how)
-        operation = Operation(database, settings, here, act, named=bool(ids))
-        chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, verb, filters, yes)
-        try:
-            _in_batches(operation, verb, chosen)
-        except CronjobsError:
-            if operation.result.changed:
-                complain(f"{_done_so_far(verb, operation, len(chosen))}; this stays. Then:")
-            raise
-    _print(verb, operation, chosen, as_json)
-    if operation.result.stopped_early:
-        raise typer.Exit(130)
-    if operation.result.refused:
-        raise typer.Exit(1)
 
 
 def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool) -> None:
@@ -392,7 +270,6 @@ def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
 
 
 def _in_batches(operation: Operation, verb: Verb, chosen: Sequence[int]) -> None:
-
     result, clock = operation.result, operation.database.clock
     with interruptible() as interrupted, Progress() as progress:
         for start in range(0, len(chosen), BATCH):
@@ -441,3 +318,85 @@ def _done_so_far(verb: Verb, operation: Operation, chosen: int) -> str:
     jobs = counted(result.changed, "job") if not of else f"{result.changed:,}{of} jobs"
     asked = f", {result.asked:,} of them running and asked to stop" if result.asked else ""
     return f"{verb.done} {jobs}{asked}"
+
+
+# --- the four commands ------------------------------------------------------------------------------------------------
+
+
+def _command(verb: Verb, text: str) -> Callable[..., None]:
+    """The command for *verb*; *text* is its help."""
+
+    @with_filters
+    def command(
+        ctx: typer.Context,
+        ids: IdsArgument = None,
+        filters: Filters = ALL,
+        everything: AllOption = False,
+        yes: YesOption = False,
+        why: WhyOption = None,
+        config: ConfigOption = None,
+        database_url: UrlOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        _require_choice(verb, bool(ids), filters, everything)
+        reason = one_line(clean(why), 500) if why and why.strip() else None
+        here = Identity.here()
+        with our_database(ctx, config, database_url) as (settings, database):
+            how = None if ids else filters.given or {"all": "true"}
+            act = OperatorAction(verb.name, operator(), here.host, reason, how)
+            operation = Operation(database, settings, here, act, named=bool(ids))
+            chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, verb, filters, yes)
+            try:
+                _in_batches(operation, verb, chosen)
+            except CronjobsError:
+                if operation.result.changed:
+                    complain(f"{_done_so_far(verb, operation, len(chosen))}; this stays. Then:")
+                raise
+        _print(verb, operation, chosen, as_json)
+        if operation.result.stopped_early:
+            raise typer.Exit(130)
+        if operation.result.refused:
+            raise typer.Exit(1)
+
+    command.__doc__ = text
+    return command
+
+
+retry: Final = _command(
+    RETRY,
+    """Put dead, cancelled or retrying jobs back: due now, with all their tries again.
+
+    Name them, or choose them as "jobs list" does; then it says how many and asks. Their history stays. Exit code 1: one
+    of them is running, has succeeded, or is not there.
+    """,
+)
+
+cancel: Final = _command(
+    CANCEL,
+    """Call jobs off: waiting ones at once, running ones at their runner's next heartbeat.
+
+    Name them, or choose them as "jobs list" does; then it says how many and asks. A command is stopped with everything
+    it started; a handler is told by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or is
+    not there; that changes nothing.
+    """,
+)
+
+release: Final = _command(
+    RELEASE,
+    """Queue running jobs whose runner is certainly gone, without waiting for their lease to end.
+
+    Certain is only what can be seen here: the runner's process, on this host, since its boot, and whatever it had
+    started. Nothing is charged to the job; the loss is counted. Exit code 1: the runner lives, or cannot be seen from
+    here; the job is not running, or not there.
+    """,
+)
+
+dismiss: Final = _command(
+    DISMISS,
+    """Take note of dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
+
+    Name them, or choose them as "jobs list" does; then it says how many and asks. It can still be put back by "jobs
+    retry"; should it die again, it counts again. Exit code 1: one of them is not dead, was dismissed before, or is not
+    there.
+    """,
+)
