@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,8 +44,6 @@ def check(
 
     Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live, and no database.
     """
-    from contextlib import redirect_stdout
-
     try:
         settings = load_settings(ctx, config, database_url, need_database=False)
     except ConfigError as error:
@@ -126,7 +125,6 @@ def _print(found: Checked, wrong: list[str], no_import: bool) -> None:
 
 
 def _line(problem: Problem, colour: str) -> str:
-
     return coloured(visible(str(problem)), colour)
 
 

@@ -112,7 +112,6 @@ class CrontabArgs:
 
     @classmethod
     def of(cls, context: typer.Context, config: Path | None) -> CrontabArgs:
-
         file = _config_file(context, config)
         run = configuration.load(file, environ=os.environ, need_database=False).run
         python = program.interpreter()

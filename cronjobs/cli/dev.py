@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -30,9 +30,6 @@ from cronjobs.schedules.definition import fingerprint
 from cronjobs.store.due import due_attempts
 from cronjobs.store.ticks import overview
 from cronjobs.text import visible
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Set
 
 POLL_S: Final = 0.25  # between looks at whether something came due
 PRODUCTION: Final = frozenset({"production", "prod", "live"})  # names of environments
@@ -175,7 +172,6 @@ class _Watch:
     """Notices what comes due from before a tick on. What the tick leaves there does not call for another one."""
 
     def __init__(self, file: Path, environ: Mapping[str, str], schedules: bool) -> None:
-
         self.schedules = schedules
         self.database: Database | None = None
         self.known: Set[object] = frozenset()
@@ -201,7 +197,6 @@ class _Watch:
             self.database.close()
 
     def _due(self, database: Database) -> Set[object]:
-
         with database.read() as connection:
             seen = overview(connection, host="", place="", fingerprint=self.fingerprint)
             due: set[object] = set(due_attempts(connection)) if seen.jobs_due else set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from sqlalchemy import Connection
@@ -22,9 +22,6 @@ from cronjobs.store.effects import Record
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
 from cronjobs.text import ERROR_LIMIT, clean, one_line
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 app = Commands("Side effects: list them, settle those with an unknown outcome.")
 
@@ -99,7 +96,6 @@ def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
 
 
 def _plain(result: Any) -> str:
-
     return "cannot be read" if isinstance(result, BadJson) else json.dumps(result, ensure_ascii=False)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
+from zoneinfo import ZoneInfo
 
 import typer
 
@@ -24,9 +25,6 @@ from cronjobs.jobs.insertion import Inserted, wait_for_room
 from cronjobs.model import duration_text, in_zone
 from cronjobs.store.queues import paused_scope
 from cronjobs.text import one_line
-
-if TYPE_CHECKING:
-    from datetime import datetime, timedelta
 
 
 def enqueue(
@@ -125,8 +123,6 @@ def enqueue(
 
 
 def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -> str:
-    from zoneinfo import ZoneInfo
-
     if run_at is not None:
         return in_zone(run_at, ZoneInfo(settings.timezone)).isoformat()
     return f"in {duration_text(later)}" if later else "now"
@@ -134,8 +130,6 @@ def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -
 
 def _warn(settings: Settings, job_type: str, arguments: dict[str, Any], job_id: int) -> None:
     """Say what is odd about a job that is in the table already, as far as this host knows."""
-    from contextlib import redirect_stdout
-
     with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
         known = job_types.load(settings)
     found = known.types.get(job_type)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, time, timedelta
+from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 import typer
@@ -28,11 +29,6 @@ from cronjobs.insight.phrases import LocalTimes
 from cronjobs.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.text import one_line
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-EXAMPLES: Final = """For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811"""
 
 _OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _ALIKE: Final = 4  # so many rows of a list that tell the same become one
@@ -102,18 +98,12 @@ def explain(
             told = _occurrence(evidence, at)
     if told is not None:
         _print(told, as_json)
-    _leave(code)
-
-
-def _leave(code: int) -> None:
-
     leaving.leave(code, stuck=False)  # whatever threads the user's modules began
 
 
 def _evidence(
     connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]
 ) -> ScheduleEvidence | CronjobsError:
-
     try:
         return ScheduleEvidence(connection, name, settings, types)
     except NoSuchSchedule as error:
@@ -140,8 +130,6 @@ class NotApplied(CronjobsError):
 
 
 def _no_schedule(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
     near = get_close_matches(name, list(dict.fromkeys(known)), 3)
     hint = (
         f"did you mean {' or '.join(safe(each, 80) for each in near)}?" if near else '"cronjobs schedules list" has all'
@@ -151,7 +139,6 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
 
 
 def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanation | None, int]:
-
     verdict = "not_yet_defined" if isinstance(error, NotApplied) else "unknown"
     if as_json or isinstance(error, NotApplied):
         return Explanation(what, None, verdict, (str(error),)), error.exit_code
@@ -161,7 +148,6 @@ def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanatio
 
 
 def _job(connection: Connection, what: str, settings: Settings, types: Callable[[], JobTypes]) -> Explanation | None:
-
     if not what.isdecimal() or not 0 < int(what[:20]) < 2**63:
         return None
     life = job_life(connection, int(what), settings, types)
@@ -169,7 +155,6 @@ def _job(connection: Connection, what: str, settings: Settings, types: Callable[
 
 
 def _occurrence(evidence: ScheduleEvidence, at: str | None) -> Explanation:
-
     asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
     return explain_occurrence(evidence.at(asked))
 
@@ -228,7 +213,6 @@ def _print(told: Explanation, as_json: bool) -> None:
 def _print_range(
     evidence: ScheduleEvidence, since: str | None, until: str | None, back: str | None, limit: int, as_json: bool
 ) -> None:
-
     now = evidence.around.now
     begin = since_instant(back, now, evidence.timezone) if back else _asked(since or "", evidence, "--from").at
     end = _asked(until, evidence, "--to").at if until else now

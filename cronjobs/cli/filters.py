@@ -68,7 +68,6 @@ class Filters:
         return {name: str(value) for name, value in asdict(self).items() if value is not None}
 
     def wanted(self, times: Times) -> Filter:
-
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
         return Filter(**(asdict(self) | {"since": since}))
 

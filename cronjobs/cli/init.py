@@ -123,7 +123,6 @@ def _below_zoneinfo(path: str) -> str:
 
 
 def _is_zone(name: str) -> bool:
-
     try:
         timing("0 0 * * *", None, name)
     except CronError:

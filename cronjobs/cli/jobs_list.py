@@ -296,7 +296,6 @@ def _span(started_at: datetime | None, finished_at: datetime | None, times: Time
 
 
 def _json_text(value: Any, room: int) -> str:
-
     if isinstance(value, BadJson):
         return f"cannot be read: {value.reason}"
     text = safe(json.dumps(value, ensure_ascii=False), max(300, room * 4))

@@ -18,6 +18,7 @@ from cronjobs.cli.options import ConfigOption, JsonOption, load_settings
 from cronjobs.cli.output import complain, rough, safe, table, write, write_json
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME
+from cronjobs.config.reader import nearest
 from cronjobs.config.settings import ScheduleSettings, Settings
 from cronjobs.crontime.grammar import parse
 from cronjobs.crontime.timing import CronTiming, EveryTiming, Timing, clock_changes, count_between, remarks
@@ -127,7 +128,6 @@ def _one(words: Sequence[str]) -> str | None:
 
 
 def _is_expression(text: str) -> bool:
-
     return not NAME.fullmatch(text)
 
 
@@ -185,10 +185,8 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[U
         raise ConfigError(its or list(settings.problems))
     if name in settings.elsewhere:
         raise UsageError(f'schedule "{name}" is for other environments than "{settings.environment}"')
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, settings.schedules, 1)
-    hint = f"did you mean {near[0]}?" if near else 'cronjobs next lists all; an expression is 5 fields: "30 2 * * *"'
+    near = nearest(name, settings.schedules)
+    hint = f"did you mean {near}?" if near else 'cronjobs next lists all; an expression is 5 fields: "30 2 * * *"'
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
 
 

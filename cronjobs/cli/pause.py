@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 from sqlalchemy import Connection
@@ -33,12 +34,6 @@ from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
 from cronjobs.text import clean, one_line
 from cronjobs.tick.log import Log
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from sqlalchemy import Connection
 
 ScheduleArgument = Annotated[str | None, typer.Argument(metavar="SCHEDULE", help="One schedule.", show_default=False)]
 AllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins, no schedule makes one.")]
@@ -192,12 +187,10 @@ def _held_line(
 
 
 def _reason(why: str | None) -> str | None:
-
     return one_line(clean(why), 500) if why and why.strip() else None
 
 
 def _scope(everything: bool, queue: str | None, schedule: str | None) -> tuple[str, str]:
-
     given = [("all", "")] * everything + [("queue", queue)] * (queue is not None)
     given += [("schedule", schedule)] * (schedule is not None)
     if len(given) != 1:
@@ -249,7 +242,6 @@ def _record(
     now: datetime,
     skip: bool = False,
 ) -> None:
-
     record(
         connection,
         action=action,
@@ -263,7 +255,6 @@ def _record(
 
 
 def _print_in_force(database: Database, settings: Settings, as_json: bool) -> None:
-
     with database.read() as connection:
         pauses = pauses_in_force(connection)
     if as_json:
@@ -288,6 +279,4 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
 
 
 def _local(settings: Settings, instant: datetime) -> str:
-    from zoneinfo import ZoneInfo
-
     return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

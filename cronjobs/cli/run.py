@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -107,20 +108,17 @@ def _is_id(target: str) -> bool:
 
 
 def _number(digits: str) -> int:
-
     if len(digits.lstrip("0")) > 18:  # more than any database counts to
         raise CannotRun("there is no job of that number")
     return int(digits)
 
 
 def _refuse_payload(arguments: dict[str, Any] | None) -> None:
-
     if arguments is not None:
         raise UsageError("a job that is there has its payload: --payload goes with a TYPE or SCHEDULE")
 
 
 def _tell_faults(known: JobTypes, streams: Streams) -> None:
-
     for fault in known.faults:
         streams.say(one_line(f"{fault.where}: {fault.what}", 1000))
 
@@ -134,8 +132,6 @@ def _new_job(
     streams: Streams,
 ) -> tuple[NewJob, bool]:
     """The job that *target* means, and whether it must be the only one of its schedule."""
-    from dataclasses import replace
-
     by = f"cli:{operator()}"
     found = settings.schedules.get(target)
     # An inline command bears its schedule's name, and without the schedule it would lack its payload and date.
@@ -157,7 +153,6 @@ def _new_job(
 
 
 def _check_payload(known: JobTypes, job_type: str, arguments: dict[str, Any]) -> None:
-
     registration = known.types[job_type].registration
     fault = registration.bind(arguments) if registration else None
     if fault:
@@ -165,7 +160,6 @@ def _check_payload(known: JobTypes, job_type: str, arguments: dict[str, Any]) ->
 
 
 def _unknown(settings: Settings, known: JobTypes, target: str, schedule: bool) -> str:
-
     names = {*settings.schedules} | (set() if schedule else {*known.types})
     what = "schedule" if schedule else "job type or schedule"
     disabled = settings.disabled_schedules | (frozenset() if schedule else settings.disabled_job_types)
@@ -196,7 +190,6 @@ def _coloured(streams: Streams, text: str, colour: str) -> str:
 
 
 def _became(done: RunResult) -> str:
-
     decided, outcome = done.decided, done.outcome
     assert decided is not None
     took = f"{decided.finished.duration.total_seconds():.2f} s"
@@ -221,7 +214,6 @@ def _became(done: RunResult) -> str:
 
 
 def _exit_code(done: RunResult) -> int:
-
     if succeeded(done):
         return 0
     return 1 if done.signal is None else 128 + done.signal

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Final
+from zoneinfo import ZoneInfo
 
 import typer
 
@@ -26,6 +27,7 @@ from cronjobs.cli.output import (
     write_json,
 )
 from cronjobs.cli.project_database import jobs_database
+from cronjobs.config.reader import nearest
 from cronjobs.config.settings import ScheduleSettings, Settings
 from cronjobs.crontime.timing import timing
 from cronjobs.errors import CronjobsError
@@ -183,10 +185,8 @@ def _became(row: Mapping[str, Any]) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {safe(near[0], 80)}?" if near else "cronjobs schedules list"
+    near = nearest(name, known)
+    hint = f"did you mean {safe(near, 80)}?" if near else "cronjobs schedules list"
     return f'there is no schedule "{safe(name, 80)}": {hint}'
 
 
@@ -225,8 +225,6 @@ def _other_settings(definition: Any) -> list[str]:
 
 
 def _is_zone(name: str) -> bool:
-    from zoneinfo import ZoneInfo
-
     try:
         ZoneInfo(name)
     except (OSError, ValueError, KeyError):  # it is stored text; ZoneInfoNotFoundError is a KeyError

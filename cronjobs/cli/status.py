@@ -338,7 +338,6 @@ def _when(entry: Mapping[str, Any]) -> datetime:
 def _attempts(
     connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
 ) -> list[dict[str, Any]]:
-
     if outcome in (*listing.DID_NOT_RUN, "dead"):
         return []
     rows = listing.attempts_since(connection, begin, limit, schedule=schedule, job_type=job_type, outcome=outcome)
@@ -348,7 +347,6 @@ def _attempts(
 def _deaths(
     connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
 ) -> list[dict[str, Any]]:
-
     if outcome not in (None, "dead"):
         return []
     rows = listing.deaths_since(connection, begin, limit, schedule=schedule, job_type=job_type)
@@ -358,7 +356,6 @@ def _deaths(
 def _not_run(
     connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
 ) -> list[dict[str, Any]]:
-
     if outcome is not None and outcome not in listing.DID_NOT_RUN:
         return []
     ids = None
@@ -375,7 +372,6 @@ def _not_run(
 
 
 def _gaps(connection: Any, begin: datetime, settings: Settings, now: datetime) -> list[dict[str, Any]]:
-
     limit = quiet_after(settings)
     gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, begin, limit)]
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
@@ -403,7 +399,6 @@ def _history_lines(entries: Sequence[Mapping[str, Any]], times: Times, begin: da
 
 
 def _painted(shown: str, word: str, colour: str | None) -> str:
-
     colour = colour or COLOURS.get(word)
     padded = f"{shown:<11}"
     return coloured(padded, colour) if colour else padded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,12 +118,10 @@ def _look(
 
 
 def _sqlite_file(settings: Settings) -> Path:
-
     return Path(str(parse_url(settings.database).url.database))
 
 
 def _stored(database: Database) -> dict[str, StoredSchedule]:
-
     with database.read() as connection:
         return {schedule.name: schedule for schedule in all_schedules(connection)}
 
@@ -154,8 +153,6 @@ def _print_plan(settings: Settings, todo: SyncPlan, changes: Mapping[str, dict[s
 
 
 def _change(key: str, value: Any) -> str:
-    from datetime import timedelta
-
     name = key.removesuffix("_s")
     if value == "changed":
         return f"{name} changed"
@@ -171,7 +168,6 @@ def renamed(todo: SyncPlan) -> list[dict[str, str]]:
 
 
 def _when(settings: Settings, name: str) -> str:
-
     schedule = settings.schedules[name]
     if schedule.every is not None:
         return f"every {duration_text(schedule.every)}"

@@ -83,7 +83,6 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int:
-
     if len(digits) > LIMIT_DIGITS:  # Python itself refuses to read 4,301
         raise PayloadError(f"payload has a number of {len(digits):,} digits, more than {LIMIT_DIGITS:,}: quote it")
     return int(digits)
