@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from sqlalchemy import insert, update
 
 from cronjobs import events
 from cronjobs.cli.output import complain
+from cronjobs.cli.progress import Progress
 from cronjobs.database import tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
@@ -135,6 +140,42 @@ def test_what_operators_are_asked_and_answered_is_harmless(project: Project) -> 
         answer = project.call(*command)
         assert harmless(answer.out), command
         assert harmless(answer.err), command
+
+
+MARKUP = "[red]x[/red][/] :bomb: [link=file:///]"
+
+
+def test_what_rich_would_take_for_markup_is_shown_as_it_is(
+    project: Project, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typer prints its refusals by rich; our tables do without it."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with database.write() as connection:
+        connection.execute(insert(jobs).values(job_type=MARKUP, queue=MARKUP, payload={MARKUP: MARKUP}))
+        connection.execute(insert(tables.pauses).values(scope="queue", name=MARKUP, why=MARKUP))
+        connection.execute(insert(tables.effects).values(key=MARKUP, job_id=6, attempt=1))
+    for command, count in (("jobs list", 2), ("jobs show 6", 4), ("effects list", 1), ("status", 2), ("explain 6", 1)):
+        assert project.call(*command.split()).out.count(MARKUP) >= count, command
+    for command in ("jobs list --status", "jobs show", "schedules show", "explain", "run", "trigger"):
+        answer = project.call(*command.split(), MARKUP)
+        assert answer.code in (1, 2), command
+        assert "[red]x" in answer.err or "unable to parse" in answer.err, answer
+        assert "\x1b" not in answer.err
+
+
+def test_progress_keeps_to_one_line_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 40))
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with Progress() as progress:
+            progress.say("database error: " + HOSTILE * 9)
+        seen = ""
+        while seen.count("\x1b[K") < 2:
+            seen += screen.read(4096).decode()
+    shown, end = seen.removeprefix("\r").split("\x1b[K\r", 1)
+    assert (len(shown), end) == (39, "\x1b[K")
+    assert harmless(shown)
 
 
 def test_a_death_in_a_mail_is_one_line() -> None:

@@ -16,7 +16,7 @@ from lookingrows import rows as rows
 from postgres import OWNER
 from sqlalchemy import event, insert, text
 
-from cronjobs.cli.output import Times, since_instant, table, took
+from cronjobs.cli.output import Times, fit, since_instant, table, took
 from cronjobs.database import column_types, tables
 from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
@@ -374,7 +374,21 @@ def test_a_table_keeps_its_columns_under_wide_characters() -> None:
     assert lines == ["name    note", "日本語  x", "abc     " + "y" * 21 + "…"]
 
 
-@pytest.mark.parametrize("command", ["jobs list --json", "status", "history"])
+@pytest.mark.parametrize(
+    ("text", "columns", "cut"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日…"),
+        ("e\u0301e\u0301ee", 3, "e\u0301e\u0301…"),
+    ],
+)
+def test_a_text_is_cut_by_columns_not_by_characters(text: str, columns: int, cut: str) -> None:
+    assert fit(text, columns) == cut
+
+
+@pytest.mark.parametrize("command", ["jobs list --json", "status", "history", "db sql"])
 def test_a_reader_that_leaves_early_is_no_error(sqlite_migrated: str, tmp_path: Path, command: str) -> None:
     (tmp_path / "cronjobs.yaml").write_text(YAML.replace("@database@", f"sqlite:///{sqlite_migrated}"))
     program = [sys.executable, "-m", "cronjobs", *command.split()]

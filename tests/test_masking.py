@@ -97,7 +97,8 @@ def test_each_way_out_masks_by_itself(capsys: pytest.CaptureFixture[str], tmp_pa
     complain(secret)
     echo_json([secret])
     show.write([secret])
-    show.write_json({secret: secret})
+    show.write([show.json_text({secret: secret})])
+    assert "c4n4ry" not in show.json_text({secret: secret})
     assert show.safe(secret, 8) == "***"  # before it is cut
     assert show.block(secret, "") == ["***"]
     Log(tmp_path / "log").write(events.Event("job.dead", {"error": secret}))

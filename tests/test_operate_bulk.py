@@ -299,9 +299,7 @@ def test_ctrl_c_comes_between_two_batches_and_leaves_what_is_done(
 ) -> None:
     for _ in range(10):
         rows.job(status="dead")
-    monkeypatch.setattr(
-        progress.Progress, "say", lambda _, text: os.kill(os.getpid(), signal.SIGINT) if text else None
-    )
+    monkeypatch.setattr(progress.Progress, "say", lambda _, text: os.kill(os.getpid(), signal.SIGINT) if text else None)
     answer = cronjobs("jobs", "retry", "--all", "--yes")
     assert answer.code == 130
     assert "stopped: retried 4 of 10 jobs, and this stays done" in answer.err

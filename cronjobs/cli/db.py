@@ -15,7 +15,7 @@ import typer
 from cronjobs import masking
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
-from cronjobs.cli.output import complain, counted, echo, echo_json
+from cronjobs.cli.output import complain, counted, echo, echo_json, write
 from cronjobs.cli.progress import Progress
 from cronjobs.cli.project_database import open_database, operator, require_tables
 from cronjobs.cli.typed import span
@@ -129,7 +129,7 @@ def sql(
 
     Connects to no database. The dialect and the schema are those of the configured database, or of the options.
     """
-    echo(migrations.sql(_address(ctx, config, database_url, dialect, schema)).rstrip("\n"))
+    write([migrations.sql(_address(ctx, config, database_url, dialect, schema)).rstrip("\n")])
 
 
 @app.command()
@@ -158,7 +158,7 @@ def grants(
     without a login: grant them to your users, GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
-    echo(statements(RoleNames(schema or _home(ctx, config, database_url), names, replace)))
+    write([statements(RoleNames(schema or _home(ctx, config, database_url), names, replace))])
 
 
 @app.command()

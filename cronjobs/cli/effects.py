@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
-from cronjobs.cli.output import Times, columns_of, complain, counted, echo, safe, table, width, write, write_json
+from cronjobs.cli.output import Times, columns_of, complain, counted, echo, json_text, safe, table, width, write
 from cronjobs.cli.project_database import jobs_database, operator, our_database
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.host.identity import Identity
@@ -69,10 +69,7 @@ def list_effects(
         times = Times(database_now(connection), settings.timezone)
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
     shown = [columns_of(row) for row in rows[:limit]]
-    if as_json:
-        write_json(shown)
-    else:
-        write(_table(shown, times))
+    write([json_text(shown)] if as_json else _table(shown, times))
     if not rows and not as_json:
         typer.echo("no effect" if state is None and key is None else "no such effect", err=True)
     if len(rows) > limit:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
-from cronjobs.cli.output import complain, safe, since_instant, table, width, wrapped, write, write_json
+from cronjobs.cli.output import complain, json_text, safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
@@ -204,10 +204,8 @@ def _object(told: Explanation) -> dict[str, Any]:
 
 
 def _print(told: Explanation, as_json: bool) -> None:
-    if as_json:
-        write_json(_object(told))
-    else:
-        write([line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")])
+    as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
+    write([json_text(_object(told))] if as_json else as_text)
 
 
 def _print_range(
@@ -227,7 +225,7 @@ def _print_range(
             counts[each.verdict] = counts.get(each.verdict, 0) + int(each.facts.get("count", 0))
         entries = [_object(each) for each in told]
         frame = {"subject": evidence.stored.name, "from": begin, "to": end}
-        write_json(frame | {"summary": said, "counts": counts, "occurrences": entries})
+        write([json_text(frame | {"summary": said, "counts": counts, "occurrences": entries})])
         return
     clock = LocalTimes(evidence.timezone, begin)
     name = safe(evidence.stored.name, 80)

@@ -23,6 +23,7 @@ from cronjobs.cli.output import (
     columns_of,
     counted,
     host_of,
+    json_text,
     labelled,
     ordinal,
     rough,
@@ -34,7 +35,6 @@ from cronjobs.cli.output import (
     width,
     wrapped,
     write,
-    write_json,
 )
 from cronjobs.cli.output import first as limited
 from cronjobs.cli.project_database import jobs_database
@@ -90,10 +90,7 @@ def list_jobs(
             return
         rows = listing.list_jobs(connection, wanted, limit + 1)
     shown = [columns_of(row) for row in rows[:limit]]
-    if as_json:
-        write_json(shown)
-    else:
-        write(_table(shown, times, settings))
+    write([json_text(shown)] if as_json else _table(shown, times, settings))
     if not rows and not as_json:
         typer.echo("no job" if wanted == listing.Filter() else "no such job", err=True)
     if len(rows) > limit:
@@ -101,12 +98,9 @@ def list_jobs(
 
 
 def _print_groups(groups: Sequence[ErrorGroup], limit: int, times: Times, as_json: bool) -> None:
-    if as_json:
-        write_json([asdict(group) for group in groups[:limit]])
-    else:
-        write(_group_lines(groups[:limit], times))
-        if not groups:
-            typer.echo("no job with an error", err=True)
+    write([json_text([asdict(group) for group in groups[:limit]])] if as_json else _group_lines(groups[:limit], times))
+    if not groups and not as_json:
+        typer.echo("no job with an error", err=True)
     if len(groups) > limit:
         typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
 
@@ -215,7 +209,7 @@ def show(
     sentence = next_step(job, times, known=job["job_type"] in types.types, paused=stopped)
     if as_json:
         more = {"tries": {"failed": job["failures"], "of": most}, "next": sentence}
-        write_json(job | more | {"occurrences": occurrences, "runs": runs})
+        write([json_text(job | more | {"occurrences": occurrences, "runs": runs})])
     else:
         lines = _job_lines(job, times, most, sentence)
         lines += labelled("schedule", _occurrence_lines(job, occurrences, times))

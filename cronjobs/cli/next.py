@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.cli.options import ConfigOption, JsonOption, load_settings
-from cronjobs.cli.output import complain, rough, safe, table, write, write_json
+from cronjobs.cli.output import complain, json_text, rough, safe, table, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME
 from cronjobs.config.reader import nearest
@@ -107,7 +107,7 @@ def next_occurrences(
         count = count or SHOWN
     found = list(islice(_merged(all_due, start, None if count else start + WINDOW), count))
     if as_json:
-        write_json([_object(occurrence) for occurrence in found])
+        write([json_text([_object(occurrence) for occurrence in found])])
     else:
         _print(found if count else _thinned(found, start))
         if not found:

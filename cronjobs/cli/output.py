@@ -80,8 +80,19 @@ def _print(stream: TextIO | None, text: str) -> None:
 
 
 def echo_json(value: Any) -> None:
-    # ASCII: control and bidi characters of stored texts would act on a terminal.
-    echo(json.dumps(masking.hide_in(value), default=_encode, indent=2))
+    echo(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """*value* as JSON: instants in ISO 8601, UTC. ASCII, so that no stored text can act on a terminal."""
+    return json.dumps(masking.hide_in(value), default=_encode, indent=2)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    reason = getattr(value, "reason", None)  # payload.BadJson: plain SQL wrote what nobody can read
+    return {"unreadable": reason} if reason is not None else str(value)
 
 
 def is_terminal(name: str = "stdout") -> bool:
@@ -302,18 +313,6 @@ def _let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
         pass
-
-
-def write_json(value: Any) -> None:
-    """Print *value* as JSON: instants in ISO 8601, UTC. ASCII, so that it cannot act on a terminal either."""
-    write([json.dumps(masking.hide_in(value), default=_encode, ensure_ascii=True, indent=2)])
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    reason = getattr(value, "reason", None)  # payload.BadJson: plain SQL wrote what nobody can read
-    return {"unreadable": reason} if reason is not None else str(value)
 
 
 def columns_of(row: Any) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from cronjobs.cli.output import (
     Times,
     coloured,
     columns_of,
+    json_text,
     labelled,
     safe,
     table,
     width,
     wrapped,
     write,
-    write_json,
 )
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.config.reader import nearest
@@ -67,7 +67,7 @@ def list_schedules(
     listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
     listed = sorted([*listed, *_only_in_file(stored, settings, times.now, 1)], key=lambda found: str(found["name"]))
     if as_json:
-        write_json(listed)
+        write([json_text(listed)])
         return
     rows = [
         [
@@ -113,10 +113,8 @@ def show(
             raise CronjobsError(_unknown(name, [*(schedule.name for schedule in stored), *only]))
         found = only[name]
     del found["last"]
-    if as_json:
-        write_json(found | {"ledger": ledger})
-    else:
-        write([*_lines(found, times, settings), "", *_ledger_lines(ledger, times)])
+    as_text = [*_lines(found, times, settings), "", *_ledger_lines(ledger, times)]
+    write([json_text(found | {"ledger": ledger})] if as_json else as_text)
 
 
 def _object(

@@ -20,6 +20,7 @@ from cronjobs.cli.output import (
     counted,
     first,
     host_of,
+    json_text,
     labelled,
     rough,
     safe,
@@ -31,7 +32,6 @@ from cronjobs.cli.output import (
     width,
     wrapped,
     write,
-    write_json,
 )
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.config.settings import Settings
@@ -97,7 +97,7 @@ def status(
             health = look(connection, settings, types)
     found = troubles(health, settings)
     if as_json:
-        write_json(_status_object(health, found, settings, database))
+        write([json_text(_status_object(health, found, settings, database))])
     else:
         write(_status_lines(health, found, settings, database, types))
     leaving.leave(0, stuck=False)  # whatever threads the user's modules began
@@ -322,10 +322,7 @@ def history(
     entries.sort(key=_when)
     left_out = max(0, len(entries) - limit)
     entries = entries[left_out:]
-    if as_json:
-        write_json(entries)
-    else:
-        write(_history_lines(entries, times, begin))
+    write([json_text(entries)] if as_json else _history_lines(entries, times, begin))
     if left_out:
         typer.echo(f"the newest {limit} are shown; there are older ones: --limit, or a later --since", err=True)
 
