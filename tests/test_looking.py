@@ -168,7 +168,7 @@ def test_trouble_is_red_on_a_terminal_only(cronjobs: Cronjobs, rows: Rows, monke
     rows.tick()
     rows.job(status="dead")
     assert "\x1b" not in cronjobs("status").out
-    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
     assert "\x1b[31m- 1 dead job that nobody has retried or dismissed" in cronjobs("status").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in cronjobs("status").out

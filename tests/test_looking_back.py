@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -386,6 +387,16 @@ def test_a_table_keeps_its_columns_under_wide_characters() -> None:
 )
 def test_a_text_is_cut_by_columns_not_by_characters(text: str, columns: int, cut: str) -> None:
     assert fit(text, columns) == cut
+
+
+@pytest.mark.parametrize(("columns", "room"), [(None, 120), ("60", 60), ("20", 60), ("200", 200)])
+def test_lines_in_a_pipe_are_long_enough_to_grep(columns: str | None, room: int) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | (
+        {"COLUMNS": columns} if columns else {}
+    )
+    program = "from cronjobs.cli.output import width; print(width())"
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == room
 
 
 @pytest.mark.parametrize("command", ["jobs list --json", "status", "history", "db sql"])

@@ -12,7 +12,7 @@ import typer
 
 from cronjobs.cli import leaving
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
-from cronjobs.cli.output import Times, coloured, complain, echo, echo_json, sentence
+from cronjobs.cli.output import Times, coloured, complain, counted, echo, echo_json, sentence
 from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
@@ -109,7 +109,7 @@ def _object(found: Checked, wrong: list[str], live: bool) -> dict[str, Any]:
 
 def _print(found: Checked, wrong: list[str], no_import: bool) -> None:
     for finding in found.findings:
-        echo(_line(finding.problem, "red"))
+        echo(coloured(visible(str(finding.problem)), "red"))
         for line in finding.detail:
             echo(f"    {line.strip()}" if line.startswith("  File") else f"      {line.strip()}")
     for trouble in wrong:
@@ -118,15 +118,7 @@ def _print(found: Checked, wrong: list[str], no_import: bool) -> None:
         echo(f"note: {note}")
     count = len(found.findings) + len(wrong)
     if count:
-        complain("1 finding" if count == 1 else f"{count} findings")
+        complain(counted(count, "finding"))
         return
-    what = [_plural(found.job_types, "job type"), _plural(found.schedules, "schedule")]
-    echo(coloured(f"ok: {', '.join(what)}" + ("; handlers were not imported" if no_import else ""), "green"))
-
-
-def _line(problem: Problem, colour: str) -> str:
-    return coloured(visible(str(problem)), colour)
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    what = f"{counted(found.job_types, 'job type')}, {counted(found.schedules, 'schedule')}"
+    echo(coloured(f"ok: {what}" + ("; handlers were not imported" if no_import else ""), "green"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli.commands import Commands
+from cronjobs.cli.output import coloured
 from cronjobs.config import load as configuration
 from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host, program
@@ -229,8 +229,6 @@ def _echo_dry_run(old: str, new: str) -> None:
 
 
 def _echo_diff(old: str, new: str, *, err: bool = False) -> None:
-    stream = sys.stderr if err else sys.stdout
-    colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
-    plain = not stream.isatty() or "NO_COLOR" in os.environ  # https://no-color.org
+    colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in crontab.diff(old, new):
-        typer.echo(line if plain else typer.style(line, fg=colours.get(line[0])), err=err)
+        typer.echo(coloured(line, colours.get(line[0]), "stderr" if err else "stdout"), err=err)

@@ -8,19 +8,17 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
-from cronjobs.cli.output import coloured, echo, echo_json
-from cronjobs.cli.pause import pause_lines
+from cronjobs.cli.output import coloured, counted, echo, echo_json
+from cronjobs.cli.pause import local, pause_lines
 from cronjobs.cli.sync import renamed
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.model import in_zone
 from cronjobs.rules import pausing
 from cronjobs.rules.concurrency import Candidate, Limit, choose, reached
 from cronjobs.schedules.applying import applies
@@ -195,23 +193,23 @@ def _object(settings: Settings, database: Database, known: JobTypes, found: Outl
 def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings)]
     if found.expired:
-        lines.append(f"{_count(found.expired, 'lease')} ran out: first what became of these attempts would be settled")
+        lines.append(f"{counted(found.expired, 'lease')} ran out: first what became of these attempts would be settled")
     lines += _sync_lines(found.sync)
     for schedule in found.schedules[:LINES]:
         lines += _schedule_lines(settings, schedule)
     if len(found.schedules) > LINES:
         lines.append(f"… and {len(found.schedules) - LINES} more schedules")
     if found.jobs:
-        lines.append(f"would run {_count(found.due, 'job')}, in this order:")
+        lines.append(f"would run {counted(found.due, 'job')}, in this order:")
         lines += [f"  {_job_line(settings, known, job)}" for job in found.jobs]
         if found.due > len(found.jobs):
             lines.append(f"  … and {found.due - len(found.jobs):,} more")
     else:
         lines.append("no job would run")
     if found.next_run_at is not None:
-        lines.append(f"the next one is due {_local(settings, found.next_run_at)}")
+        lines.append(f"the next one is due {local(settings, found.next_run_at)}")
     for job_type, waiting in found.unresolved:
-        text = f'{_count(waiting, "job")} of type "{job_type}" cannot run here and would wait: no handler or command'
+        text = f'{counted(waiting, "job")} of type "{job_type}" cannot run here and would wait: no handler or command'
         lines.append(coloured(one_line(text, 500), "red"))
     lines += [coloured(one_line(f"{fault.where}: {fault.what}", 1000), "red") for fault in known.faults]
     return [*lines, "nothing was changed"]
@@ -235,12 +233,12 @@ def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
     if schedule["trouble"]:
         lines.append(coloured(one_line(f"schedule {name}: {schedule['trouble']}", 500), "red"))
     lines += [
-        f"schedule {name}: {_count(schedule[what], 'occurrence')} would be recorded as {what}"
+        f"schedule {name}: {counted(schedule[what], 'occurrence')} would be recorded as {what}"
         for what in ("skipped", "missed", "coalesced")
         if schedule[what]
     ]
     for occurrence in schedule["occurrences"]:
-        due = f"schedule {name}: due {_local(settings, occurrence['for'])}"
+        due = f"schedule {name}: due {local(settings, occurrence['for'])}"
         if occurrence["outcome"] == "enqueued":
             lines.append(f"{due}: would become a job ({schedule['job_type']})")
         else:
@@ -250,7 +248,7 @@ def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
 
 def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
     name = f"job {job['id']}" if job["id"] is not None else "a new job"
-    facts = [f"priority {job['priority']}", f"due {_local(settings, job['run_at'])}"]
+    facts = [f"priority {job['priority']}", f"due {local(settings, job['run_at'])}"]
     if job["queue"] != "default":
         facts.append(f"queue {job['queue']}")
     if job["schedule"]:
@@ -261,11 +259,3 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
     if timeout_s is not None and timeout_s > longest_s:
         facts.append(f"in a process of its own: its timeout {timeout_s:g} s is above the {longest_s:g} s of a tick")
     return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def _local(settings: Settings, instant: datetime) -> str:
-    return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

@@ -51,6 +51,21 @@ COLOURS: Final = {
     "OVERDUE": "red",
 }
 
+# What a tick did, as its row counts it.
+DID: Final = {
+    "succeeded": "succeeded",
+    "failed": "will retry",
+    "dead": "dead",
+    "cancelled": "cancelled",
+    "lost": "lost",
+    "interrupted": "interrupted",
+    "snoozed": "snoozed",
+    "timed_out": "timed out",
+    "handed_over": "handed over",
+    "released": "given back",
+    "recovered": "recovered",
+}
+
 
 # --- plain lines ----------------------------------------------------------------------------------------------------
 
@@ -108,9 +123,9 @@ def status_word(status: str) -> str:
     return "retrying" if status == "failed" else status
 
 
-def coloured(text: str, colour: str) -> str:
+def coloured(text: str, colour: str | None, stream: str = "stdout") -> str:
     """Colour only on a terminal, and never against NO_COLOR (no-color.org)."""
-    if not is_terminal() or os.environ.get("NO_COLOR"):
+    if colour is None or not is_terminal(stream) or os.environ.get("NO_COLOR"):
         return text
     return typer.style(text, fg=colour)
 
@@ -242,7 +257,7 @@ def table(
             text = fit(cell, space)
             padding = " " * (space - _columns(text))
             colour = COLOURS.get("OVERDUE" if text.startswith("OVERDUE") else text) if paint else None
-            shown = coloured(text, colour) if colour else text
+            shown = coloured(text, colour)
             parts.append(padding + shown if name.startswith(">") else shown + padding)
         return "  ".join(parts).rstrip()
 
@@ -254,7 +269,7 @@ def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> lis
     shown = []
     for number, line in enumerate(lines):
         name = f"{label if number == 0 else '':<11}"
-        shown.append((coloured(name, colour) if colour else name) + line)
+        shown.append(coloured(name, colour) + line)
     return [line.rstrip() for line in shown]
 
 
@@ -328,6 +343,11 @@ def tries(failures: int, most: int | None) -> str:
     if not failures:
         return ""
     return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"
+
+
+def did(counts: Mapping[str, Any]) -> str:
+    """ "3 succeeded, 1 dead": a tick's counts; "" for none."""
+    return ", ".join(f"{counts[name]} {word}" for name, word in DID.items() if counts.get(name))
 
 
 def host_of(holder: str | None) -> str:

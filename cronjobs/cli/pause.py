@@ -172,9 +172,9 @@ def _held_line(
     settings: Settings, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool
 ) -> str:
     """ "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
-    span = _local(settings, what.last)
+    span = local(settings, what.last)
     if what.count > 1:
-        span = f"from {_local(settings, what.first)} to {span}"
+        span = f"from {local(settings, what.first)} to {span}"
     counts: dict[str, int] = {}
     for facts in became:
         counts[facts["outcome"]] = counts.get(facts["outcome"], 0) + facts["count"]
@@ -210,7 +210,7 @@ def _end(settings: Settings, until: str | None, span: str | None, now: datetime)
         return None
     ends = typed.instant(until, settings.timezone, "--until")
     if ends <= now:
-        raise UsageError(f"--until is over already: {_local(settings, ends)}")
+        raise UsageError(f"--until is over already: {local(settings, ends)}")
     return ends
 
 
@@ -270,7 +270,7 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
     """Each pause in a line of words."""
     lines = []
     for pause in pauses:
-        until = f"until {_local(settings, pause.until)}" if pause.until is not None else "until someone resumes it"
+        until = f"until {local(settings, pause.until)}" if pause.until is not None else "until someone resumes it"
         by = f", by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
         skips = ", and skips what comes due" if pause.skip else ""
@@ -278,5 +278,5 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
     return lines
 
 
-def _local(settings: Settings, instant: datetime) -> str:
+def local(settings: Settings, instant: datetime) -> str:
     return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

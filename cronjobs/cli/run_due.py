@@ -17,7 +17,7 @@ from cronjobs import events, masking
 from cronjobs.cli import fault, leaving
 from cronjobs.cli.lines_out import Outlet
 from cronjobs.cli.options import ConfigOption, UrlOption, load_settings
-from cronjobs.cli.output import coloured, complain, echo, echo_json, is_terminal
+from cronjobs.cli.output import coloured, complain, did, echo, echo_json, is_terminal
 from cronjobs.cli.project_database import open_database, require_tables
 from cronjobs.clock import SYSTEM
 from cronjobs.config import trust
@@ -222,21 +222,7 @@ def _report(
 
 
 def _summary(result: Result, took: timedelta) -> str:
-    words = {
-        "succeeded": "succeeded",
-        "failed": "will retry",
-        "dead": "dead",
-        "cancelled": "cancelled",
-        "lost": "lost",
-        "interrupted": "interrupted",
-        "snoozed": "snoozed",
-        "timed_out": "timed out",
-        "handed_over": "handed over",
-        "released": "given back",
-    }
-    done = [f"{count} {word}" for name, word in words.items() if (count := getattr(result.counts, name))]
-    what = ", ".join(done) or "no job ran"
-    text = f"{what} in {took.total_seconds():.2f} s; {result.ended}"
+    text = f"{did(vars(result.counts)) or 'no job ran'} in {took.total_seconds():.2f} s; {result.ended}"
     return coloured(text, "red" if result.counts.dead or result.trouble else "green")
 
 
@@ -263,7 +249,7 @@ class Reporter:
         if self.talk and event.told:
             colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
             name, _, facts = events.line(event).partition(" ")
-            self.outlet.say(f"{coloured(name, colour) if colour else name} {facts}")
+            self.outlet.say(f"{coloured(name, colour)} {facts}")
 
 
 @dataclass

@@ -18,6 +18,7 @@ from cronjobs.cli.output import (
     coloured,
     columns_of,
     counted,
+    did,
     first,
     host_of,
     json_text,
@@ -44,21 +45,6 @@ from cronjobs.store import listing, schedules
 from cronjobs.store.sql import database_now
 
 LABEL_WIDTH: Final = 11
-
-# What a tick did, as its row counts it.
-_DID: Final = {
-    "succeeded": "succeeded",
-    "failed": "will retry",
-    "dead": "dead",
-    "cancelled": "cancelled",
-    "lost": "lost",
-    "interrupted": "interrupted",
-    "snoozed": "snoozed",
-    "timed_out": "timed out",
-    "handed_over": "handed over",
-    "released": "given back",
-    "recovered": "recovered",
-}
 
 
 class HistoryOutcome(StrEnum):
@@ -198,8 +184,7 @@ def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
 
 
 def _did(tick: Mapping[str, Any], times: Times) -> str:
-    counts = tick["did"] if isinstance(tick["did"], dict) else {}
-    done = ", ".join(f"{counts[name]} {word}" for name, word in _DID.items() if counts.get(name))
+    done = did(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:
         # Its budget is under a minute, and the last act of a tick is to complete its row.
         ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end: killed?"
@@ -387,18 +372,12 @@ def _history_lines(entries: Sequence[Mapping[str, Any]], times: Times, begin: da
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
         word, text = _told(entry, times)
-        colour = "red" if word in ("missed", "no tick") else None
+        colour = "red" if word == "no tick" else COLOURS.get(word)
         head, *rest = wrapped(text, max(30, room - 23))
-        shown = word.replace("_", " ")
-        lines.append(f"{local:%H:%M:%S}  {_painted(shown, word, colour)}  {head}")
+        painted = coloured(f"{word.replace('_', ' '):<11}", colour)
+        lines.append(f"{local:%H:%M:%S}  {painted}  {head}")
         lines += [" " * 23 + line for line in rest]
     return lines
-
-
-def _painted(shown: str, word: str, colour: str | None) -> str:
-    colour = colour or COLOURS.get(word)
-    padded = f"{shown:<11}"
-    return coloured(padded, colour) if colour else padded
 
 
 def _told(entry: Mapping[str, Any], times: Times) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import typer
 
 from cronjobs.cli import typed
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
-from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.cli.output import complain, counted, echo, echo_json
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.host.identity import Identity
 from cronjobs.schedules import backfill as fill
@@ -75,12 +75,8 @@ def backfill(
         runs = [instant.isoformat() for instant in filling.run]
         echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
         return
-    jobs = "1 job" if len(filling.run) == 1 else f"{len(filling.run)} jobs"
-    echo(
-        f"{jobs} {'would be' if dry_run else ''} enqueued; {filling.done} of the range had run already".replace(
-            "  ", " "
-        )
-    )
+    jobs = counted(len(filling.run), "job") + " would be" * dry_run
+    echo(f"{jobs} enqueued; {filling.done} of the range had run already")
     if dry_run:
         for instant in filling.run[:50]:
             echo(f"  {instant.isoformat()}")
