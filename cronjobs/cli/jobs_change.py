@@ -82,6 +82,7 @@ class Verb:
 class Operation:
     """One run of a command: what the verbs need."""
 
+    verb: Verb
     database: Database
     settings: Settings
     here: Identity
@@ -106,7 +107,7 @@ def _retry(operation: Operation, ids: Sequence[int]) -> None:
         done = operating.retry(connection, ids, operation.act).done
     operation.result.changed += len(done)
     operation.tell(done, "is queued again, due now")
-    _refuse(operation, RETRY, [job_id for job_id in ids if job_id not in done])
+    _refuse(operation, [job_id for job_id in ids if job_id not in done])
 
 
 def _cancel(operation: Operation, ids: Sequence[int]) -> None:
@@ -116,7 +117,7 @@ def _cancel(operation: Operation, ids: Sequence[int]) -> None:
     operation.result.asked += len(changed.asked)
     operation.tell(changed.done, "is cancelled")
     operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
-    _refuse(operation, CANCEL, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
+    _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
 
 
 def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
@@ -124,7 +125,7 @@ def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
         done = operating.dismiss(connection, ids, operation.act).done
     operation.result.changed += len(done)
     operation.tell(done, "is dismissed: it stays dead")
-    _refuse(operation, DISMISS, [job_id for job_id in ids if job_id not in done])
+    _refuse(operation, [job_id for job_id in ids if job_id not in done])
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:
@@ -150,13 +151,14 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
         operation.tell(called_off, "is cancelled, as was asked while it ran: its runner is gone")
         settled = written.written | written.lost
         result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
-    _refuse(operation, RELEASE, [job_id for job_id in ids if job_id not in held])
+    _refuse(operation, [job_id for job_id in ids if job_id not in held])
 
 
-def _refuse(operation: Operation, verb: Verb, ids: Sequence[int]) -> None:
+def _refuse(operation: Operation, ids: Sequence[int]) -> None:
     """Say why each of *ids* was left as it is; one that the verb takes is locked by somebody, and comes again."""
     if not ids:
         return
+    verb = operation.verb
     with operation.database.read() as connection:
         found = operating.statuses(connection, ids)
         stripped = operating.stripped(connection, ids) if verb is RETRY else set()
@@ -226,8 +228,9 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
         raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {status_word(filters.status)} ones")
 
 
-def _choose(operation: Operation, verb: Verb, filters: Filters, yes: bool) -> array[int]:
+def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
     """The ids that the filters mean, after a person agreed. What is written is exactly what was counted."""
+    verb = operation.verb
     chosen: array[int] = array("q")
     kinds: Counter[tuple[str, str]] = Counter()
     left = 0
@@ -269,27 +272,27 @@ def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
         raise typer.Exit(1)
 
 
-def _in_batches(operation: Operation, verb: Verb, chosen: Sequence[int]) -> None:
+def _in_batches(operation: Operation, chosen: Sequence[int]) -> None:
     result, clock = operation.result, operation.database.clock
     with interruptible() as interrupted, Progress() as progress:
         for start in range(0, len(chosen), BATCH):
             if interrupted():
                 result.stopped_early = True
                 return
-            verb.change(operation, chosen[start : start + BATCH])
+            operation.verb.change(operation, chosen[start : start + BATCH])
             progress.say(f"{min(start + BATCH, len(chosen)):,} of {len(chosen):,}")
         give_up_at = clock.monotonic() + LOCKED_PATIENCE_S
         while result.again and not interrupted() and clock.monotonic() < give_up_at:
             again, result.again = result.again, []
             sleep(LOCKED_PAUSE_S)
             for start in range(0, len(again), BATCH):
-                verb.change(operation, again[start : start + BATCH])
+                operation.verb.change(operation, again[start : start + BATCH])
     for job_id in result.again:
         result.refused[job_id] = "is locked by somebody's transaction: try again"
 
 
-def _print(verb: Verb, operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
-    result = operation.result
+def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
+    verb, result = operation.verb, operation.result
     if as_json:
         told = {"action": verb.name, "chosen": len(chosen), "changed": result.changed, "asked_to_stop": result.asked}
         left = [{"id": job_id, "why": why} for job_id, why in sorted(result.refused.items())]
@@ -301,7 +304,7 @@ def _print(verb: Verb, operation: Operation, chosen: Sequence[int], as_json: boo
             elif job_id in result.refused:
                 complain(f"job {job_id} {result.refused[job_id]}")
     elif chosen:
-        echo(_done_so_far(verb, operation, len(chosen)))
+        echo(_done_so_far(operation, len(chosen)))
         for job_id, why in sorted(result.refused.items())[:SHOWN]:
             complain(f"job {job_id} {why}")
         if len(result.refused) > SHOWN:
@@ -309,15 +312,15 @@ def _print(verb: Verb, operation: Operation, chosen: Sequence[int], as_json: boo
     else:
         complain(f"no such job to {verb.name}")
     if result.stopped_early:
-        complain(f"stopped: {_done_so_far(verb, operation, len(chosen))}, and this stays done")
+        complain(f"stopped: {_done_so_far(operation, len(chosen))}, and this stays done")
 
 
-def _done_so_far(verb: Verb, operation: Operation, chosen: int) -> str:
+def _done_so_far(operation: Operation, chosen: int) -> str:
     result = operation.result
     of = f" of {chosen:,}" if result.changed != chosen else ""
     jobs = counted(result.changed, "job") if not of else f"{result.changed:,}{of} jobs"
     asked = f", {result.asked:,} of them running and asked to stop" if result.asked else ""
-    return f"{verb.done} {jobs}{asked}"
+    return f"{operation.verb.done} {jobs}{asked}"
 
 
 # --- the four commands ------------------------------------------------------------------------------------------------
@@ -344,15 +347,15 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
         with our_database(ctx, config, database_url) as (settings, database):
             how = None if ids else filters.given or {"all": "true"}
             act = OperatorAction(verb.name, operator(), here.host, reason, how)
-            operation = Operation(database, settings, here, act, named=bool(ids))
-            chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, verb, filters, yes)
+            operation = Operation(verb, database, settings, here, act, named=bool(ids))
+            chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, filters, yes)
             try:
-                _in_batches(operation, verb, chosen)
+                _in_batches(operation, chosen)
             except CronjobsError:
                 if operation.result.changed:
-                    complain(f"{_done_so_far(verb, operation, len(chosen))}; this stays. Then:")
+                    complain(f"{_done_so_far(operation, len(chosen))}; this stays. Then:")
                 raise
-        _print(verb, operation, chosen, as_json)
+        _print(operation, chosen, as_json)
         if operation.result.stopped_early:
             raise typer.Exit(130)
         if operation.result.refused:

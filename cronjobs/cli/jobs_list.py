@@ -136,7 +136,8 @@ def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) 
         ]
         rows.append([*row[:4], safe(job["schedule"]), row[4]] if with_schedule else row)
     header = [">id", "status", "type", "when", *(["schedule"] if with_schedule else []), "note"]
-    return table(rows, header, room=room, at_most={2: max(24, room // 4), 4: 20 if with_schedule else room})
+    type_at_most = max(room // 4, min(24, room * 3 // 10))
+    return table(rows, header, room=room, at_most={2: type_at_most, 4: 20 if with_schedule else room})
 
 
 def _when(job: Mapping[str, Any], times: Times) -> str:
