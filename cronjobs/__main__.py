@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 
 def main() -> None:
     """Run the command line; the process exits with the command's exit code."""
     try:
-        from cronjobs.tick import deadline
-
-        deadline.open_standard_streams()
-        if _command(sys.argv[1:]) == "run-due":
-            # Before any import that could hang (a network file system, a broken driver): from now on the kernel ends
-            # this process in time. run-due moves the timer once it knows the file's budget.
-            deadline.arm()
-        from cronjobs.cli.main import run
+        command = _load(sys.argv[1:])
     except Exception as error:  # the installation is broken, so nothing of it is reliable
         sys.exit(_cannot_start(error))
-    run()
+    command()
+
+
+def _load(arguments: list[str]) -> Callable[[], None]:
+    """Import what this command line needs, and no more."""
+    from cronjobs.tick import deadline
+
+    deadline.open_standard_streams()
+    if _command(arguments) == "run-due":
+        # Before any import that could hang (a network file system, a broken driver): from now on the kernel ends
+        # this process in time. run-due moves the timer once it knows the file's budget.
+        deadline.arm()
+        from cronjobs.cli.plain import tick_options
+
+        given = tick_options(arguments)
+        if given is not None:
+            from cronjobs.cli.fault import guarded
+            from cronjobs.cli.run_tick import run_tick
+
+            return partial(guarded, partial(run_tick, given))
+    from cronjobs.cli.main import run
+
+    return run
 
 
 def _command(arguments: list[str]) -> str | None:

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.cli import leaving
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.loading import load_settings
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
 from cronjobs.cli.output import coloured, complain, counted, echo, echo_json, is_terminal, width, wrapped
 from cronjobs.database.address import parse_url
 from cronjobs_drill import Drilled

@@ -62,7 +62,7 @@ def test_a_log_of_json_lines_has_the_traceback_as_a_fact(commands: Commands, mon
 
 def test_without_a_log_the_traceback_follows(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "load", fail)
-    monkeypatch.setattr("cronjobs.cli.options.load", fail)
+    monkeypatch.setattr("cronjobs.cli.loading.load", fail)
     first, *rest = commands.call("status").err.splitlines()
     assert "Unexpected" in first
     assert rest[0] == "Traceback (most recent call last):"

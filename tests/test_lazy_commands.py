@@ -65,6 +65,14 @@ def test_what_needs_no_database_loads_no_sqlalchemy(words: tuple[str, ...]) -> N
     assert {"sqlalchemy", "alembic"} & found == set()
 
 
+def test_a_plain_tick_loads_no_typer() -> None:
+    program = (
+        "import sys; from cronjobs.__main__ import _load; _load(['run-due', '--config', 'x']); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"typer", "pydantic", "rich", "alembic", "croniter"} & {*done.stdout.split()} == set()
+
+
 @pytest.mark.parametrize("words", [("status", "--help"), ("jobs", "show", "--help"), ("enqueue", "--help")])
 def test_a_command_loads_no_module_of_another(words: tuple[str, ...]) -> None:
     modules = {found.row.where.partition(":")[0] for found in COMMANDS.values()}

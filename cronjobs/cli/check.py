@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from cronjobs.cli import leaving
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.loading import load_settings
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
 from cronjobs.cli.output import Times, coloured, complain, counted, echo, echo_json, sentence
 from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM

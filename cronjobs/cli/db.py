@@ -14,7 +14,8 @@ import typer
 
 from cronjobs import masking
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.loading import load_settings
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
 from cronjobs.cli.output import complain, counted, echo, echo_json, write
 from cronjobs.cli.progress import Progress
 from cronjobs.cli.project_database import open_database, operator, require_tables

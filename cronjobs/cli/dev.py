@@ -17,7 +17,8 @@ from typing import Annotated, Final
 import typer
 
 from cronjobs.cli import typed
-from cronjobs.cli.options import ConfigOption, UrlOption, load_settings
+from cronjobs.cli.loading import load_settings
+from cronjobs.cli.options import ConfigOption, UrlOption
 from cronjobs.cli.output import coloured, echo
 from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM, sleep

@@ -1,4 +1,4 @@
-"""The last resort: an exception that nobody expected, in any command, becomes one line and exit code 70.
+"""How an error ends a command; one that nobody expected becomes one line and exit code 70.
 
 The line has the version and says where the traceback is: in the log of the configuration, if that was read and names
 one; else it follows on stderr, as it does with -v.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -16,7 +17,7 @@ from cronjobs import events
 from cronjobs.cli import leaving
 from cronjobs.cli.output import complain
 from cronjobs.clock import SYSTEM
-from cronjobs.errors import EX_SOFTWARE
+from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.text import one_line
 from cronjobs.tick.cron_mail import Alarm
 from cronjobs.tick.log import Log
@@ -36,6 +37,20 @@ class Circumstances:
 
 
 circumstances: Final = Circumstances()
+
+
+def guarded(command: Callable[[], object]) -> None:
+    """Run *command*; a CronjobsError becomes its sentence on stderr and its exit code, a bug 70."""
+    try:
+        command()
+    except CronjobsError as error:
+        for line in error.lines:
+            complain(line)
+        leaving.leave(error.exit_code, stuck=False)
+    except BrokenPipeError:
+        leaving.leave(0, stuck=False)
+    except Exception as error:
+        end(error)
 
 
 def end(error: Exception) -> NoReturn:

@@ -367,39 +367,38 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
 
 retry: Final = _command(
     RETRY,
-    """Put dead, cancelled or retrying jobs back: due now, with all their tries again.
+    """Requeue dead, cancelled or retrying jobs: due now, with all their tries again.
 
-    Name them, or choose them as "jobs list" does; then it says how many and asks. Their history stays. Exit code 1: one
-    of them is running, has succeeded, or is not there.
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. Their history stays. Exit code 1: one
+    of them is running, has succeeded, or does not exist.
     """,
 )
 
 cancel: Final = _command(
     CANCEL,
-    """Call jobs off: waiting ones at once, running ones at their runner's next heartbeat.
+    """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
 
-    Name them, or choose them as "jobs list" does; then it says how many and asks. A command is stopped with everything
-    it started; a handler is told by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or is
-    not there; that changes nothing.
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. A command is stopped with everything
+    it started; a handler sees it by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or does
+    not exist, and was not changed.
     """,
 )
 
 release: Final = _command(
     RELEASE,
-    """Queue running jobs whose runner is certainly gone, without waiting for their lease to end.
+    """Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.
 
-    Certain is only what can be seen here: the runner's process, on this host, since its boot, and whatever it had
-    started. Nothing is charged to the job; the loss is counted. Exit code 1: the runner lives, or cannot be seen from
-    here; the job is not running, or not there.
+    Run it on the runner's host: it checks that the runner's process, of this boot, and everything it started are gone.
+    The job is not charged; the loss is counted. Exit code 1: the runner is alive, or cannot be seen from here; the job
+    is not running, or does not exist.
     """,
 )
 
 dismiss: Final = _command(
     DISMISS,
-    """Take note of dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
+    """Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
 
-    Name them, or choose them as "jobs list" does; then it says how many and asks. It can still be put back by "jobs
-    retry"; should it die again, it counts again. Exit code 1: one of them is not dead, was dismissed before, or is not
-    there.
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. "jobs retry" can still requeue them; a
+    job that dies again is red again. Exit code 1: one of them is not dead, was dismissed before, or does not exist.
     """,
 )

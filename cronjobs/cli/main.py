@@ -1,16 +1,16 @@
-"""The root of the command line: global options, the table of commands, and errors as exit codes."""
+"""The root of the command line: global options and the table of commands."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
-from cronjobs.cli import fault, leaving
+from cronjobs.cli import fault
 from cronjobs.cli.commands import CommandRow, LazyGroup
 from cronjobs.cli.options import ConfigOption, UrlOption
-from cronjobs.cli.output import complain, echo
-from cronjobs.errors import CronjobsError
+from cronjobs.cli.output import echo
 from cronjobs.version import __version__
 
 DAILY: Final = "Every day"
@@ -163,14 +163,4 @@ def root(
 
 
 def run() -> None:
-    """Run the command line; a CronjobsError becomes its sentence on stderr and its exit code, a bug 70."""
-    try:
-        app(prog_name="cronjobs")
-    except CronjobsError as error:
-        for line in error.lines:
-            complain(line)
-        leaving.leave(error.exit_code, stuck=False)
-    except BrokenPipeError:
-        leaving.leave(0, stuck=False)
-    except Exception as error:
-        fault.end(error)
+    fault.guarded(partial(app, prog_name="cronjobs"))

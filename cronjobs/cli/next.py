@@ -14,7 +14,8 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from cronjobs.cli.options import ConfigOption, JsonOption, load_settings
+from cronjobs.cli.loading import load_settings
+from cronjobs.cli.options import ConfigOption, JsonOption
 from cronjobs.cli.output import complain, json_text, rough, safe, table, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME

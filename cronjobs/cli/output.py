@@ -19,8 +19,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TextIO
 from zoneinfo import ZoneInfo
 
-import typer
-
 from cronjobs import masking
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration, duration_text, in_zone
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from cronjobs.insight.unresolved import Finding
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
+
+SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}  # ECMA-48
 
 # The colour of a word, wherever it stands in a table.
 COLOURS: Final = {
@@ -127,7 +127,7 @@ def coloured(text: str, colour: str | None, stream: str = "stdout") -> str:
     """Colour only on a terminal, and never against NO_COLOR (no-color.org)."""
     if colour is None or not is_terminal(stream) or os.environ.get("NO_COLOR"):
         return text
-    return typer.style(text, fg=colour)
+    return f"\x1b[{SGR[colour]}m{text}\x1b[0m"
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------

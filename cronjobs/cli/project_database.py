@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-
-from cronjobs.cli.options import load_settings
+from cronjobs.cli.loading import load_settings
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
@@ -20,6 +19,9 @@ from cronjobs.store import meta
 from cronjobs.store.meta import require_schema
 from cronjobs.store.ownership import is_ours
 from cronjobs.text import clean, one_line
+
+if TYPE_CHECKING:
+    import typer
 
 
 def open_database(settings: Settings) -> Database:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, load_settings
+from cronjobs.cli.loading import load_settings
+from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
 from cronjobs.cli.output import coloured, complain, echo, echo_json
 from cronjobs.cli.project_database import open_database, operator, our_database
 from cronjobs.config.settings import Settings
