@@ -15,7 +15,7 @@ from cronjobs.database.tables import audit, jobs, occurrences, schedules
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.schedules.materialise import materialise
 from cronjobs.store import schedules as store
-from cronjobs.store.enqueue import NewJob, insert_job
+from cronjobs.store.enqueue import NewJob, insert_jobs
 from cronjobs.testing import FakeClock
 
 
@@ -326,7 +326,7 @@ def test_an_interval_fires_at_multiples_since_1970(yard: Yard) -> None:
 
 def test_days_are_24_hours_also_when_the_servers_zone_changes_its_clock(database: Database, clock: FakeClock) -> None:
     with database.write() as connection:
-        job_id, _, _ = insert_job(connection, NewJob("t.say", delay=timedelta(days=7)))
+        [job_id] = insert_jobs(connection, [NewJob("t.say", delay_s=timedelta(days=7).total_seconds())])
         run_at = connection.execute(select(jobs.c.run_at).where(jobs.c.id == job_id)).scalar_one()
     assert timedelta(0) <= run_at - (START + timedelta(days=7)) < timedelta(seconds=5)
 

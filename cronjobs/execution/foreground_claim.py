@@ -24,7 +24,7 @@ from cronjobs.rules.ending import (
     running_row,
 )
 from cronjobs.store import claims, leases
-from cronjobs.store.enqueue import NewJob, insert_job
+from cronjobs.store.enqueue import NewJob, insert_jobs
 from cronjobs.store.listing import one_job
 from cronjobs.store.overlap import hold_turn, running_beside, unfinished_jobs
 from cronjobs.store.sql import database_now
@@ -76,7 +76,7 @@ def begin_new(
             todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
             raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
-        job_id, _, _ = insert_job(connection, replace(new, scheduled_for=scheduled_for, max_attempts=1))
+        [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
         if alone:
             _require_turn(connection, job_id)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, policies=policies)

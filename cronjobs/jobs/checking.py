@@ -65,7 +65,7 @@ def new_job(
         payload=check_payload({} if payload is None else payload),
         meta=check_meta({} if meta is None else dict(meta)),
         run_at=None if run_at is None else _instant(run_at),
-        delay=wait,
+        delay_s=None if wait is None else wait.total_seconds(),
         queue=queue,
         priority=priority,
         max_attempts=max_attempts,

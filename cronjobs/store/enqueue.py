@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
@@ -117,13 +117,16 @@ LOOK: Final = """
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job about to be written, with texts and JSON already checked. ``run_at`` None: now plus ``delay``."""
+    """A job about to be written, with texts and JSON already checked. ``run_at`` None: now plus ``delay_s``.
+
+    Its fields are named as the rows of ``_COLUMNS``.
+    """
 
     job_type: str
     payload: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
     run_at: datetime | None = None
-    delay: timedelta | None = None
+    delay_s: float | None = None
     queue: str = "default"
     priority: int = 5
     max_attempts: int | None = None
@@ -142,16 +145,6 @@ class Existing(NamedTuple):
     status: Status
     queue: str
     not_started: bool
-
-
-def insert_job(connection: Connection, job: NewJob) -> tuple[int, bool, Status]:
-    """Insert *job* even if its queue is full; return its id, whether it is new, and its status."""
-    row = row_of(job)
-    [job_id] = insert_rows(connection, [row], into_capped=True)
-    if job_id is not None:
-        return job_id, True, Status.QUEUED
-    [there] = look(connection, [row]).values()
-    return there.id, False, there.status
 
 
 def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_capped: bool) -> list[int | None]:
@@ -231,25 +224,8 @@ def _keys(rows: Sequence[dict[str, Any]]) -> str:
 
 def row_of(job: NewJob) -> dict[str, Any]:
     """*job* as a row of the JSON parameter; missing columns are NULL."""
-    row: dict[str, Any] = {
-        "job_type": job.job_type,
-        "payload": json_text(job.payload),
-        "meta": json_text(job.meta),
-        "queue": job.queue,
-        "priority": job.priority,
-    }
-    optional = {
-        "run_at": job.run_at,
-        "delay_s": None if job.delay is None else job.delay.total_seconds(),
-        "max_attempts": job.max_attempts,
-        "timeout_s": job.timeout_s,
-        "idempotency_key": job.idempotency_key,
-        "concurrency_key": job.concurrency_key,
-        "schedule": job.schedule,
-        "scheduled_for": job.scheduled_for,
-        "enqueued_by": job.enqueued_by,
-    }
-    return row | {name: value for name, value in optional.items() if value is not None}
+    row = {name: value for name, value in vars(job).items() if value is not None}
+    return row | {"payload": json_text(job.payload), "meta": json_text(job.meta)}
 
 
 def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
