@@ -21,7 +21,7 @@ from cronjobs.errors import UsageError
 from cronjobs.jobs import job_types
 from cronjobs.jobs.checking import new_job
 from cronjobs.jobs.enqueue import OnConflict, put_job
-from cronjobs.jobs.insertion import Inserted, wait_for_room
+from cronjobs.jobs.insertion import Inserted, Patience, wait_for_room
 from cronjobs.model import duration_text, in_zone
 from cronjobs.store.queues import paused_scope
 from cronjobs.text import one_line
@@ -102,7 +102,7 @@ def enqueue(
             with database.write() as connection:
                 return put_job(connection, new, cast("OnConflict", on_conflict)), paused_scope(connection, queue)
 
-        put, paused = wait_for_room(put_it, typed.span(wait, "--wait"))
+        put, paused = wait_for_room(put_it, Patience(typed.span(wait, "--wait")))
     if as_json:
         echo_json({"id": put.id, "new": put.new, "status": put.status})
     elif put.id is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
@@ -43,7 +44,6 @@ Target: TypeAlias = "Connection | Session | scoped_session[Any] | DBAPIConnectio
 AsyncTarget: TypeAlias = "AsyncConnection | AsyncSession"
 TargetOrEngine: TypeAlias = "Target | Engine"
 AsyncTargetOrEngine: TypeAlias = "AsyncTarget | AsyncEngine"
-Written: TypeAlias = tuple[Writing, list[Inserted]]
 
 
 class Options(TypedDict, total=False):
@@ -59,6 +59,14 @@ class Options(TypedDict, total=False):
     timeout: timedelta | str | float | None
     meta: Mapping[str, str] | None
     enqueued_by: str | None
+
+
+class EnqueueOptions(Options, total=False):
+    """All that ``enqueue`` takes by keyword: about the job, and about the call."""
+
+    on_conflict: OnConflict
+    schema: str | None
+    wait: Span | None
 
 
 Row: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], Options]"
@@ -135,29 +143,28 @@ def enqueue(
 
     The transaction stays usable after each of these.
     """
-    row = row_of(
-        new_job(
-            job_type,
-            payload,
-            run_at=run_at,
-            delay=delay,
-            queue=queue,
-            priority=priority,
-            idempotency_key=idempotency_key,
-            concurrency_key=concurrency_key,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            meta=meta,
-            enqueued_by=enqueued_by,
-        )
+    new = new_job(
+        job_type,
+        payload,
+        run_at=run_at,
+        delay=delay,
+        queue=queue,
+        priority=priority,
+        idempotency_key=idempotency_key,
+        concurrency_key=concurrency_key,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        meta=meta,
+        enqueued_by=enqueued_by,
     )
-    [told] = _enqueue(target, [row], on_conflict, schema, wait)
-    return told
+    return _enqueue(target, [row_of(new)], on_conflict, schema, wait)[0]
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
     """Write one job that is checked already; raises as ``enqueue`` does."""
-    _, [put] = _write([row_of(new)], on_conflict, connection)
+    writing = Writing([row_of(new)], on_conflict)
+    _write(writing, connection)
+    [put] = writing.puts()
     return put
 
 
@@ -173,8 +180,7 @@ async def enqueue_async(
 ) -> Enqueued:
     """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
     row = row_of(new_job(job_type, payload, **options))
-    [told] = await _enqueue_async(target, [row], on_conflict, schema, wait)
-    return told
+    return (await _enqueue_async(target, [row], on_conflict, schema, wait))[0]
 
 
 def enqueue_many(
@@ -239,17 +245,15 @@ def _enqueue(
     schema: str | None,
     wait: Span | None,
 ) -> list[Enqueued]:
-    if isinstance(target, Engine):
+    engine = target if isinstance(target, Engine) else None
 
-        def begin_and_write() -> Written:
-            with target.begin() as connection:
-                return _write(rows, on_conflict, connection_of(connection, schema))
+    def write_all() -> list[Enqueued]:
+        writing = Writing(rows, on_conflict)
+        with engine.begin() if engine else nullcontext(target) as connection:
+            _write(writing, connection_of(connection, schema))
+        return _results(rows, writing)
 
-        written = wait_for_room(begin_and_write, _limit(wait))
-    else:
-        _require_no(wait)
-        written = _write(rows, on_conflict, connection_of(target, schema))
-    return _told(rows, *written)
+    return wait_for_room(write_all, _patience(wait, in_own_transaction=engine is not None))
 
 
 async def _enqueue_async(
@@ -261,24 +265,20 @@ async def _enqueue_async(
 ) -> list[Enqueued]:
     import asyncio
 
-    if _is_async(target) and hasattr(target, "begin") and not hasattr(target, "run_sync"):  # an AsyncEngine
-        patience = Patience(_limit(wait))
-        while True:
-            try:
-                async with target.begin() as connection:
-                    written = await _write_async(rows, on_conflict, connection, schema)
-                break
-            except QueueFull as full:
-                await asyncio.sleep(patience.pause_s(full))
-    else:
-        _require_no(wait)
-        written = await _write_async(rows, on_conflict, cast("AsyncTarget", target), schema)
-    return _told(rows, *written)
+    is_engine = _is_async(target) and hasattr(target, "begin") and not hasattr(target, "run_sync")
+    engine = cast("AsyncEngine", target) if is_engine else None
+    patience = _patience(wait, in_own_transaction=is_engine)
+    while True:
+        writing = Writing(rows, on_conflict)
+        try:
+            async with engine.begin() if engine else nullcontext(cast("AsyncTarget", target)) as connection:
+                await _write_async(writing, connection, schema)
+            return _results(rows, writing)
+        except QueueFull as full:
+            await asyncio.sleep(patience.pause_s(full))
 
 
-async def _write_async(
-    rows: Sequence[dict[str, Any]], on_conflict: OnConflict, target: AsyncTarget, schema: str | None
-) -> Written:
+async def _write_async(writing: Writing, target: AsyncTarget, schema: str | None) -> None:
     import asyncio
 
     run_sync: Any = getattr(target, "run_sync", None)
@@ -287,53 +287,42 @@ async def _write_async(
             "enqueue_async() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, "
             f"not {type(target).__name__}: use enqueue() for what is not async"
         )
-    writing = Writing(rows, on_conflict)
     while not await run_sync(lambda sync: writing.write(connection_of(sync, schema))):
-        pause = writing.pause_s()
-        if pause is None:
-            break
-        await asyncio.sleep(pause)
-    return writing, writing.puts()
+        await asyncio.sleep(writing.pause_s())
 
 
-def _told(rows: Sequence[dict[str, Any]], writing: Writing, puts: Sequence[Inserted]) -> list[Enqueued]:
-    """What the caller is told; what was dropped is logged, too."""
+def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
+    """What the call returns; what was dropped is also logged."""
     for queue, count in sorted(writing.dropped.items()):
         _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
     seen: set[int | None] = set()
     results = []
-    for put in puts:
+    for put in writing.puts():
         results.append(Enqueued(put.id, put.new and put.id not in seen, put.status))
         seen.add(put.id)
     return results
 
 
-def _limit(wait: Span | None) -> timedelta:
+def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
+    if not in_own_transaction:
+        if wait is not None:
+            raise UsageError(
+                "wait= is for an Engine: a transaction of yours would stay open, and keep its locks, meanwhile"
+            )
+        return Patience(None)
     try:
         limit = WAIT if wait is None else duration(wait)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not timedelta(0) <= limit <= LONGEST_WAIT:
         raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
-    return limit
+    return Patience(limit)
 
 
-def _require_no(wait: Span | None) -> None:
-    if wait is not None:
-        raise UsageError(
-            "wait= is for an Engine: a transaction of yours would stay open, and keep its locks, meanwhile"
-        )
-
-
-def _write(rows: Sequence[dict[str, Any]], on_conflict: OnConflict, connection: Connection) -> Written:
-    """Raises what kept a row from being written."""
-    writing = Writing(rows, on_conflict)
+def _write(writing: Writing, connection: Connection) -> None:
+    """Write all of it; raises what kept a row from being written."""
     while not writing.write(connection):
-        pause = writing.pause_s()
-        if pause is None:
-            break
-        sleep(pause)
-    return writing, writing.puts()
+        sleep(writing.pause_s())
 
 
 def connection_of(target: Any, schema: str | None = None) -> Connection:

@@ -83,21 +83,22 @@ class Writing:
                 self._replace_found(connection)
         return not self._left
 
-    def pause_s(self) -> float | None:
-        """Seconds to wait before the next try; None: that was the last one."""
+    def pause_s(self) -> float:
+        """Seconds to wait before the next try; after the last one, raises what is in the way."""
+        assert self._held is not None
         if isinstance(self._held, QueueHeld):
             if self._waited_s >= QUEUE_PATIENCE_S:
-                return None
+                raise self._held
             pause = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
             self._waited_s += pause
             return pause
         self._tries += 1
-        return PAUSES_S[self._tries - 1] if self._tries <= len(PAUSES_S) else None
+        if self._tries > len(PAUSES_S):
+            raise self._held
+        return PAUSES_S[self._tries - 1]
 
     def puts(self) -> list[Inserted]:
-        """What is in the table for each job, in the order of the call."""
-        if self._held is not None:
-            raise self._held
+        """What is in the table for each job, in the order of the call, once all is written."""
         return [self._found[place] for place in self._places]
 
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
@@ -171,16 +172,19 @@ def _full(refusal: Refusal) -> QueueFull:
 
 
 class Patience:
-    """How long a call waits for room in a full queue whose on_full is wait; it looks with growing, jittered pauses."""
+    """How long a call waits for room in a full queue whose on_full is wait (*limit* None: not at all).
 
-    def __init__(self, limit: timedelta) -> None:
+    It looks with growing, jittered pauses.
+    """
+
+    def __init__(self, limit: timedelta | None) -> None:
         self._limit = limit
-        self._give_up_at = SYSTEM.monotonic() + limit.total_seconds()
+        self._give_up_at = SYSTEM.monotonic() + (limit or timedelta(0)).total_seconds()
         self._pause_s: float = FIRST_WAIT_S
 
     def pause_s(self, full: QueueFull) -> float:
         """Seconds until the next look; raises *full*, or the same with the time waited, when waiting is over."""
-        if full.on_full != "wait" or full.wanted > full.max_waiting:
+        if self._limit is None or full.on_full != "wait" or full.wanted > full.max_waiting:
             raise full
         left_s = self._give_up_at - SYSTEM.monotonic()
         if left_s <= 0:
@@ -190,9 +194,8 @@ class Patience:
         return min(pause, left_s)
 
 
-def wait_for_room(do: Callable[[], T], limit: timedelta) -> T:
-    """Call *do*, a transaction that enqueues, again while its queue is full and waits for room."""
-    patience = Patience(limit)
+def wait_for_room(do: Callable[[], T], patience: Patience) -> T:
+    """Call *do*, which enqueues, again while its queue is full and waits for room."""
     while True:
         try:
             return do()

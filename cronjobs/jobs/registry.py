@@ -23,12 +23,11 @@ from typing import (
 )
 
 from cronjobs.errors import UsageError
-from cronjobs.jobs.checking import KEY_LIMIT, LONGEST_TIMEOUT, Span, key_text, name_fault, new_job
+from cronjobs.jobs.checking import KEY_LIMIT, LONGEST_TIMEOUT, key_text, name_fault, new_job
 from cronjobs.jobs.enqueue import (
     AsyncTargetOrEngine,
     Enqueued,
-    OnConflict,
-    Options,
+    EnqueueOptions,
     TargetOrEngine,
     enqueue,
     enqueue_async,
@@ -146,43 +145,18 @@ class Registration:
 class Enqueueing(Generic[P]):
     """Enqueues jobs of one type with its handler's own signature, without ``ctx``."""
 
-    def __init__(
-        self,
-        registration: Registration,
-        options: Options,
-        on_conflict: OnConflict = "keep",
-        schema: str | None = None,
-        wait: Span | None = None,
-    ) -> None:
-        self._registration = registration
-        self._options = options
-        self._on_conflict = on_conflict
-        self._schema = schema
-        self._wait = wait
+    def __init__(self, registration: Registration, options: EnqueueOptions) -> None:
+        self._registration, self._options = registration, options
 
     def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not accept."""
-        return enqueue(
-            target,
-            self._registration.name,
-            self._registration.payload(args, kwargs),
-            on_conflict=self._on_conflict,
-            schema=self._schema,
-            wait=self._wait,
-            **self._options,
-        )
+        payload = self._registration.payload(args, kwargs)
+        return enqueue(target, self._registration.name, payload, **self._options)
 
     async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """``enqueue_async`` in *target*'s transaction, likewise."""
-        return await enqueue_async(
-            target,
-            self._registration.name,
-            self._registration.payload(args, kwargs),
-            on_conflict=self._on_conflict,
-            schema=self._schema,
-            wait=self._wait,
-            **self._options,
-        )
+        payload = self._registration.payload(args, kwargs)
+        return await enqueue_async(target, self._registration.name, payload, **self._options)
 
 
 class JobFunction(Protocol[C, P, R_co]):
@@ -201,14 +175,7 @@ class JobFunction(Protocol[C, P, R_co]):
 
     async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
 
-    def options(
-        self,
-        *,
-        on_conflict: OnConflict = "keep",
-        schema: str | None = None,
-        wait: Span | None = None,
-        **options: Unpack[Options],
-    ) -> Enqueueing[P]: ...
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueueing[P]: ...
 
 
 class Register(Protocol):
@@ -289,14 +256,8 @@ def job(
 
 
 def _give_enqueue(registration: Registration) -> None:
-    def options(
-        *,
-        on_conflict: OnConflict = "keep",
-        schema: str | None = None,
-        wait: Span | None = None,
-        **options: Unpack[Options],
-    ) -> Enqueueing[...]:
-        return Enqueueing(registration, options, on_conflict, schema, wait)
+    def options(**options: Unpack[EnqueueOptions]) -> Enqueueing[...]:
+        return Enqueueing(registration, options)
 
     handler: Any = registration.handler
     plain: Enqueueing[...] = options()
