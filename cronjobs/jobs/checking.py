@@ -39,8 +39,8 @@ def new_job(
     enqueued_by: str | None = None,
 ) -> NewJob:
     """Check what a caller wants to enqueue; raises PayloadError or UsageError."""
-    for what, name in (("job_type", job_type), ("queue", queue)):
-        fault = name_fault(name)
+    for what, name in (("job_type", job_type), ("queue", queue), ("enqueued_by", enqueued_by)):
+        fault = None if what == "enqueued_by" and name is None else name_fault(name)
         if fault:
             raise UsageError(f"{what} {name!r} {fault}")
     if run_at is not None and delay is not None:
@@ -72,15 +72,8 @@ def new_job(
         timeout_s=None if limit is None else limit.total_seconds(),
         idempotency_key=None if idempotency_key is None else key_text(idempotency_key),
         concurrency_key=None if concurrency_key is None else _key_part(concurrency_key, "concurrency_key"),
-        enqueued_by=None if enqueued_by is None else _who(enqueued_by),
+        enqueued_by=enqueued_by,
     )
-
-
-def _who(enqueued_by: str) -> str:
-    fault = name_fault(enqueued_by)
-    if fault:
-        raise UsageError(f"enqueued_by {enqueued_by!r} {fault}")
-    return enqueued_by
 
 
 def _instant(run_at: datetime) -> datetime:

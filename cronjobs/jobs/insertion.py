@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
@@ -73,7 +74,7 @@ class Writing:
         Raises QueueFull, and has written nothing, if a job of the call meets a full queue that does not drop.
         """
         self._held = None
-        with _SchemaTold(connection):
+        with _naming_missing_tables(connection):
             self._to_replace = {}
             if len({row["queue"] for row in self._left.values()}) == 1:
                 self._insert(connection, self._left, into_capped=False)
@@ -217,26 +218,20 @@ def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
 _seen: set[tuple[str, str | None]] = set()
 
 
-class _SchemaTold:
-    """Reports a missing table by name; asks PostgreSQL first, since the error would end the user's transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        connection = self._connection
-        if connection.dialect.name != "postgresql":
-            return
+@contextmanager
+def _naming_missing_tables(connection: Connection) -> Iterator[None]:
+    """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction."""
+    if connection.dialect.name == "postgresql":
         place = database_name(connection), schema_of(connection)
         if place not in _seen:
             if not has_jobs(connection):
                 raise SchemaMissing(place[0])
             _seen.add(place)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
+    try:
+        yield
+    except Exception as error:
         origin = getattr(error, "orig", None) or error
         state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's: its cause
         if "no such table: cronjobs_" in str(origin) or state == "42P01":
-            raise SchemaMissing(database_name(self._connection)) from error
+            raise SchemaMissing(database_name(connection)) from error
+        raise
