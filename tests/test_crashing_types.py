@@ -15,7 +15,7 @@ from test_tick import put
 from ticking import Project, events
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.config.settings import JobTypeSettings, RunSettings
+from cronjobs.config.settings import JobTypeSettings, RunSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import crashing_types
 from cronjobs.execution import attempt as worker
@@ -289,7 +289,7 @@ def test_a_process_that_started_soon_gives_its_job_no_more_than_its_timeout(
     monkeypatch.setattr(child, "registered", lambda: {"t": object()})
     monkeypatch.setattr(child, "refusal", refuse)
     ends_at = SYSTEM.monotonic() + 8
-    request = Request(Job(1, "t", {}), ends_at, grace_s=1, folder=Path(), database=sqlite_url, timeout_s=3)
+    request = Request(Job(1, "t", {}), Settings(Path("cronjobs.yaml"), Path(), sqlite_url), ends_at, timeout_s=3)
     assert child.run(request, StopSignal()) == Succeeded()
     assert seen == [timedelta(seconds=3)]
 

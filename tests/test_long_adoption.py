@@ -32,6 +32,7 @@ from cronjobs.execution.attempt import Attempt, Ended
 from cronjobs.jobs.job_types import JobType
 from cronjobs.jobs.registry import enqueue
 from cronjobs.model import ExitCodes, Job, RetryPolicy
+from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.lease import Lease
 from cronjobs.store.claims import ClaimFilter, claim
 from cronjobs.store.leases import adopt, renew
@@ -218,7 +219,7 @@ def handed(project: Project, job_id: int, attempt: int = 1, job_type: str = "t.q
         max_memory=None,
         success=[0],
         permanent=[],
-        retry={},
+        row_policy=AttemptPolicy(RetryPolicy()).for_attempt(attempt),
     )
 
 
@@ -257,7 +258,8 @@ def test_the_process_runs_nothing_without_the_very_lease_it_was_told_of(
     project = longs.project
     job_id = leased(project)
     before = project.everything()
-    assert run_process(project, replace(handed(project, job_id), **change)) == (0, FULL)
+    policy = AttemptPolicy(RetryPolicy()).for_attempt(change.get("attempt", 1))
+    assert run_process(project, replace(handed(project, job_id), **change, row_policy=policy)) == (0, FULL)
     assert (project.everything(), project.effects()) == (before, [])
 
 
@@ -375,7 +377,8 @@ def claimed(database: Database, count: int = 1) -> list[Lease]:
 
 
 def request(held: Lease) -> Handover:
-    return Handover("", "", held.job_id, "t.any", held.attempt, TICK, 60, False, None, [0], [], {})
+    policy = AttemptPolicy(RetryPolicy()).for_attempt(held.attempt)
+    return Handover("", "", held.job_id, "t.any", held.attempt, TICK, 60, False, None, [0], [], policy)
 
 
 SETTINGS = Settings(Path("cronjobs.yaml"), Path(), run=RunSettings(long_jobs=2))
@@ -450,12 +453,8 @@ def test_the_retry_policy_and_the_exit_codes_travel_with_the_job() -> None:
     policy = RetryPolicy(
         max_attempts=3, base="2s", factor=1.5, cap="1h", jitter=0.1, delays=["1s", "2m"], retry_on=[OSError, "exit-3"]
     )
-    sent = replace(
-        request(Lease(1, 1, TICK)),
-        success=[0, 3],
-        permanent=[78],
-        retry={name: getattr(policy, name) for name in RetryPolicy.__dataclass_fields__},
-    )
+    exit_codes = ExitCodes(frozenset({0, 3}), frozenset({78}))
+    job = Job(1, "t.any", {}, attempt=2, locked_by=TICK)
+    sent = Handover.of(SETTINGS, Attempt(job, JobType("t.any", MINUTE, policy, exit_codes=exit_codes), MINUTE))
     received = Handover.decode(sent.encode())
-    assert received.policy == policy
-    assert received.exit_codes == ExitCodes(frozenset({0, 3}), frozenset({78}))
+    assert (received.retry, received.exit_codes) == (policy, exit_codes)

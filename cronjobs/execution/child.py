@@ -52,14 +52,13 @@ def main() -> None:
 
 def run(request: Request, stop: StopSignal) -> Outcome:
     """Import the user's modules and run the handler; always returns an Outcome."""
-    settings = request.settings()
-    faults = job_types.import_handlers(settings)
+    faults = job_types.import_handlers(request.settings)
     registration = registered().get(request.job.job_type)
     if registration is None:
         why = f": {faults[0].where} {faults[0].what}" if faults else ""
         said = f"no handler is registered for {request.job.job_type} in a process of its own{why}"
         return Released(one_line(said, 1000), after=MISMATCH_DELAY)
-    database = Database(parse_url(request.database, request.schema), connections=1)
+    database = Database(parse_url(request.settings.database, request.settings.schema), connections=1)
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
     job_type = job_types.JobType(request.job.job_type, left, RetryPolicy(), registration)
@@ -67,7 +66,7 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:
-        return refusal(attempt) or call_handler(attempt, WorkerContext(settings, database), SYSTEM)
+        return refusal(attempt) or call_handler(attempt, WorkerContext(request.settings, database), SYSTEM)
     finally:
         database.close()
 

@@ -8,7 +8,6 @@ to wait for a reader, and what was written before a kill -9 is still there.
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
@@ -44,49 +43,33 @@ _TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup
 class Request:
     """What a child needs to run *job*'s handler: where the code is, and when its time is up.
 
-    ``ends_at`` is of the monotonic clock, which all processes of a host share; even if the child starts early it gets
-    no more than ``timeout_s``. ``grace_s``: how long it may go on after a shutdown begins. The rest is of Settings.
+    ``settings``: what the child needs of the file; it does not read it again, because a deploy may be replacing it.
+    Their ``shutdown_grace`` is how long it may go on after a shutdown begins. ``ends_at`` is of the monotonic
+    clock, which all processes of a host share; even if the child starts early it gets no more than ``timeout_s``.
     """
 
     job: Job
+    settings: Settings = field(repr=False)
     ends_at: float
-    grace_s: float
-    folder: Path
-    database: str
+    timeout_s: float
     worker: str = ""
-    schema: str | None = None
-    imports: tuple[str, ...] = ()
-    python_path: tuple[Path, ...] = ()
-    setup: str | None = None
-    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    timeout_s: float = math.inf
-
-    @classmethod
-    def of(
-        cls, settings: Settings, job: Job, *, ends_at: float, timeout: timedelta, grace: timedelta, worker: str = ""
-    ) -> Request:
-        told: dict[str, Any] = {name: getattr(settings, name) for name in _TOLD}
-        seconds: dict[str, Any] = {"timeout_s": timeout.total_seconds(), "grace_s": grace.total_seconds()}
-        return cls(job=job, ends_at=ends_at, worker=worker, **seconds, **told)
-
-    def settings(self) -> Settings:
-        """The settings that the child needs. It does not read the file again, which a deploy may be replacing."""
-        run = RunSettings(shutdown_grace=timedelta(seconds=self.grace_s))
-        told: dict[str, Any] = {name: getattr(self, name) for name in _TOLD}
-        return Settings(file=self.folder / "cronjobs.yaml", run=run, **told)
 
     def encode(self) -> bytes:
-        facts = {each.name: getattr(self, each.name) for each in fields(self)} | {"job": asdict(self.job)}
+        """As ticks of the version before did: while files are replaced, they start this version's children."""
+        facts = {name: getattr(self.settings, name) for name in _TOLD}
+        facts |= {"job": asdict(self.job), "ends_at": self.ends_at, "timeout_s": self.timeout_s, "worker": self.worker}
+        facts["grace_s"] = self.settings.run.shutdown_grace.total_seconds()
         return json.dumps(facts, default=_plain).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Request:
         facts = json.loads(data)
-        facts["job"] = Job(**{name: _instant(name, value) for name, value in facts["job"].items()})
-        for name in ("python_path", "imports", "env"):
-            convert = {"python_path": Path, "env": tuple}.get(name, str)
-            facts[name] = tuple(convert(item) for item in facts[name])
-        return cls(**facts | {"folder": Path(facts["folder"])})
+        job = Job(**{name: _instant(name, value) for name, value in facts.pop("job").items()})
+        run = RunSettings(shutdown_grace=timedelta(seconds=facts.pop("grace_s")))
+        told = {name: facts.pop(name) for name in _TOLD}
+        told |= {"folder": Path(told["folder"]), "python_path": tuple(map(Path, told["python_path"]))}
+        told |= {"imports": tuple(told["imports"]), "env": tuple(map(tuple, told["env"]))}
+        return cls(job, Settings(file=told["folder"] / "cronjobs.yaml", run=run, **told), **facts)
 
 
 _INSTANTS: Final = frozenset({"run_at", "scheduled_for", "created_at", "started_at", "next_occurrence"})

@@ -107,12 +107,11 @@ def _run_apart(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[O
     from cronjobs.execution.process import run_handler
 
     started = clock.monotonic() if attempt.started is None else attempt.started
-    request = Request.of(
-        around.settings,
+    request = Request(
         attempt.job,
+        replace(around.settings, run=replace(around.settings.run, shutdown_grace=_shutdown_grace(around))),
         ends_at=started + (attempt.timeout + attempt.to_start).total_seconds(),
-        timeout=attempt.timeout,
-        grace=_shutdown_grace(around),
+        timeout_s=attempt.timeout.total_seconds(),
         worker=attempt.worker,
     )
     attempt.begun = True

@@ -158,13 +158,13 @@ def run_handler(
             # module.
             # -u: what the handler printed is in the file before anything kills it.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, str(answer.fileno())),
-            folder=request.folder,
+            folder=request.settings.folder,
             env=env,
             stdin=request.encode(),
             timeout=timeout,
             grace=grace,
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
-            shutdown_grace=timedelta(seconds=request.grace_s),
+            shutdown_grace=request.settings.run.shutdown_grace,
             max_memory=max_memory,
             keep_open=(answer.fileno(),),
             term_alone=True,

@@ -118,7 +118,7 @@ def long_type(handover: Handover, settings: Settings) -> JobType:
     return JobType(
         name,
         timedelta(seconds=handover.timeout_s),
-        handover.policy,
+        handover.retry,
         command=declared.command if declared else None,
         env=declared.env if declared else (),
         inherit_env=declared.inherit_env if declared else None,

@@ -17,14 +17,14 @@ import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from cronjobs.clock import Clock
 from cronjobs.config.settings import Settings
 from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended
 from cronjobs.jobs.job_types import policy_of
 from cronjobs.model import ExitCodes, Finished, Released, RetryPolicy
+from cronjobs.rules.attempt_policy import read_policy
 
 PROGRAM: Final = "cronjobs.long"  # operators signal long jobs by this name, see docs/long-jobs.md
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
@@ -50,12 +50,11 @@ class Handover:
     max_memory: int | None
     success: list[int]  # exit statuses, see ExitCodes
     permanent: list[int]
-    retry: dict[str, Any]
-    row_policy: str | None = None  # JSON, for the job's row: see AttemptPolicy
+    row_policy: str  # JSON, for the job's row, see AttemptPolicy; its process retries by it, too
 
     @classmethod
     def of(cls, settings: Settings, attempt: Attempt) -> Handover:
-        job, policy = attempt.job, attempt.job_type.retry
+        job = attempt.job
         assert job.locked_by is not None
         runner = attempt.timeout + max(PROCESS_GRACE, settings.run.shutdown_grace)
         row_policy = replace(
@@ -73,24 +72,27 @@ class Handover:
             max_memory=attempt.job_type.max_memory,
             success=sorted(attempt.job_type.exit_codes.success),
             permanent=sorted(attempt.job_type.exit_codes.permanent),
-            retry={each.name: getattr(policy, each.name) for each in fields(policy)},
             row_policy=row_policy.for_attempt(job.attempt),
         )
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), default=timedelta.total_seconds).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Handover:
-        return cls(**json.loads(data))
+        """Read it; of a tick of the version before, too, which says ``retry`` besides."""
+        facts = json.loads(data)
+        return cls(**{each.name: facts[each.name] for each in fields(cls)})
 
     @property
     def exit_codes(self) -> ExitCodes:
         return ExitCodes(frozenset(self.success), frozenset(self.permanent))
 
     @property
-    def policy(self) -> RetryPolicy:
-        return RetryPolicy(**self.retry)
+    def retry(self) -> RetryPolicy:
+        policy = read_policy(json.loads(self.row_policy), self.attempt)
+        assert policy is not None
+        return policy.retry
 
 
 class Handovers:

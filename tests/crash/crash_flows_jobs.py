@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -106,6 +105,7 @@ def a_long_job_begun(world: World) -> None:
 def adopt(world: World) -> None:
     """The process that the tick has started; here it is this one."""
     from cronjobs.model import RetryPolicy
+    from cronjobs.rules.attempt_policy import AttemptPolicy
     from cronjobs.tick import long_job_process, long_jobs
 
     told = long_jobs.Handover(
@@ -120,7 +120,7 @@ def adopt(world: World) -> None:
         max_memory=None,
         success=[0],
         permanent=[],
-        retry={each.name: getattr(RetryPolicy(), each.name) for each in fields(RetryPolicy)},
+        row_policy=AttemptPolicy(RetryPolicy()).for_attempt(1),
     )
     request = world.folder / "handover"
     request.write_bytes(told.encode())
