@@ -113,6 +113,17 @@ OnShutdown = Literal["release", "drop"]
 OnLost = Literal["retry", "dead"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What ``@job`` and an entry of ``job_types:`` can both say of a job type; None: not said there."""
+
+    timeout: timedelta | None = None
+    isolation: Isolation | None = None  # of handlers; a command always has a process
+    max_memory: int | None = None  # bytes; only with a process
+    on_shutdown: OnShutdown | None = None
+    on_lost: OnLost | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
     """What exit statuses mean. One in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy."""

@@ -39,7 +39,7 @@ def test_a_registered_function_stays_what_it_is() -> None:
 
     assert add(1) == 3
     registration = jobs_module.registered()["t.add"]
-    assert registration.timeout == timedelta(seconds=20)
+    assert registration.options.timeout == timedelta(seconds=20)
     assert registration.bind({"a": 1}) is None
     assert "missing a required argument: 'a'" in str(registration.bind({}))
     assert "unexpected keyword argument 'c'" in str(registration.bind({"a": 1, "c": 3}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from cronjobs.errors import Problem
-from cronjobs.model import Isolation, OnLost, OnShutdown, RetryPolicy
+from cronjobs.model import JobOptions, RetryPolicy
 from cronjobs.rules.capacity import Cap
 from cronjobs.rules.concurrency import Limit
 
@@ -71,7 +71,7 @@ class RetryChanges:
 
 
 @dataclass(frozen=True)
-class JobTypeSettings:
+class JobTypeSettings(JobOptions):
     """An entry of ``job_types:``, or an inline command of a schedule (then it bears the schedule's name).
 
     None: not written, so what ``@job`` says counts, or the default.
@@ -79,14 +79,9 @@ class JobTypeSettings:
 
     name: str
     command: tuple[str, ...] | None = None
-    timeout: timedelta | None = None
     retry: RetryChanges = RetryChanges()
     env: tuple[tuple[str, str], ...] = ()  # for commands, on top of cron's and the file's env
     inherit_env: tuple[str, ...] | None = None  # of those a command gets these only; None: all
-    isolation: Isolation | None = None  # of handlers; a command always has a process
-    max_memory: int | None = None  # bytes
-    on_shutdown: OnShutdown | None = None
-    on_lost: OnLost | None = None
     success_exit_codes: tuple[int, ...] = ()  # of commands; (): 0
     retry_exit_codes: tuple[int, ...] = ()  # of commands: not permanent although 65 and 78 are
 

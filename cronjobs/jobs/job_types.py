@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final
 
 from cronjobs.config.settings import JobTypeSettings, RunSettings, Settings
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
 from cronjobs.masking import mask
-from cronjobs.model import ExitCodes, Isolation, OnLost, OnShutdown, RetryPolicy
+from cronjobs.model import ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
 from cronjobs.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
 from cronjobs.text import one_line
 
@@ -105,18 +104,15 @@ def load(settings: Settings) -> JobTypes:
     return JobTypes(types, tuple(faults))
 
 
-_NO_CODE: Final = Registration("", lambda: None)  # stands for @job where a command is declared
-
-
 def _job_type(settings: Settings, name: str) -> JobType:
     declared = settings.job_types.get(name) or JobTypeSettings(name)
     registration = registered().get(name) if declared.command is None else None
-    code = registration or _NO_CODE
-    retry = declared.retry.apply(code.retry or settings.retry.apply(RetryPolicy()))
+    code = registration.options if registration else JobOptions()
+    retry = (registration.retry if registration else None) or settings.retry.apply(RetryPolicy())
     return JobType(
         name,
         declared.timeout or code.timeout or settings.run.default_timeout,
-        retry,
+        declared.retry.apply(retry),
         registration,
         declared.command,
         declared.env,

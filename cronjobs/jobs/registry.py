@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import (
@@ -36,6 +36,7 @@ from cronjobs.jobs.enqueue import (
 from cronjobs.model import (
     LEAST_MEMORY,
     Isolation,
+    JobOptions,
     OnLost,
     OnShutdown,
     RetryPolicy,
@@ -73,16 +74,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True)
 class Registration:
-    """The options of ``@job``; None: the configuration's defaults. ``max_memory`` is in bytes."""
+    """The options of ``@job``; ``retry`` None: the configuration's defaults."""
 
     name: str
     handler: Handler
-    timeout: timedelta | None = None
     retry: RetryPolicy | None = None
-    isolation: Isolation | None = None
-    max_memory: int | None = None
-    on_shutdown: OnShutdown | None = None
-    on_lost: OnLost | None = None
+    options: JobOptions = field(default_factory=JobOptions)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -219,10 +216,7 @@ def job(
     fault = name_fault(name)
     if fault:
         raise UsageError(f"@job({name!r}): the name {fault}")
-    try:
-        limit = None if timeout is None else duration(timeout)
-    except ValueError as error:
-        raise UsageError(f"@job({name!r}): timeout: {error}") from None
+    limit = _read(name, "timeout", timeout, duration)
     if limit is not None and limit <= timedelta(0):
         raise UsageError(f"@job({name!r}): timeout must be above zero")
     if limit is not None and limit > LONGEST_TIMEOUT:
@@ -234,9 +228,12 @@ def job(
     ):
         if value is not None and value not in words:
             raise UsageError(f"@job({name!r}): {what} {value!r} is not one of {', '.join(words)}")
-    memory = None if max_memory is None else _memory(name, max_memory)
+    memory = _read(name, "max_memory", max_memory, size)
+    if memory is not None and memory < size(LEAST_MEMORY):
+        raise UsageError(f"@job({name!r}): max_memory {max_memory!r} is below {LEAST_MEMORY}")
     if memory is not None and isolation != "process":
         raise UsageError(f'@job({name!r}): max_memory needs a process: write isolation="process" too')
+    given = JobOptions(timeout=limit, isolation=isolation, max_memory=memory, on_shutdown=on_shutdown, on_lost=on_lost)
 
     def register(handler: Handler) -> Handler:
         there = _registered.get(name)
@@ -248,7 +245,7 @@ def job(
                 f"@job({name!r}) is registered twice: by {there.handler.__module__}.{there.handler.__qualname__} "
                 f"and by {handler.__module__}.{handler.__qualname__}"
             )
-        _registered[name] = Registration(name, handler, limit, retry, isolation, memory, on_shutdown, on_lost)
+        _registered[name] = Registration(name, handler, retry, given)
         _give_enqueue(_registered[name])
         return handler
 
@@ -265,14 +262,11 @@ def _give_enqueue(registration: Registration) -> None:
         handler.enqueue, handler.enqueue_async, handler.options = plain.enqueue, plain.enqueue_async, options
 
 
-def _memory(name: str, value: int | str) -> int:
+def _read(name: str, what: str, value: Any, read: Callable[[Any], R]) -> R | None:
     try:
-        memory = size(value)
+        return None if value is None else read(value)
     except ValueError as error:
-        raise UsageError(f"@job({name!r}): max_memory: {error}") from None
-    if memory < size(LEAST_MEMORY):
-        raise UsageError(f"@job({name!r}): max_memory {value!r} is below {LEAST_MEMORY}")
-    return memory
+        raise UsageError(f"@job({name!r}): {what}: {error}") from None
 
 
 def registered() -> Mapping[str, Registration]:
