@@ -42,43 +42,38 @@ class Found:
     concurrency_key: str | None
     schedule: str | None
 
+    @property
+    def delay(self) -> timedelta:
+        return self.run_at - self.created_at
+
     def __str__(self) -> str:
         said = [f"{self.job_type} {json.dumps(self.payload, ensure_ascii=False, default=str)}", str(self.status)]
         said += [f"queue={self.queue}"] if self.queue != "default" else []
         said += [f"priority={self.priority}"] if self.priority != 5 else []
-        wait = self.run_at - self.created_at
-        said += [f"run_at={self.run_at.isoformat()}"] if wait else []
-        said += [f"delay={duration_text(wait)}"] if wait > timedelta(0) else []
+        said += [f"run_at={self.run_at.isoformat()}"] if self.delay else []
+        said += [f"delay={duration_text(self.delay)}"] if self.delay > timedelta(0) else []
         said += [f"idempotency_key={self.idempotency_key}"] if self.idempotency_key else []
         return " ".join(said)
 
 
 @dataclass(frozen=True)
 class ExpectedJob:
-    """What a test expects of a job; None: anything. ``payload`` and ``meta``: these keys and values, among others."""
+    """What a test expects of a job. ``payload`` and ``meta``: these keys and values, among others."""
 
     job_type: str
     payload: Mapping[str, Any]
-    queue: str | None = None
-    priority: int | None = None
-    run_at: datetime | None = None
-    delay: timedelta | None = None
-    idempotency_key: str | None = None
-    meta: Mapping[str, str] | None = None
-    status: str | None = None
+    options: Mapping[str, Any]  # by the names of Found
 
     def is_met_by(self, job: Found) -> bool:
-        plain = ("job_type", "queue", "priority", "run_at", "idempotency_key", "status")
         return (
-            all(getattr(self, name) in (None, getattr(job, name)) for name in plain)
-            and (self.delay is None or job.run_at - job.created_at == self.delay)
+            job.job_type == self.job_type
+            and all(getattr(job, name) == value for name, value in self.options.items() if name != "meta")
             and _holds(job.payload, self.payload)
-            and _holds(job.meta, self.meta or {})
+            and _holds(job.meta, self.options.get("meta", {}))
         )
 
     def __str__(self) -> str:
-        names = ("queue", "priority", "run_at", "delay", "idempotency_key", "meta", "status")
-        said = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
+        said = [f"{name}={value}" for name, value in self.options.items()]
         return " ".join([self.job_type, json.dumps(dict(self.payload), ensure_ascii=False, default=str), *said])
 
 
@@ -106,17 +101,17 @@ def assert_enqueued(
     its run_at. ``status``: "queued", "succeeded" …; None: any, so that jobs which have run since count, too.
     """
     __tracebackhide__ = True
-    wanted = ExpectedJob(
-        job_type,
-        {**(payload or {}), **payload_keys},
-        queue,
-        priority,
-        run_at,
-        None if delay is None else duration(delay),
-        None if idempotency_key is None else key_text(idempotency_key),
-        meta,
-        status,
-    )
+    given = {
+        "queue": queue,
+        "priority": priority,
+        "run_at": run_at,
+        "delay": None if delay is None else duration(delay),
+        "idempotency_key": None if idempotency_key is None else key_text(idempotency_key),
+        "meta": meta,
+        "status": status,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    wanted = ExpectedJob(job_type, {**(payload or {}), **payload_keys}, options)
     jobs = _jobs(connection, schema)
     met = [job for job in jobs if wanted.is_met_by(job)]
     if (count is None and not met) or (count is not None and len(met) != count):
