@@ -8,9 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-from cronjobs.model import (
-    ExitCodes,
-)
+from cronjobs.model import ExitCodes
 
 
 @dataclass(frozen=True)

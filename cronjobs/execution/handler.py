@@ -21,12 +21,7 @@ from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.context import Context, not_committed, result_of
 from cronjobs.jobs.registry import LONGEST_TIMEOUT
 from cronjobs.masking import mask
-from cronjobs.model import (
-    Failed,
-    Finished,
-    Outcome,
-    Succeeded,
-)
+from cronjobs.model import Failed, Finished, Outcome, Succeeded
 from cronjobs.rules.payload import payload_fault, result_json
 from cronjobs.text import ERROR_LIMIT, clean, one_line
 

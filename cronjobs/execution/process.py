@@ -44,16 +44,7 @@ from cronjobs.execution.process_outcome import (
     sentence,
     timed_out_words,
 )
-from cronjobs.model import (
-    ExitCodes,
-    Failed,
-    Job,
-    Outcome,
-    Released,
-    Succeeded,
-    TimedOut,
-    in_zone,
-)
+from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
