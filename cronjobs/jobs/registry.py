@@ -254,6 +254,7 @@ def job(
 
 def _give_enqueue(registration: Registration) -> None:
     def options(**options: Unpack[EnqueueOptions]) -> Enqueueing[...]:
+        """Take what ``enqueue`` takes by keyword, for the jobs that the result enqueues."""
         return Enqueueing(registration, options)
 
     handler: Any = registration.handler
