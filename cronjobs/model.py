@@ -208,9 +208,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Shutdown came first; the job is not charged."""
+    """Shutdown came first; the job is not charged. ``by_hand``: a person stopped it, and sees that."""
 
     error: str = "interrupted by shutdown"
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)

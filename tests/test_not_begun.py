@@ -21,7 +21,6 @@ from cronjobs.database.connection import Database
 from cronjobs.execution import attempt as worker
 from cronjobs.execution import handler, worker_threads
 from cronjobs.execution.child_protocol import read_outcome, write_outcome
-from cronjobs.execution.foreground import Foreground
 from cronjobs.execution.foreground_claim import CannotRun, begin_existing, begin_new
 from cronjobs.execution.live_output import live_streams
 from cronjobs.host.caller import os_user
@@ -29,6 +28,7 @@ from cronjobs.jobs import job_types, registry
 from cronjobs.jobs.registry import new_job
 from cronjobs.model import Job, Released, duration
 from cronjobs.testing import FakeClock
+from cronjobs.tick.foreground import Foreground
 
 
 @pytest.fixture
@@ -226,6 +226,7 @@ def by_hand(host: Host, job: Job, made: bool) -> None:
             job,
             known.types[job.job_type],
             by_hand=made,
+            claimed=host.database.clock.monotonic(),
             clock=host.database.clock,
             streams=streams,
             emit=host.events.append,
@@ -239,7 +240,7 @@ def test_what_was_begun_by_hand_is_given_back_without_a_thread(
     made: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    no_threads(monkeypatch, "cronjobs-heartbeat")
+    no_threads(monkeypatch, "cronjobs-loop")
     lease, known = host.settings.run.lease, job_types.load(host.settings)
     if made:
         new = new_job("pay.once", {})

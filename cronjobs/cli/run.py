@@ -15,7 +15,6 @@ from cronjobs.clock import SYSTEM
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
-from cronjobs.execution.foreground import Foreground, RunResult, succeeded
 from cronjobs.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new, claim_policies
 from cronjobs.execution.live_output import Streams, live_streams
 from cronjobs.host.identity import Identity
@@ -26,6 +25,7 @@ from cronjobs.model import Snoozed, Status, Succeeded, duration_text
 from cronjobs.schedules.decide import job_for
 from cronjobs.store.enqueue import NewJob
 from cronjobs.text import one_line, visible
+from cronjobs.tick.foreground import Foreground, RunResult
 from cronjobs.tick.log import Log
 
 
@@ -60,7 +60,7 @@ def run(
         say = _Say(streams, quiet or bool(ctx.find_root().params.get("quiet")))
         known = job_types.load(settings)
         lease, locked_by = settings.run.lease, str(Identity.here())
-        policies = claim_policies(known, settings)
+        policies, claimed = claim_policies(known, settings), database.clock.monotonic()
         if _is_id(target) and not schedule:
             _refuse_payload(arguments)
             try:
@@ -86,6 +86,7 @@ def run(
             job,
             known.types[job.job_type],
             by_hand=not _is_id(target) or schedule,
+            claimed=claimed,
             clock=database.clock,
             streams=streams,
             emit=Log(settings.log).write,
@@ -179,7 +180,7 @@ def _tell(done: RunResult, streams: Streams, say: _Say) -> None:
     if done.decided is None:
         return  # said when it was noticed
     text = f"job {done.job.id} {_became(done)}"
-    if not succeeded(done):
+    if not done.succeeded:
         streams.say(_coloured(streams, one_line(text, 2000), "red"))
         return
     say(_coloured(streams, one_line(text, 2000), "green"))
@@ -214,6 +215,6 @@ def _became(done: RunResult) -> str:
 
 
 def _exit_code(done: RunResult) -> int:
-    if succeeded(done):
+    if done.succeeded:
         return 0
     return 1 if done.signal is None else 128 + done.signal

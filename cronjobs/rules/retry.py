@@ -88,7 +88,7 @@ def decide(
             return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
         case CancelledByRequest():
             return Transition(Status.CANCELLED, failures, losses, interruptions=0)
-        case Released(error=None):
+        case Released(error=None) | Interrupted(by_hand=True):  # proves nothing: it is due when it was
             return Transition(Status.QUEUED, failures, losses, job.interruptions)
         case Released(after=after):
             return Transition(Status.QUEUED, failures, losses, job.interruptions, run_at=now + after, delay=after)

@@ -41,7 +41,7 @@ from cronjobs.testing.ran import EventCollector, JobFailed, Ran, ran_by
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.pacing import LIMIT_REACHED
 from cronjobs.tick.tick_filter import TickFilter
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.tick.watchdog import Unarmed
 
 MOST_JOBS: Final = 1000  # after so many, a job must be enqueueing itself
 NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
@@ -136,16 +136,6 @@ def _raise(drained: Drained, raised: list[BaseException]) -> None:
 
 
 # --- the one worker ---------------------------------------------------------------------------------------------------
-
-
-class Unarmed(Watchdog):
-    """No kernel timer: it would kill the test's process."""
-
-    def __init__(self) -> None:
-        pass
-
-    def stand_at(self, instant: float) -> None:
-        pass
 
 
 class _Ends(queue.SimpleQueue["Ended | None"]):

@@ -20,9 +20,9 @@ from cronjobs.host.identity import Identity
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.creating import create_tables
-from cronjobs.testing.draining import Unarmed
 from cronjobs.testing.ran import EventCollector, Ran, ran_by
 from cronjobs.tick.tick import Tick
+from cronjobs.tick.watchdog import Unarmed
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,7 @@ class Loop:
         self.ends.note_overdue()
         self._give_back_what_waits()
         self._turn()
+        self._lose_what_ran_out()
         state = self._state()
         ended = why_ended(state)
         if ended is None:
@@ -358,6 +359,14 @@ class Loop:
         attempt.stop.set("lease lost")
         if not attempt.handed_over:  # else by its own process, which is as it should be
             self.reporter.lost(attempt)
+
+    def _lose_what_ran_out(self) -> None:
+        """What runs and could not be renewed in time is lost. In a tick the kernel's timer ends the process then."""
+        lease_s = self.settings.run.lease.total_seconds()
+        leased_since = self.clock.monotonic() - lease_s + lease_margin_s(lease_s)
+        for attempt in self.in_flight.busy():
+            if attempt.started is not None and attempt.leased_at <= leased_since:
+                self._lose(attempt.job.id)
 
     def _move_watchdog(self) -> None:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""

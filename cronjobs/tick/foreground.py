@@ -1,0 +1,287 @@
+"""One job here and now, in the main thread of a terminal's process: pdb works, output is seen and recorded.
+
+It is an attempt like any other. A tick's loop runs in a thread beside it, with this one job: it renews the lease, hears
+of a cancel request, and records the end. There is no time limit (somebody may be in a debugger) but for declared
+commands. What was begun by hand by its type or schedule has one try, and a tick never picks it up again: not after a
+failure, not after Ctrl-C (cancelled), not after a kill -9 (its history row is written at the start, and the next tick
+reads it there). A job that was named by its id goes back to where it was.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import Clock
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.errors import TransientTrouble
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.execution.foreground_claim import NO_LIMIT, WORKER, CannotRun
+from cronjobs.execution.handler import run_attempt
+from cronjobs.execution.live_output import Streams
+from cronjobs.execution.worker_threads import Workers
+from cronjobs.jobs.context import StopSignal
+from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.masking import mask
+from cronjobs.model import CancelledByRequest, Failed, Finished, Interrupted, Job, Lost, Outcome, Released, Succeeded
+from cronjobs.rules.ending import Decided, lease_of
+from cronjobs.text import clean
+from cronjobs.tick.counts import Counts
+from cronjobs.tick.loop import Loop
+from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.watchdog import Unarmed
+
+SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
+LOCKED: Final = "somebody's transaction holds the job's row"
+QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit")  # how a person leaves a handler or the debugger
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How it ended. ``decided`` None: the lease was lost, and nothing was recorded. ``signal``: what a person sent."""
+
+    job: Job
+    decided: Decided | None
+    signal: int | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        return Lost() if self.decided is None else self.decided.finished.outcome
+
+    @property
+    def succeeded(self) -> bool:
+        return isinstance(self.outcome, Succeeded)
+
+
+class _MainThread(Workers):
+    """The one worker is the main thread, which has the job already."""
+
+    def hand(self, attempt: Attempt) -> bool:
+        attempt.on_its_way = True
+        return True
+
+
+@dataclass
+class _OneEnd(Counts):
+    """Keeps the end that the loop has recorded."""
+
+    decided: Decided | None = None
+
+    def count(self, decided: Decided, recorded: str | None = None) -> None:
+        super().count(decided, recorded)
+        self.decided = decided
+
+
+class _HeardStop(StopSignal):
+    """Lets *hear* know of each request before the job does."""
+
+    def __init__(self, hear: Callable[[str], None]) -> None:
+        super().__init__()
+        self._hear = hear
+
+    def set(self, reason: str) -> None:
+        self._hear(reason)
+        super().set(reason)
+
+
+class _LeaseIsLost(BaseException):
+    """Ends the handler: not a KeyboardInterrupt, after which a debugger goes on."""
+
+
+class Foreground:
+    """Runs one claimed job in the main thread. ``by_hand``: it was made for this run; see the module's docstring.
+
+    ``claimed``: when the claim was sent, on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        job: Job,
+        job_type: JobType,
+        *,
+        by_hand: bool,
+        claimed: float,
+        clock: Clock,
+        streams: Streams,
+        emit: Callable[[events.Event], None],
+    ) -> None:
+        self._settings, self._job, self._claimed = settings, job, claimed
+        self._by_hand, self._clock, self._streams, self._emit = by_hand, clock, streams, emit
+        self._around = WorkerContext(settings, database, streams.out.show)
+        declared = job_type.timeout if job.timeout_s is None else timedelta(seconds=job.timeout_s)
+        self._attempt = Attempt(
+            job,
+            job_type,
+            declared if job_type.command is not None else NO_LIMIT,
+            apart=False,
+            stop=_HeardStop(self._hear),
+            worker=WORKER,
+            claimed=claimed,
+            started=clock.monotonic(),
+        )
+        self._signal: int | None = None
+        self._running = False  # the job's own code
+        self._lost = False
+        self._ended = False  # and the loop knows it
+        self._end = _OneEnd()
+        self._loop = Loop(
+            database=database,
+            settings=settings,
+            job_types=JobTypes({job.job_type: job_type}),
+            workers=_MainThread(1, self._around, clock),
+            watchdog=Unarmed(),  # a person may stop this process (Ctrl-Z), and a handler have alarms of its own
+            clock=clock,
+            locked_by=lease_of(job).locked_by,
+            deadline=claimed + 2 * NO_LIMIT.total_seconds(),
+            database_now=job.started_at or clock.now(),
+            now_read_at=claimed,
+            emit=self._tell,
+            before_writing=_nothing,
+            limits=TickFilter(jobs=1),
+            counts=self._end,
+        )
+
+    def run(self) -> RunResult:
+        """Run it and record what came of it. Raises DatabaseError if that could not be recorded."""
+        self._emit(events.job_claimed(self._job))
+        self._loop.begin_adopted(self._attempt, self._claimed)
+        beside = threading.Thread(target=self._keep, name="cronjobs-loop", daemon=True)
+        with self._signals():
+            try:
+                beside.start()
+            except RuntimeError as error:
+                why = f"no thread could be started: {error}"
+                self._hand_back(Finished(self._job, self._by_a_person(Released(why))))
+                self._keep()
+                raise CannotRun(f"job {self._job.id} was not begun: {why}") from None
+            finished = self._finished()
+            if not self._lost:
+                self._hand_back(finished)
+                self._wait_for(beside)
+        if self._end.decided is None and not self._lost:
+            if not self._end.lease_lost:
+                raise self._loop.outage.error or TransientTrouble(f"the end could not be recorded: {LOCKED}")
+            self._streams.say("the lease was taken over meanwhile: nothing of this attempt was recorded")
+        return RunResult(self._job, self._end.decided, self._signal)
+
+    def _keep(self) -> None:
+        """What the thread beside the job does: keep its lease until it has ended, and record that."""
+        self._loop.run()
+        if self._ended:
+            self._loop.finish(_nothing)
+        elif not self._lost:
+            self._attempt.stop.set("lease lost")  # the loop gave up
+
+    def _hand_back(self, finished: Finished) -> None:
+        """The end is the loop's to record, which it tries for as long as a lease is."""
+        now = self._clock.monotonic()
+        self._loop.deadline = now + self._settings.run.lease.total_seconds()
+        self._loop.workers.ended.put(Ended(self._attempt, finished, now))
+        self._ended = True
+
+    def _wait_for(self, beside: threading.Thread) -> None:
+        beside.join(SLOW_S)
+        if beside.is_alive():
+            why = self._loop.outage.error or LOCKED
+            self._streams.say(f"the end cannot be recorded just now, trying again: {why}")
+            beside.join()
+
+    # --- the job ------------------------------------------------------------------------------------------------------
+
+    def _finished(self) -> Finished:
+        attempt, clock = self._attempt, self._clock
+        began = clock.monotonic()
+        with self._streams.recorded() as output:
+            try:
+                self._running = True
+                finished = run_attempt(attempt, self._around, clock)
+            except (KeyboardInterrupt, _LeaseIsLost):  # between two lines of ours, or in a command's second Ctrl-C
+                ran = timedelta(seconds=clock.monotonic() - began)
+                finished = Finished(self._job, Interrupted(), ran, WORKER)
+            finally:
+                self._running = False
+        text = finished.output or output.text()
+        output_kept = None if text is None else clean(mask(text, self._settings.secrets))
+        return replace(finished, outcome=self._by_a_person(finished.outcome), output=output_kept)
+
+    def _by_a_person(self, outcome: Outcome) -> Outcome:
+        """What *outcome* counts as, since a person may have stopped it, and sees what becomes of it."""
+        if (isinstance(outcome, Failed) and outcome.error_type in QUIT) or (
+            self._signal is not None and isinstance(outcome, Failed | Interrupted)
+        ):
+            by_key = self._signal in (None, signal.SIGINT)
+            why = "Ctrl-C or the debugger's q" if by_key else signal.Signals(self._signal or 0).name
+            outcome = Interrupted(f"interrupted by hand ({why})", by_hand=True)
+        if isinstance(outcome, Released):
+            outcome = Released(outcome.error or "it could not be begun")
+        if self._by_hand and isinstance(outcome, Interrupted | Released):
+            return CancelledByRequest(f"{outcome.error}; begun by hand, so it is not run again")
+        return outcome
+
+    # --- what the loop says, from its thread --------------------------------------------------------------------------
+
+    def _tell(self, event: events.Event) -> None:
+        if event.name == "database.trouble" and not self._ended:
+            self._streams.say(f"the lease cannot be renewed just now: {event.facts['error']}")
+        self._emit(event)
+
+    def _hear(self, reason: str) -> None:
+        if reason == "cancelled" and self._attempt.stop.reason is None:
+            self._streams.say("cancel was requested: the job is being told")
+        elif reason == "lease lost":
+            trouble = self._loop.outage.error
+            why = f"ran out: {trouble}" if trouble else "was taken over or ran out"
+            self._streams.say(f"stopping, and nothing of this attempt will be recorded: the lease {why}")
+            self._lost = True
+            main = threading.main_thread().ident
+            if main is not None:  # to this thread: only there does it end a sleep or a read
+                signal.pthread_kill(main, signal.SIGINT)
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C, a closed terminal and SIGTERM end the job and are recorded; a command has its grace, the first time.
+
+        What was ignored when we began (nohup, a script's "&") stays ignored; SIGINT is also how a lost lease is told.
+        While the end is being recorded they end that, after one more try.
+        """
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            if self._lost:
+                if self._running and not self._attempt.is_command:
+                    raise _LeaseIsLost
+                return
+            again = self._signal is not None
+            self._signal = number
+            self._attempt.stop.set("shutdown")
+            if self._ended:
+                for _ in range(2):
+                    self._loop.stop(signal.Signals(number).name)
+            elif self._running and (again or not self._attempt.is_command):
+                raise KeyboardInterrupt
+
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, on_signal) for number in taken}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _nothing(_connection: Connection) -> None:
+    """A run by hand has no row of its own to write."""
