@@ -117,7 +117,8 @@ class Foreground:
         streams: Streams,
         emit: Callable[[events.Event], None],
     ) -> None:
-        self._settings, self._job, self._claimed = settings, job, claimed
+        self._secrets, self._lease_s = settings.secrets, settings.run.lease.total_seconds()
+        self._job, self._claimed = job, claimed
         self._by_hand, self._clock, self._streams, self._emit = by_hand, clock, streams, emit
         self._around = WorkerContext(settings, database, streams.out.show)
         declared = job_type.timeout if job.timeout_s is None else timedelta(seconds=job.timeout_s)
@@ -131,6 +132,7 @@ class Foreground:
             claimed=claimed,
             started=clock.monotonic(),
         )
+        self._main = threading.get_ident()
         self._signal: int | None = None
         self._running = False  # the job's own code
         self._lost = False
@@ -156,9 +158,9 @@ class Foreground:
     def run(self) -> RunResult:
         """Run it and record what came of it. Raises DatabaseError if that could not be recorded."""
         self._emit(events.job_claimed(self._job))
-        self._loop.begin_adopted(self._attempt, self._claimed)
         beside = threading.Thread(target=self._keep, name="cronjobs-loop", daemon=True)
         with self._signals():
+            self._loop.begin_adopted(self._attempt, self._claimed)
             try:
                 beside.start()
             except RuntimeError as error:
@@ -186,9 +188,8 @@ class Foreground:
 
     def _hand_back(self, finished: Finished) -> None:
         """The end is the loop's to record, which it tries for as long as a lease is."""
-        now = self._clock.monotonic()
-        self._loop.deadline = now + self._settings.run.lease.total_seconds()
-        self._loop.workers.ended.put(Ended(self._attempt, finished, now))
+        self._loop.deadline = self._clock.monotonic() + self._lease_s
+        self._loop.workers.ended.put(Ended(self._attempt, finished, self._clock.monotonic()))
         self._ended = True
 
     def _wait_for(self, beside: threading.Thread) -> None:
@@ -196,33 +197,35 @@ class Foreground:
         if beside.is_alive():
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the end cannot be recorded just now, trying again: {why}")
-            beside.join()
+        while beside.is_alive():
+            if self._loop.trouble.error is None:  # somebody's psql: for as long as the person has patience
+                self._loop.deadline = self._clock.monotonic() + self._lease_s
+            beside.join(SLOW_S)
 
     # --- the job ------------------------------------------------------------------------------------------------------
 
     def _finished(self) -> Finished:
-        attempt, clock = self._attempt, self._clock
-        began = clock.monotonic()
+        began = self._clock.monotonic()
         with self._streams.recorded() as output:
             try:
                 self._running = True
-                finished = run_attempt(attempt, self._around, clock)
+                finished = run_attempt(self._attempt, self._around, self._clock)
             except (KeyboardInterrupt, _LeaseIsLost):  # between two lines of ours, or in a command's second Ctrl-C
-                ran = timedelta(seconds=clock.monotonic() - began)
+                ran = timedelta(seconds=self._clock.monotonic() - began)
                 finished = Finished(self._job, Interrupted(), ran, WORKER)
             finally:
                 self._running = False
         text = finished.output or output.text()
-        output_kept = None if text is None else clean(mask(text, self._settings.secrets))
-        return replace(finished, outcome=self._by_a_person(finished.outcome), output=output_kept)
+        text = text and clean(mask(text, self._secrets))
+        return replace(finished, outcome=self._by_a_person(finished.outcome), output=text)
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
         """What *outcome* counts as, since a person may have stopped it, and sees what becomes of it."""
         if (isinstance(outcome, Failed) and outcome.error_type in QUIT) or (
             self._signal is not None and isinstance(outcome, Failed | Interrupted)
         ):
-            by_key = self._signal in (None, signal.SIGINT)
-            why = "Ctrl-C or the debugger's q" if by_key else signal.Signals(self._signal or 0).name
+            number = signal.Signals(self._signal or signal.SIGINT)
+            why = "Ctrl-C or the debugger's q" if number == signal.SIGINT else number.name
             outcome = Interrupted(f"interrupted by hand ({why})", by_hand=True)
         if isinstance(outcome, Released):
             outcome = Released(outcome.error or "it could not be begun")
@@ -245,9 +248,7 @@ class Foreground:
             why = f"ran out: {trouble}" if trouble else "was taken over or ran out"
             self._streams.say(f"stopping, and nothing of this attempt will be recorded: the lease {why}")
             self._lost = True
-            main = threading.main_thread().ident
-            if main is not None:  # to this thread: only there does it end a sleep or a read
-                signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(self._main, signal.SIGINT)  # only in that thread does it end a sleep or a read
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -273,7 +274,7 @@ class Foreground:
             elif self._running and (again or not self._attempt.is_command):
                 raise KeyboardInterrupt
 
-        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, on_signal) for number in taken}
         try:
