@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from commands import until
 from project import CRONJOBS, Project
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from cronjobs.clock import SYSTEM
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, meta
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -374,6 +378,36 @@ def test_a_lease_that_was_taken_over_stops_it_and_nothing_is_recorded(project: P
     assert "nothing of this attempt will be recorded: the lease was taken over" in err
     assert project.jobs() == [before]
     assert not (project.folder / "gate").exists()
+
+
+def test_a_lease_that_cannot_be_renewed_in_time_stops_it_and_nothing_is_recorded(lite: Project) -> None:
+    write(lite, lease="2s")
+    process = begin(lite, "t.wait")
+    with closing(sqlite3.connect(lite.folder / lite.url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        _, err = process.communicate(timeout=30)
+        other.execute("ROLLBACK")
+    assert process.returncode == 1
+    assert "nothing of this attempt will be recorded: the lease ran out" in err
+    assert lite.jobs()[0]["status"] == "running"  # until a tick finds it
+
+
+def test_an_end_waits_for_a_row_that_somebody_holds_for_as_long_as_nobody_presses_ctrl_c(project: Project) -> None:
+    write(project, lease="2s")
+    process = begin(project, "t.wait")
+    database = Database(parse_url(project.url))
+    with database.write() as connection:
+        if not database.is_sqlite:
+            connection.execute(select(jobs.c.id).with_for_update())
+        (project.folder / "gate").touch()
+        errors = process.stderr
+        assert errors is not None
+        until(lambda: "trying again" in errors.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 4
+    database.close()
+    process.communicate()
+    assert project.jobs()[0]["status"] == "running"
 
 
 def test_a_cancel_request_reaches_a_command(lite: Project) -> None:

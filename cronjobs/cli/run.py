@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -57,7 +58,7 @@ def run(
     """
     arguments = None if payload is None else typed.payload(payload)
     with our_database(ctx, config, database_url, adopt=True) as (settings, database), live_streams() as streams:
-        say = _Say(streams, quiet or bool(ctx.find_root().params.get("quiet")))
+        say = _nothing if quiet or ctx.find_root().params.get("quiet") else streams.say
         known = job_types.load(settings)
         lease, locked_by = settings.run.lease, str(Identity.here())
         policies, claimed = claim_policies(known, settings), database.clock.monotonic()
@@ -95,13 +96,8 @@ def run(
     leaving.leave(_exit_code(done), stuck=False)
 
 
-class _Say:
-    def __init__(self, streams: Streams, quiet: bool) -> None:
-        self._streams, self._quiet = streams, quiet
-
-    def __call__(self, text: str) -> None:
-        if not self._quiet:
-            self._streams.say(text)
+def _nothing(text: str) -> None:
+    """What is said quietly."""
 
 
 def _is_id(target: str) -> bool:
@@ -172,7 +168,7 @@ def _unknown(settings: Settings, known: JobTypes, target: str, schedule: bool) -
     return f'no {what} "{one_line(target, 100)}" is known here; {guess}'
 
 
-def _tell(done: RunResult, streams: Streams, say: _Say) -> None:
+def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None:
     """The traceback as soon as it is over, and one line that says what became of the job."""
     trace = getattr(done.outcome, "traceback", None)
     if trace and done.signal is None:

@@ -13,16 +13,10 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError
 from cronjobs.jobs.job_types import JobTypes, policy_of
-from cronjobs.model import (
-    Failed,
-    Job,
-    Status,
-)
+from cronjobs.model import Failed, Job, Status
 from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.rules.concurrency import Limit
-from cronjobs.rules.ending import (
-    running_row,
-)
+from cronjobs.rules.ending import running_row
 from cronjobs.store import claims, leases
 from cronjobs.store.enqueue import NewJob, insert_jobs
 from cronjobs.store.listing import one_job

@@ -173,9 +173,7 @@ class Foreground:
                 self._hand_back(finished)
                 self._wait_for(beside)
         if self._end.decided is None and not self._lost:
-            if not self._end.lease_lost:
-                raise self._loop.outage.error or TransientTrouble(f"the end could not be recorded: {LOCKED}")
-            self._streams.say("the lease was taken over meanwhile: nothing of this attempt was recorded")
+            raise self._loop.outage.error or TransientTrouble(f"the end could not be recorded: {LOCKED}")
         return RunResult(self._job, self._end.decided, self._signal)
 
     def _keep(self) -> None:
@@ -238,6 +236,9 @@ class Foreground:
     def _tell(self, event: events.Event) -> None:
         if event.name == "database.trouble" and not self._ended:
             self._streams.say(f"the lease cannot be renewed just now: {event.facts['error']}")
+        elif event.name == "job.lease_lost" and not self._lost:
+            self._streams.say("the lease was taken over meanwhile: nothing of this attempt was recorded")
+            self._lost = True
         self._emit(event)
 
     def _hear(self, reason: str) -> None:

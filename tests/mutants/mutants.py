@@ -343,4 +343,11 @@ MUTANTS = (
         "            self.ends.release([])",
         ("tests/test_not_begun.py", "tests/test_safety_net.py"),
     ),
+    Mutant(
+        "a run by hand goes on past a lease that nobody could renew",
+        LOOP,
+        "            if attempt.started is not None and attempt.leased_at <= leased_since:",
+        "            if False:",
+        ("tests/test_cli_run.py",),
+    ),
 )
