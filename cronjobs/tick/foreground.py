@@ -196,7 +196,7 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the end cannot be recorded just now, trying again: {why}")
         while beside.is_alive():
-            if self._loop.trouble.error is None:  # somebody's psql: for as long as the person has patience
+            if self._loop.outage.error is None:  # somebody's psql: for as long as the person has patience
                 self._loop.deadline = self._clock.monotonic() + self._lease_s
             beside.join(SLOW_S)
 

@@ -345,7 +345,7 @@ MUTANTS = (
     ),
     Mutant(
         "a run by hand goes on past a lease that nobody could renew",
-        LOOP,
+        "cronjobs/tick/loop.py",
         "            if attempt.started is not None and attempt.leased_at <= leased_since:",
         "            if False:",
         ("tests/test_cli_run.py",),
