@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from sqlalchemy import text
-from test_raised import UNTRUSTED, _Always, _bomb, _Span, _Text, _Twice, _Unreadable
+from untrusted import UNTRUSTED, Always, Span, Text, Twice, Unreadable, bomb
 
 from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze
 from cronjobs.jobs.context import Context
@@ -40,9 +40,9 @@ def error_of(dice: random.Random, depth: int = 0) -> BaseException:
         case 0:
             return GiveUp(dice.choice(ODD_TEXTS))
         case 1:
-            return RetryLater(dice.choice(ODD_TEXTS), after=dice.choice((*DELAYS, _Span(1), _Unreadable())))
+            return RetryLater(dice.choice(ODD_TEXTS), after=dice.choice((*DELAYS, Span(1), Unreadable())))
         case 2:
-            return snooze_of(dice.choice((*DELAYS, *INSTANTS, _Unreadable())))
+            return snooze_of(dice.choice((*DELAYS, *INSTANTS, Unreadable())))
         case 3:
             reasons: tuple[Any, ...] = (*STOPS, "the customer cancelled", None, 5)
             return Cancelled(dice.choice(reasons))
@@ -58,7 +58,7 @@ def error_of(dice: random.Random, depth: int = 0) -> BaseException:
                 error.__cause__ = error_of(dice, depth + 1)
             return error
         case 9:
-            return RetryLater("429", after=dice.choice((timedelta.max, timedelta(seconds=10**12), math.nan, _Span(1))))
+            return RetryLater("429", after=dice.choice((timedelta.max, timedelta(seconds=10**12), math.nan, Span(1))))
         case 10:
             return snooze_of(dice.choice(INSTANTS))
         case _:
@@ -87,7 +87,7 @@ def result_of(dice: random.Random, depth: int = 0) -> Any:
         case 3:
             return dice.choice(ODD_TEXTS)
         case 4:
-            return dice.choice((_Always(a=1), _Twice(a=1), _Text("words"), _Unreadable(), _bomb()))
+            return dice.choice((Always(a=1), Twice(a=1), Text("words"), Unreadable(), bomb()))
         case 5:
             return (n for n in range(3))
         case 6 | 7 | 8 | 9:
@@ -156,7 +156,7 @@ def _generator() -> Any:
 
 async def _coroutine(dice: random.Random) -> Any:
     error = error_of(dice)
-    if "_Lies" in {type.__name__.__get__(type(part)) for part in _every(error)}:  # type: ignore[attr-defined]
+    if "Lies" in {type.__name__.__get__(type(part)) for part in _every(error)}:  # type: ignore[attr-defined]
         return result_of(dice)  # asyncio itself looks at it, and hangs: that is a time-out like any other
 
     async def task() -> None:
@@ -176,7 +176,7 @@ def _every(error: BaseException) -> list[BaseException]:
     while todo:
         each = todo.pop()
         found.append(each)
-        if issubclass(type(each), BaseExceptionGroup) and type(each).__name__ != "_Group":
+        if issubclass(type(each), BaseExceptionGroup) and type(each).__name__ != "Group":
             todo += each.exceptions  # type: ignore[attr-defined]
     return found
 

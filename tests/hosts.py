@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import insert
+
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 from cronjobs.host.identity import Identity
 from cronjobs.tick.result import Result
 from cronjobs.tick.tick import Tick
@@ -59,3 +62,11 @@ class Host:
 
     def said(self, name: str) -> list[events.Event]:
         return [event for event in self.events if event.name == name]
+
+
+def put(database: Database, **values: Any) -> int:
+    """A job that is due; its id."""
+    now = database.clock.now()
+    with database.write() as connection:
+        row = {"job_type": "t.say", "run_at": now, "created_at": now} | values
+        return int(connection.execute(insert(jobs).values(row).returning(jobs.c.id)).scalar_one())

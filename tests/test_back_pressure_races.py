@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 from capped import cap, dropped, in_queue
+from djangos import configured
 from postgres import ENQUEUE, as_role
 from sqlalchemy import create_engine
 from targets import plain_url
-from test_enqueue_django import configured
 from ticking import Project, rivals
 
 from cronjobs import QueueFull, enqueue, enqueue_many

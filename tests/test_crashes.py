@@ -19,7 +19,7 @@ import pytest
 from commands import until
 from postgres import PostgresServer
 from sqlalchemy import Connection
-from ticking import Project, Tick, events, rivals
+from ticking import Project, Tick, events, patched, rivals
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import RunSettings, Settings
@@ -70,14 +70,6 @@ import os, signal
 from cronjobs.execution.worker_threads import Workers
 Workers.hand = lambda self, attempt: os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def patched(project: Project, patch: str) -> dict[str, Any]:
-    """How to start a tick whose process is changed before it begins."""
-    folder = project.folder / "patch"
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(patch)
-    return {"env": {"PYTHONPATH": str(folder)}}
 
 
 def began(project: Project, tick: Tick) -> bool:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hosts import Host
+from hosts import Host, put
 from lost import paying
 from sqlalchemy import insert
-from test_tick import put
 from ticking import Project, events
 
 from cronjobs.clock import SYSTEM, Clock

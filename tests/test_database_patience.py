@@ -18,7 +18,7 @@ from commands import until
 from databases import opened
 from postgres import PostgresServer
 from sqlalchemy.exc import OperationalError
-from ticking import Project, events
+from ticking import Project, events, patched
 
 from cronjobs import errors
 from cronjobs.clock import SYSTEM
@@ -237,14 +237,6 @@ SOON_BUSY = (
     "from cronjobs.database.connection import Database\nDatabase.write.__wrapped__.__kwdefaults__['patience'] = 0.2\n"
 )
 FEW_TRIES = "from cronjobs.database import retrying as patience\npatience.TRIES = 3\n"
-
-
-def patched(project: Project, patch: str) -> dict[str, Any]:
-    """How to start a tick that does not wait as long."""
-    folder = project.folder / "patch"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(patch)
-    return {"env": {"PYTHONPATH": str(folder)}}
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

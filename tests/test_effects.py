@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from commands import until
-from ticking import Project
+from ticking import WITHOUT_WATCHDOG, Project, patched
 
 HANDLERS = '''
 NOW = RetryPolicy(base="1s", jitter=0)
@@ -90,11 +90,6 @@ def apart(ctx, on_unknown):
 '''
 
 # A frozen runner then lives on when it wakes: what stands behind the watchdog is looked at here.
-WITHOUT_WATCHDOG = """
-from cronjobs.tick.watchdog import Watchdog
-Watchdog.stand_at = lambda self, instant: None
-"""
-
 # Then it learns that its lease is lost from the ledger, not from its own renewal.
 WITHOUT_HEARTBEAT = (
     WITHOUT_WATCHDOG
@@ -105,14 +100,6 @@ Loop._heartbeat_s = lambda self: 1000.0
 )
 
 SHORT_LEASE = "run: {workers: 2, lease: 2s}\n"
-
-
-def patched(project: Project, patch: str) -> dict[str, Any]:
-    """How to start a tick whose process is changed before it begins."""
-    folder = project.folder / "patch"
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(patch)
-    return {"env": {"PYTHONPATH": str(folder)}}
 
 
 # --- real ticks, killed at every point --------------------------------------------------------------------------------

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host
+from hosts import Host, put
 from sqlalchemy import select
-from test_tick import put
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import RunSettings, Settings

@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import django  # type: ignore[import-untyped]
 import pytest
-from django.conf import settings  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
-from sqlalchemy import make_url, select
-from targets import app_url, plain_url
+from djangos import configured
+from sqlalchemy import select
 
 from cronjobs import enqueue, enqueue_many
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
 from cronjobs.errors import SchemaMissing
-
-if not settings.configured:
-    settings.configure(DATABASES={}, USE_TZ=True)
-    django.setup()
 
 
 @pytest.fixture
@@ -31,34 +25,6 @@ def alias(database_url: str) -> Iterator[str]:
 @pytest.fixture
 def empty_alias(empty_url: str) -> Iterator[str]:
     yield from configured(empty_url)
-
-
-def configured(url: str, alias: str = "app", *, by_runner: bool = False) -> Iterator[str]:
-    """The alias of a database in Django's settings, for the app's role; *by_runner*: for a handler's."""
-    parsed = make_url(plain_url(url if by_runner else app_url(url)))
-    sqlite = parsed.get_backend_name() == "sqlite"
-    before = connections.settings.get(alias)
-    connections.settings[alias] = connections.configure_settings(
-        {
-            "default": {},
-            alias: {
-                "ENGINE": f"django.db.backends.{'sqlite3' if sqlite else 'postgresql'}",
-                "NAME": parsed.database,
-                "USER": parsed.username or "",
-                "PASSWORD": parsed.password or "",
-                "HOST": parsed.host or parsed.query.get("host", ""),
-                "PORT": parsed.port or parsed.query.get("port", ""),
-            },
-        }
-    )[alias]
-    try:
-        yield alias
-    finally:
-        connections[alias].close()
-        del connections[alias]
-        connections.settings[alias] = before
-        if before is None:
-            del connections.settings[alias]
 
 
 def payloads(url: str) -> list[Any]:

@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from bigtables import fill, whole_table_read
 from explained import BEGIN, DAY, HOUR, MINUTE, MINUTELY, World, a_night, an_outage, brake, fail, utc
 from explained import clock as clock
 from explained import cronjobs as cronjobs
 from explained import world as world
+from hosts import put
 from lookingrows import NOW
 from sqlalchemy import event, text, update
-from test_looking_back import fill, whole_table_read
-from test_tick import put
 
 from cronjobs.database import tables
 from cronjobs.insight.evidence import ScheduleEvidence

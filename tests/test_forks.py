@@ -4,7 +4,7 @@ Each case is a small program for one handler: what it does to signals, how it fo
 waited for. Many of them run in one tick beside healthy jobs. The judge is always the same: every healthy job and every
 program ran exactly once, the tick ended in time and by itself, nothing held cron's pipe, and what was left is named.
 
-``CRONJOBS_TESTS_FORKS=30 pytest tests/test_forks.py -k random`` runs so many rounds of twenty programs a database.
+``CRONJOBS_TESTS_FORKS=30 pytest tests/test_forks.py -k random``: so many rounds of twenty programs a database.
 """
 
 from __future__ import annotations

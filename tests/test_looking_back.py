@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bigtables import fill, whole_table_read
 from lookingrows import NOW, YAML, Cronjobs, Rows, ago
 from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
 from postgres import OWNER
-from sqlalchemy import event, insert, text
+from sqlalchemy import event, insert
 
 from cronjobs.cli.output import Times, fit, since_instant, table, took
-from cronjobs.database import column_types, tables
+from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
@@ -205,37 +205,6 @@ def test_a_long_tick_is_no_gap_and_hosts_fill_in_for_each_other(cronjobs: Cronjo
 
 # --- plans ------------------------------------------------------------------------------------------------------------
 
-MANY = 20_000
-
-_FILL = {
-    "cronjobs_jobs": (
-        "(job_type, status, created_at, run_at, started_at, finished_at) SELECT 'mail.send', "
-        "CASE WHEN i % 500 = 0 THEN 'dead' ELSE 'succeeded' END, {at}, {at}, {at}, {at}"
-    ),
-    "cronjobs_job_runs": (
-        "(job_id, attempt, outcome, started_at, finished_at, runner) SELECT i, 1, 'succeeded', {at}, {at}, 'web1:'"
-    ),
-    "cronjobs_ticks": (
-        "(tick, host, pid, version, started_at, finished_at) SELECT 't' || i, 'web' || (i % 3), 1, '0.1.0', {at}, {at}"
-    ),
-    "cronjobs_occurrences": (
-        "(schedule_id, first_for, last_for, outcome, job_id) SELECT 1 + i % 3, {at}, {at}, 'enqueued', i"
-    ),
-}
-
-
-def fill(database: Database) -> None:
-    """Two weeks, a row of each kind every minute."""
-    postgresql = not database.is_sqlite
-    at = "CAST(:now AS timestamptz) - i * interval '1 min'" if postgresql else ":now - i * 60000000"
-    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
-    now: Any = NOW if postgresql else column_types.to_microseconds(NOW)
-    with database.write() as connection:
-        for table, rest in _FILL.items():
-            connection.execute(text(f"{numbers} INSERT INTO {table} {rest.format(at=at)} FROM n"), {"now": now})
-        if postgresql:
-            connection.execute(text("ANALYZE"))
-
 
 def looks(database: Database) -> list[tuple[str, Any]]:
     """Every statement that the looking commands send to a big table, with its parameters."""
@@ -277,22 +246,6 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         listing.tick_gaps(connection, hour, timedelta(minutes=3))
     event.remove(database.engine, "before_cursor_execute", note)
     return sent
-
-
-BIG = "cronjobs_jobs|cronjobs_job_runs|cronjobs_ticks|cronjobs_occurrences"
-
-
-def whole_table_read(database: Database, statement: str, parameters: Any) -> list[str]:
-    """Lines of the plan that read all of a big table, or all of an index over what has finished."""
-    explain = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
-    with database.read() as connection:
-        plan = [str(row[-1]) for row in connection.exec_driver_sql(explain + statement, parameters)]
-    if not database.is_sqlite:
-        return [line for line in plan if re.search(rf"Seq Scan on \S*({BIG})\b", line)]
-    scans = [line for line in plan if re.match(rf"SCAN ({BIG}|j|t|b|l|c|r)\b", line)]
-    small = r"cronjobs_jobs_(waiting|leased)_idx"
-    newest = re.search(r"ORDER BY t\.started_at DESC, t\.id DESC LIMIT", statement)
-    return [line for line in scans if not re.search(small, line) and not (newest and "_started_idx" in line)]
 
 
 @pytest.mark.connects_as(OWNER)  # who may ANALYZE

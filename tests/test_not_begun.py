@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host, Unarmed
+from hosts import Host, Unarmed, put
 from lost import paying, row
-from test_tick import put
 
 from cronjobs.config.settings import JobTypeSettings, RunSettings
 from cronjobs.database.connection import Database

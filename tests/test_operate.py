@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sys
 from typing import Any
 
-import forked
 import pytest
 from commands import LINUX_ONLY, until
 from ticking import Project as Ticking
-from ticking import Tick, events
+from ticking import Tick, cli, events
 
 from cronjobs.clock import process_started
 from cronjobs.host.caller import os_user
@@ -57,13 +55,6 @@ job_types:
 @pytest.fixture
 def project(project: Ticking) -> Ticking:
     return project.configure(f"run: {{workers: 2, lease: 2s}}\n{COMMAND}", HANDLERS)
-
-
-def cli(project: Ticking, *words: str, code: int = 0) -> str:
-    argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(project.folder / "cronjobs.yaml")]
-    done = forked.run(argv)
-    assert done.returncode == code, done
-    return done.stdout + done.stderr
 
 
 def audit(project: Ticking) -> list[tuple[Any, ...]]:

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 import typer
+from bigtables import fill, whole_table_read
 from lookingrows import NOW, Cronjobs, Rows, ago
 from lookingrows import cronjobs as cronjobs
 from lookingrows import rows as rows
 from postgres import OWNER
 from sqlalchemy import event, select, update
-from test_looking_back import fill, whole_table_read
 
 from cronjobs.cli import jobs_change, progress
 from cronjobs.database import tables

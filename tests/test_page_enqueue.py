@@ -15,12 +15,12 @@ from typing import Any, get_type_hints
 import psycopg
 import pytest
 from django.db import models  # type: ignore[import-untyped]
+from djangos import configured
 from pages import Page
 from postgres import ENQUEUE, SUPERUSER, as_role
 from project import Project
 from sqlalchemy import select
 from targets import plain_url
-from test_enqueue_django import configured
 
 from cronjobs import enqueue, errors
 from cronjobs.database.address import parse_url

@@ -12,8 +12,7 @@ import forked
 import psycopg
 import pytest
 from commands import until
-from test_operate import cli
-from ticking import CRONS, Project
+from ticking import CRONS, Project, cli
 
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database

@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from untrusted import UNTRUSTED, Always, Lies, Span, Text, Twice, Unreadable, bomb
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
@@ -230,16 +231,6 @@ class _NoZone(tzinfo):
     dst = tzname = utcoffset  # type: ignore[assignment]
 
 
-class _Span(timedelta):
-    def total_seconds(self) -> float:
-        raise RuntimeError("no")
-
-
-class _Unreadable:
-    def __repr__(self) -> str:
-        raise RuntimeError("no words")
-
-
 @pytest.mark.parametrize(
     "after",
     [
@@ -259,8 +250,8 @@ class _Unreadable:
         Decimal("NaN"),
         [],
         object(),
-        _Span(1),
-        _Unreadable(),
+        Span(1),
+        Unreadable(),
     ],
 )
 def test_a_retry_later_without_a_usable_delay_is_retried_by_the_policy_and_says_so(after: Any) -> None:
@@ -290,7 +281,7 @@ def test_a_usable_delay_is_taken_as_it_is(after: Any) -> None:
         math.nan,
         None,
         "when I like",
-        _Unreadable(),
+        Unreadable(),
         [],
     ],
 )
@@ -312,101 +303,6 @@ def test_a_snooze_that_is_over_already_comes_back_at_once() -> None:
 # --- exceptions that cannot be trusted --------------------------------------------------------------------------------
 
 
-class _NoWords(Exception):
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-    __repr__ = __str__
-
-
-class _NotText(Exception):
-    def __str__(self) -> Any:
-        return 5
-
-
-class _Rude(BaseException):
-    pass
-
-
-class _Lies(Exception):
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        raise RuntimeError("guess")
-
-
-class _Text(str):
-    def __getitem__(self, _key: Any) -> Any:
-        raise RuntimeError("no part of me")
-
-    def encode(self, *_: Any) -> Any:
-        raise RuntimeError("no bytes of me")
-
-
-class _OddText(Exception):
-    def __str__(self) -> str:
-        return _Text("words")
-
-
-class _NoReason(Cancelled):
-    def __init__(self) -> None:
-        pass
-
-
-class _NoDelay(RetryLater):
-    def __init__(self) -> None:
-        pass
-
-    @property
-    def after(self) -> Any:  # type: ignore[override]
-        raise RuntimeError("no delay")
-
-
-class _Meta(type):
-    @property
-    def __module__(cls) -> Any:  # type: ignore[override]
-        raise RuntimeError("from nowhere")
-
-
-class _Nameless(Exception, metaclass=_Meta):
-    pass
-
-
-class _Group(ExceptionGroup[Exception]):
-    @property
-    def exceptions(self) -> Any:
-        raise RuntimeError("count them yourself")
-
-
-UNTRUSTED: list[Callable[[], BaseException]] = [
-    lambda: _NoWords(),
-    lambda: _NotText(),
-    lambda: _Rude("rude"),
-    lambda: _Lies(),
-    lambda: _OddText(),
-    lambda: _NoReason(),
-    lambda: _NoDelay(),
-    lambda: _Nameless(),
-    lambda: _Group("g", [ValueError("x")]),
-    lambda: SystemExit(0),
-    lambda: SystemExit(None),
-    lambda: SystemExit("over"),
-    lambda: SystemExit(object()),
-    lambda: SystemExit(10**400),
-    lambda: SystemExit(_Unreadable()),
-    lambda: KeyboardInterrupt(),
-    lambda: GeneratorExit(),
-    lambda: StopIteration(_Unreadable()),
-    lambda: StopAsyncIteration(),
-    lambda: MemoryError(),
-    lambda: RecursionError("deep"),
-    lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
-    lambda: OSError(2, "No such file", "\udcff"),
-    lambda: ValueError("half \ud800, nul \0, \x1b[2J, \u2028"),
-    lambda: ValueError(*range(10_000)),
-    lambda: BaseExceptionGroup("exits", [SystemExit(1), KeyboardInterrupt()]),
-]
-
-
 @pytest.mark.parametrize("made", UNTRUSTED, ids=range(len(UNTRUSTED)))
 def test_whatever_is_raised_is_one_charged_failure_with_words(made: Callable[[], BaseException]) -> None:
     error = made()  # not a parameter: pytest itself looks at those
@@ -422,7 +318,7 @@ def test_whatever_is_raised_is_one_charged_failure_with_words(made: Callable[[],
 
 def _coroutine(error: BaseException) -> Callable[[], Any]:
     async def handler() -> None:
-        if type(error) is _Lies:
+        if type(error) is Lies:
             raise ValueError("asyncio itself looks at it, and hangs")
         raise error
 
@@ -432,31 +328,7 @@ def _coroutine(error: BaseException) -> Callable[[], Any]:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-class _Twice(dict[str, Any]):
-    """Well-behaved when it is looked at first."""
-
-    looked = 0
-
-    def items(self) -> Any:
-        self.looked += 1
-        if self.looked > 1:
-            raise RuntimeError("once is enough")
-        return super().items()
-
-
-class _Always(dict[str, Any]):
-    def items(self) -> Any:
-        raise SystemExit("do not look")
-
-
-def _bomb() -> list[Any]:
-    bomb: list[Any] = ["x" * 100]
-    for _ in range(28):
-        bomb = [bomb] * 10
-    return bomb
-
-
-@pytest.mark.parametrize("result", [_Always(a=1), {"a": _Always()}, _bomb(), ["x" * 100_000] * 1000, {1: 2}, {"a"}])
+@pytest.mark.parametrize("result", [Always(a=1), {"a": Always()}, bomb(), ["x" * 100_000] * 1000, {1: 2}, {"a"}])
 def test_a_result_that_cannot_be_read_is_dropped_with_a_note_and_the_work_is_done(result: Any) -> None:
     found = ran(lambda: result)
     assert isinstance(found, Succeeded)
@@ -466,7 +338,7 @@ def test_a_result_that_cannot_be_read_is_dropped_with_a_note_and_the_work_is_don
 
 
 def test_what_goes_on_of_a_result_is_plain_and_is_read_once() -> None:
-    trap = _Twice(text=_Text("words"), numbers=(1, 2.5))
+    trap = Twice(text=Text("words"), numbers=(1, 2.5))
     found = ran(lambda: trap)
     if isinstance(found, Succeeded) and found.result is not None:
         assert found.result == {"text": "words", "numbers": [1, 2.5]}

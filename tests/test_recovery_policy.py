@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host
+from hosts import Host, put
 from lost import MINUTE, as_an_older_version, claim_as_a_tick, forget, paying, row
 from sqlalchemy import select, update
-from test_tick import put
 
 from cronjobs.config.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
 from cronjobs.database.connection import Database

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from commands import LINUX_ONLY, until
-from test_operate import cli
-from ticking import Project, Tick
+from ticking import Project, Tick, cli
 
 from cronjobs import enqueue
 from cronjobs.clock import process_started

@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 from commands import LINUX_ONLY, until
-from hosts import Host
+from hosts import Host, put
 from lost import claim_as_a_tick, paying, row
-from test_operate import cli
-from test_tick import put
-from ticking import Project
+from ticking import Project, cli
 
 from cronjobs.clock import process_started
 from cronjobs.database.connection import Database

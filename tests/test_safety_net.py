@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host
+from hosts import Host, put
 from sqlalchemy import func, select
-from test_tick import put
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import RunSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host
+from hosts import Host, put
 from sqlalchemy import func, insert, select, update
 
 from cronjobs.config.settings import Retention, RunSettings, ScheduleSettings
@@ -75,13 +75,6 @@ def files(cron: str, **more: str) -> dict[str, ScheduleSettings]:
 
 
 A, B = files("* * * * *"), files("0 12 * * *")
-
-
-def put(database: Database, **values: Any) -> int:
-    now = database.clock.now()
-    with database.write() as connection:
-        row = {"job_type": "t.say", "run_at": now, "created_at": now} | values
-        return int(connection.execute(insert(jobs_table).values(row).returning(jobs_table.c.id)).scalar_one())
 
 
 def in_force(database: Database) -> Any:

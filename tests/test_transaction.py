@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from commands import until
 from targets import plain_url, users_table
-from test_effects import WITHOUT_WATCHDOG, patched
-from ticking import Project, events
+from ticking import WITHOUT_WATCHDOG, Project, events, patched
 
 HANDLERS = '''
 from contextlib import contextmanager

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connections, transaction  # type: ignore[import-untyped]
+from djangos import configured
 from ledger import Jobs
 from sqlalchemy import Connection, text
 from targets import each_target, opened, users_table
-from test_enqueue_django import configured
 
 from cronjobs.database import address
 from cronjobs.database import connection as database_module

@@ -65,6 +65,11 @@ def gated(ctx, gate="gate"):
 
 _numbers = itertools.count()
 
+WITHOUT_WATCHDOG = """
+from cronjobs.tick.watchdog import Watchdog
+Watchdog.stand_at = lambda self, instant: None
+"""
+
 # What cron sets; and which package is tested, where that is not the installed one (tests/mutants).
 CRONS = {"PATH": "/usr/bin:/bin"} | {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
 
@@ -287,6 +292,14 @@ def rivals(project: Project, *options: str) -> Iterator[list[Tick]]:
         thread.join()
 
 
+def patched(project: Project, patch: str) -> dict[str, Any]:
+    """How to start a tick whose process is changed before it begins."""
+    folder = project.folder / "patch"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(patch)
+    return {"env": {"PYTHONPATH": str(folder)}}
+
+
 def stop_and_go(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -295,3 +308,11 @@ def stop_and_go(pids: Sequence[int], number: signal.Signals) -> None:
 
 def events(stderr_or_log: str, name: str) -> list[str]:
     return re.findall(rf"^.*\b{re.escape(name)} .*$", stderr_or_log, re.MULTILINE)
+
+
+def cli(project: Project, *words: str, code: int = 0) -> str:
+    """The command in a process of its own: what it printed."""
+    argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(project.folder / "cronjobs.yaml")]
+    done = forked.run(argv)
+    assert done.returncode == code, done
+    return done.stdout + done.stderr

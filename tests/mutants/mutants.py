@@ -28,7 +28,7 @@ TRANSACTIONS = "tests/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
 # The status in the fence has no mutant: a CHECK of the table keeps locked_by NULL unless the job is running, so a row
-# that is not running equals nobody's holder. tests/test_tables.py holds that CHECK. Nor has the word MATERIALIZED:
+# that is not running equals nobody's holder. tests/test_tables.py holds that CHECK. Nor has MATERIALIZED:
 # PostgreSQL never inlines a CTE that locks rows. The mutant is the subquery that it stands against.
 MUTANTS = (
     Mutant("fence without the attempt", SQL, " AND j.attempts = o.attempt", "", (FENCE,)),
