@@ -100,11 +100,15 @@ class Project:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Every row of a table, in the order of its key."""
-        found = tables.metadata.tables[f"cronjobs_{table}"]
+        return self._read(f"cronjobs_{table}")[0]
+
+    def _read(self, *names: str) -> list[list[dict[str, Any]]]:
+        found = [tables.metadata.tables[name] for name in names]
         database = Database(parse_url(self.url))
         try:
             with database.read() as connection:
-                return [dict(row._mapping) for row in connection.execute(select(found).order_by(*found.primary_key))]
+                rows = [connection.execute(select(table).order_by(*table.primary_key)) for table in found]
+                return [[dict(row._mapping) for row in each] for each in rows]
         finally:
             database.close()
 
@@ -120,7 +124,7 @@ class Project:
             database.close()
 
     def everything(self) -> dict[str, list[dict[str, Any]]]:
-        return {name: self.rows(name.removeprefix("cronjobs_")) for name in tables.metadata.tables}
+        return dict(zip(tables.metadata.tables, self._read(*tables.metadata.tables), strict=True))
 
 
 def _leave(code: int, *, stuck: bool) -> None:

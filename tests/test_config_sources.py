@@ -221,7 +221,7 @@ _words = st.sampled_from([*FILE, *JOB_TYPE, *SCHEDULE, *_ODDITIES.split(), *_SPA
 
 
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
-@settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.one_of(st.text(max_size=200), st.lists(_words, max_size=40).map("".join)), in_mapping=st.booleans())
 def test_whatever_the_text_nothing_but_a_config_error_is_raised(
     loader: str, monkeypatch: pytest.MonkeyPatch, text: str, in_mapping: bool

@@ -115,6 +115,7 @@ def test_whichever_way_a_job_takes_its_runner_with_it_it_is_found_and_named(
     assert project.job(good_id)["status"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_crash_is_recovered_by_the_next_tick_at_once(project: Project) -> None:
     """The lease goes on for a minute; that its holder is dead can be proven here."""
     project.configure(YAML, HANDLERS)
@@ -199,6 +200,7 @@ def begin_behind_slow_ones(project: Project, job_type: str, count: int) -> Tick:
     return tick
 
 
+@pytest.mark.slow
 def test_a_tick_killed_before_it_came_to_such_a_job_leaves_it_untouched(project: Project) -> None:
     tick = begin_behind_slow_ones(project, "lost.dead", 1)
     tick.send(signal.SIGKILL)

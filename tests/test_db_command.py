@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from project import Project
 
 from cronjobs.database.address import parse_url
 from cronjobs.database.tables import SCHEMA_REVISION
@@ -30,13 +28,11 @@ class Folder:
         (self.path / "cronjobs.yaml").write_text("".join(lines))
 
     def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("CRONJOBS_")}
-        command = [sys.executable, "-W", "error", "-m", "cronjobs", *arguments]
-        done = subprocess.run(command, cwd=self.path, env=clean, capture_output=True, text=True)
-        assert done.returncode == code, done.stderr
-        assert self.password not in done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout, done.stderr
+        done = Project(self.path, "").call(*arguments)
+        assert done.code == code, done.err
+        assert self.password not in done.out + done.err
+        assert "Traceback" not in done.err
+        return done.out, done.err
 
 
 @pytest.fixture
@@ -49,7 +45,6 @@ def migrated(tmp_path: Path, database_url: str) -> Folder:
     return Folder(tmp_path, database_url)
 
 
-@pytest.mark.slow
 def test_upgrade_says_from_where_to_where(folder: Folder) -> None:
     assert folder.run("db", "current") == (
         "none\n",
@@ -65,7 +60,6 @@ def test_current_as_json(migrated: Folder) -> None:
     assert (said["revision"], said["newest"]) == (SCHEMA_REVISION, SCHEMA_REVISION)
 
 
-@pytest.mark.slow
 def test_check_ends_with_1_when_it_finds_something(folder: Folder) -> None:
     assert 'run "cronjobs db upgrade"' in folder.run("db", "check", code=1)[0]
     [finding] = json.loads(folder.run("db", "check", "--json", code=1)[0])
@@ -75,7 +69,6 @@ def test_check_ends_with_1_when_it_finds_something(folder: Folder) -> None:
     assert json.loads(folder.run("db", "check", "--json")[0]) == []
 
 
-@pytest.mark.slow
 def test_adopt_hands_the_database_over(migrated: Folder) -> None:
     migrated.configure(project="shop", environment="production")
     assert migrated.run("db", "adopt")[0] == 'nobody → project "shop", environment "production"\n'
@@ -90,7 +83,6 @@ def test_adopt_without_tables_names_the_command(folder: Folder) -> None:
     assert 'run "cronjobs db upgrade"' in folder.run("db", "adopt", code=4)[1]
 
 
-@pytest.mark.slow
 def test_sql_makes_what_upgrade_makes(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "sqlite:///made.db")
     script, errors = folder.run("db", "sql")
@@ -101,7 +93,6 @@ def test_sql_makes_what_upgrade_makes(tmp_path: Path) -> None:
     folder.run("db", "check")
 
 
-@pytest.mark.slow
 def test_sql_needs_neither_a_database_nor_a_configuration(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "sqlite:///made.db")
     (tmp_path / "cronjobs.yaml").unlink()
@@ -111,7 +102,6 @@ def test_sql_needs_neither_a_database_nor_a_configuration(tmp_path: Path) -> Non
     assert "jsonb" in script.lower()
 
 
-@pytest.mark.slow
 def test_a_database_out_of_reach_ends_with_4_and_one_line(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "postgresql://u:hunter2-hunter2@127.0.0.1:1/d")
     for command in ("upgrade", "current", "check", "adopt"):

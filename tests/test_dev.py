@@ -201,6 +201,7 @@ def test_a_spelling_of_off_that_is_not_known_fires_nothing(project: Project) -> 
 # --- how it ends ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)])
 def test_one_signal_lets_a_job_stop_by_itself(project: Project, dev: Any, number: signal.Signals, code: int) -> None:

@@ -117,6 +117,7 @@ def recorded(project: Project) -> dict[str, str]:
     return dict(project.sql("SELECT key, state FROM cronjobs_effects"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on_unknown", "at", "sent", "unknown", "state", "status"),
     [
@@ -155,6 +156,7 @@ def as_json(result: Any) -> str:
     return json.dumps(json.loads(result) if isinstance(result, str) else result)
 
 
+@pytest.mark.slow
 def test_a_job_stopped_by_an_effect_says_how_to_settle_it(project: Project) -> None:
     project.configure(SHORT_LEASE, HANDLERS)
     job_id = project.add("e.mail", '{"on_unknown": "stop", "at": "sent"}')
@@ -164,6 +166,7 @@ def test_a_job_stopped_by_an_effect_says_how_to_settle_it(project: Project) -> N
     assert f"cronjobs effects settle mail:{job_id} done (or not-done)" in job["last_error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "done"),
     [
@@ -188,6 +191,7 @@ def test_work_of_several_steps_goes_on_after_the_last_recorded_one(project: Proj
     assert results == [f"{name} by {1 if n < firsts else 2}" for n, name in enumerate(("one", "two", "three"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "times"), [("sent", 2), (None, 1)])
 def test_effects_work_in_an_async_handler(project: Project, at: str | None, times: int) -> None:
     project.configure(SHORT_LEASE, HANDLERS)
@@ -206,6 +210,7 @@ def test_run_in_the_foreground_keeps_the_same_ledger(project: Project) -> None:
     assert project.times_ran("sent") == {job_id: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verdict", "sent"), [("done", ["sent"]), ("not-done", ["sent", "sent"])])
 def test_a_settled_effect_lets_its_job_go_on(project: Project, verdict: str, sent: list[str]) -> None:
     project.configure(SHORT_LEASE, HANDLERS)
@@ -242,6 +247,7 @@ def test_a_job_whose_effect_another_one_is_doing_comes_back_for_it_uncharged(pro
     assert project.times_ran("sent") == {first_id: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_unknown", "times", "status"), [("again", 2, "succeeded"), ("stop", 1, "dead")])
 def test_a_handler_in_a_process_of_its_own_keeps_the_same_ledger(
     project: Project, on_unknown: str, times: int, status: str

@@ -111,6 +111,7 @@ TIMINGS = [
 
 
 @settings(max_examples=150, deadline=None)
+@pytest.mark.slow
 @given(
     st.sampled_from(TIMINGS),
     st.datetimes(datetime(2007, 1, 1), datetime(2014, 1, 1)),  # noqa: DTZ001
@@ -149,6 +150,7 @@ def test_a_year_of_minutes_is_counted_without_walking_them() -> None:
     assert newest == [at("2026-12-31 23:59"), at("2027-01-01")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cron", ["* * * * *", "30 2 * * *", "*/7 3,5 * * 1", "0 0 1,15 * 5"])
 def test_ten_thousand_fires_take_less_than_a_second(cron: str) -> None:
     def walk() -> int:

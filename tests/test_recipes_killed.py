@@ -54,6 +54,7 @@ def bank(provider: Provider) -> Iterator[WebServer]:
         yield web
 
 
+@pytest.mark.slow
 def test_a_runner_killed_after_acting_and_before_recording_repeats_only_what_bears_it(
     project: Project, mail: MailServer, hook: WebServer, bank: WebServer, provider: Provider
 ) -> None:

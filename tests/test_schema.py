@@ -140,6 +140,7 @@ def two(
     ]
 
 
+@pytest.mark.slow
 def test_two_projects_tick_side_by_side_and_do_their_own_work_once(two: list[Project]) -> None:
     for project in two:
         assert project.tick().process.returncode == 0  # the schedules are known; now an occurrence of each is owed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -102,10 +103,19 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("constraint", "statement"), REFUSED)
-def test_a_row_that_cannot_be_is_refused(database: Database, constraint: str, statement: str) -> None:
-    with pytest.raises(DatabaseError, match=f'{constraint}"?\\b'):
-        execute(database, statement)
+def test_a_row_that_cannot_be_is_refused(database: Database) -> None:
+    def refusal(statement: str) -> str:
+        try:
+            execute(database, statement)
+        except DatabaseError as error:
+            return str(error)
+        return ""
+
+    assert [
+        (constraint, statement)
+        for constraint, statement in REFUSED
+        if not re.search(f'{constraint}"?\\b', refusal(statement))
+    ] == []
 
 
 def test_a_final_row_beyond_the_lengths_is_left_alone(database: Database) -> None:

@@ -396,13 +396,13 @@ def test_a_hosts_wrong_clock_decides_nothing_and_is_told_when_it_is_far_off(
     host.carry(schedules=A)
     host.tick()
     put(database, run_at=START + timedelta(hours=1), payload={"line": "later"})
-    for minute in range(1, 6):
+    for minute in (1, 2):
         clock.set(START + minute * MINUTE)
         host.clock = FakeClock(clock.now() + wrong)  # this host's; the database's is right
         host.tick()
     rows = ask(select(occurrences.c.outcome, occurrences.c.last_for).order_by(occurrences.c.last_for))
-    assert [tuple(row) for row in rows] == [("enqueued", START.replace(second=0) + n * MINUTE) for n in range(1, 6)]
-    assert done == ["x"] * 5
+    assert [tuple(row) for row in rows] == [("enqueued", START.replace(second=0) + n * MINUTE) for n in (1, 2)]
+    assert done == ["x"] * 2
     assert bool(host.said("clock.skew")) == (abs(wrong) > timedelta(seconds=60))
     began = ask(select(ticks.c.started_at).order_by(ticks.c.id.desc()).limit(1))[0].started_at
     assert abs(began - clock.now()) < timedelta(seconds=5)
