@@ -40,7 +40,7 @@ KINDS = ["memory", "sqlite", "postgresql"]
 Handlers = dict[str, Callable[..., Any]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def _postgres_with_tables(_server: PostgresServer) -> str:
     """One for all tests here, which leave nothing in it: a database for each takes a second."""
     _server.execute("CREATE DATABASE drains")
