@@ -63,7 +63,7 @@ def urls(name: str) -> Iterator[tuple[str, str, str]]:
             yield (f"sqlite:///{folder}/few.db", f"sqlite:///{folder}/full.db", f"sqlite:///{folder}/blocked.db")
             return
         sys.path.insert(0, str(ROOT / "tests"))
-        import postgres
+        from support import postgres
 
         postgres.SETTINGS.update(max_wal_size="4GB")
         server = postgres.PostgresServer()

@@ -69,7 +69,7 @@ def measure(name: str, folder: Path, jobs: int, rounds: int) -> dict[str, Any]:
     server = None
     if name == "postgresql":
         sys.path.insert(0, str(ROOT / "tests"))
-        import postgres
+        from support import postgres
 
         # As in production: a commit is on disk. The tests' server does without.
         postgres.SETTINGS.update(fsync="on", full_page_writes="on", max_wal_size="1GB")

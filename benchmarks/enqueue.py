@@ -53,7 +53,7 @@ def measure(name: str, folder: Path, jobs: int, rounds: int) -> list[dict[str, A
     server = None
     if name == "postgresql":
         sys.path.insert(0, str(ROOT / "tests"))
-        import postgres
+        from support import postgres
 
         postgres.SETTINGS.update(fsync="on", full_page_writes="on", max_wal_size="1GB")  # as in production
         server = postgres.PostgresServer()

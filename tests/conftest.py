@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-import nofsync
 import pytest
-from pool import Pool, copy_statement
-from postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
-from ticking import Project
+from support import nofsync
+from support.pool import Pool, copy_statement
+from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
+from support.ticking import Project
 
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from postgres import PostgresServer
 from sqlalchemy import text
+from support.postgres import PostgresServer
 
 from chaos import judge
 from chaos.ledger import VARIABLE, Line, Pen, Reader

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import crash_handlers
-from ticking import Project
+from support.ticking import Project
 from typer.main import get_command
 
 from cronjobs import events

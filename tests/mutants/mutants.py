@@ -21,14 +21,14 @@ class Mutant:
 
 SQL = "cronjobs/store/sql.py"
 LEASES = "cronjobs/store/leases.py"
-FENCE = "tests/test_fence.py"
-CRASHES = "tests/test_crashes.py"
-HANGING = "tests/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
-TRANSACTIONS = "tests/test_transaction_rules.py"
+FENCE = "tests/database/test_fence.py"
+CRASHES = "tests/process/test_crashes.py"
+HANGING = "tests/process/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
+TRANSACTIONS = "tests/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
 # The status in the fence has no mutant: a CHECK of the table keeps locked_by NULL unless the job is running, so a row
-# that is not running equals nobody's holder. tests/test_tables.py holds that CHECK. Nor has MATERIALIZED:
+# that is not running equals nobody's holder. tests/database/test_tables.py holds that CHECK. Nor has MATERIALIZED:
 # PostgreSQL never inlines a CTE that locks rows. The mutant is the subquery that it stands against.
 MUTANTS = (
     Mutant("fence without the attempt", SQL, " AND j.attempts = o.attempt", "", (FENCE,)),
@@ -56,14 +56,14 @@ MUTANTS = (
         """WHERE j.id IN (SELECT c.id FROM head b CROSS JOIN LATERAL (
       SELECT j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c LIMIT :limit)
     AND :free = :free AND j.{waiting}""",
-        ("tests/test_many_ticks.py::test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once",),
+        ("tests/process/test_many_ticks.py::test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once",),
     ),
     Mutant(
         "limits judged by several runners at once",
         "cronjobs/store/concurrency.py",
         "    if not is_postgresql(connection):\n",
         "    if True:\n",
-        ("tests/test_limits_claim.py",),
+        ("tests/database/test_limits_claim.py",),
     ),
     Mutant(
         "no SKIP LOCKED",
@@ -77,21 +77,23 @@ MUTANTS = (
         "cronjobs/database/connection.py",
         '"BEGIN IMMEDIATE" if write else "BEGIN"',
         '"BEGIN"',
-        ("tests/test_database.py",),
+        ("tests/database/test_database.py",),
     ),
     Mutant(
         "no unique key of occurrences",
         "alembic/versions/0001_first.py",
         '        primary_key(table, "schedule_id", "last_for"),\n',
         "",
-        ("tests/test_schedules.py::test_an_occurrence_that_is_in_the_ledger_is_refused_by_the_database",),
+        ("tests/database/test_schedules.py::test_an_occurrence_that_is_in_the_ledger_is_refused_by_the_database",),
     ),
     Mutant(
         "an effect recorded before it is done",
         "cronjobs/store/effects.py",
         "VALUES (:key, :job_id, :attempt, 'begun', {now}) ON CONFLICT DO NOTHING",
         "VALUES (:key, :job_id, :attempt, 'recorded', {now}) ON CONFLICT DO NOTHING",
-        ("tests/test_effect_rules.py::test_the_beginning_is_committed_before_the_body_and_the_result_after_it",),
+        (
+            "tests/database/test_effect_rules.py::test_the_beginning_is_committed_before_the_body_and_the_result_after_it",
+        ),
     ),
     Mutant(
         "a claim's lost COMMIT not settled by reading",
@@ -113,7 +115,7 @@ MUTANTS = (
         "(j.locked_until < {now} OR j.locked_by {among_dead})",
         '(j.locked_until < """ + ("to_timestamp(" + str(__import__("time").time()) + ")" if is_postgresql(connection) '
         'else str(int(__import__("time").time() * 1e6))) + """ OR j.locked_by {among_dead})',
-        ("tests/test_turns.py::test_a_lease_is_over_when_the_databases_clock_says_so",),
+        ("tests/database/test_turns.py::test_a_lease_is_over_when_the_databases_clock_says_so",),
     ),
     Mutant(
         "a timed-out thread's row freed at once",
@@ -145,209 +147,209 @@ MUTANTS = (
         LEASES,
         "ended = succeeded(connection, gone)",
         "ended = frozenset()",
-        ("tests/test_transaction.py::test_code_behind_the_commit_runs_on_without_a_lease",),
+        ("tests/process/test_transaction.py::test_code_behind_the_commit_runs_on_without_a_lease",),
     ),
     Mutant(
         "a loop that waits behind its own workers",
         "cronjobs/database/sqlite_turns.py",
         "not self._in_use and (is_loop or not (self._loops or self._spent))",
         "not self._in_use",
-        ("tests/test_write_turns.py",),
+        ("tests/unit/database/test_write_turns.py",),
     ),
     Mutant(
         "a claim that writes no policy",
         "cronjobs/store/claims.py",
         ", policy = {policy_at_claim}",
         ", policy = NULL",
-        ("tests/test_recovery_policy.py",),
+        ("tests/database/test_recovery_policy.py",),
     ),
     Mutant(
         "recovery by the type's policy of today",
         "cronjobs/tick/recovery.py",
         "        if expired.policy is not None:\n            return expired.policy\n",
         "",
-        ("tests/test_recovery_policy.py",),
+        ("tests/database/test_recovery_policy.py",),
     ),
     Mutant(
         "a waiting job of an unknown type in the way",
         "cronjobs/store/overlap.py",
         "(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
         "(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable} OR true)",
-        ("tests/test_overlap.py", "tests/test_unknown_types.py"),
+        ("tests/database/test_overlap.py", "tests/database/test_unknown_types.py"),
     ),
     Mutant(
         "overlap judged by what waits alone",
         "cronjobs/store/overlap.py",
         "          AND ({is_running} OR (o.{waiting} AND {somebody_can_run}",
         "          AND ((o.{waiting} AND {somebody_can_run}",
-        ("tests/test_overlap.py",),
+        ("tests/database/test_overlap.py",),
     ),
     Mutant(
         "a lease taken from a runner at work",
         "cronjobs/store/expiry.py",
         ' AND NOT (j.locked_by {among_working})"',
         '"',
-        ("tests/test_runners.py",),
+        ("tests/process/test_runners.py",),
     ),
     Mutant(
         "a crashing type for one runner's death",
         "cronjobs/rules/crashing_types.py",
         "    if known is None or not known.holds(now):\n        return suspected",
         "    if known is None or not known.holds(now):\n        return replace(suspected, suspected=False)",
-        ("tests/test_crashing_types.py",),
+        ("tests/database/test_crashing_types.py",),
     ),
     Mutant(
         "a machine switched off takes its types along",
         "cronjobs/rules/crashing_types.py",
         "    if _boot(known.runner) != _boot(runner):\n        return suspected\n",
         "",
-        ("tests/test_crashing_types.py",),
+        ("tests/database/test_crashing_types.py",),
     ),
     Mutant(
         "a container that applies an old file at once",
         "cronjobs/schedules/applying.py",
         " and not ticks.carried_since(connection, str(in_force), seen.now - silence)",
         "",
-        ("tests/test_sync.py",),
+        ("tests/database/test_sync.py",),
     ),
     Mutant(
         "bytes in SQLite read as text",
         "cronjobs/database/connection.py",
         "    connection.text_factory = decoded  #",
         "    #",
-        ("tests/test_encodings.py",),
+        ("tests/database/test_encodings.py",),
     ),
     Mutant(
         "whatever encoding the client was given",
         "cronjobs/database/connection.py",
         "    return f\"SET LOCAL client_encoding = '{encoding}'\"",
         "    return f\"SET LOCAL application_name = '{encoding}'\"",
-        ("tests/test_encodings.py",),
+        ("tests/database/test_encodings.py",),
     ),
     Mutant(
         "whatever DateStyle the server has",
         "cronjobs/database/connection.py",
         "    \"SET LOCAL datestyle = 'ISO, MDY'\",\n",
         "",
-        ("tests/test_encodings.py",),
+        ("tests/database/test_encodings.py",),
     ),
     Mutant(
         "payloads fetched whatever their size",
         "cronjobs/store/sizes.py",
         "           WHEN octet_length(CAST({column} AS text)) > {MOST_FETCHED} THEN '\"{TOO_LARGE}\"'\n",
         "",
-        ("tests/test_sizes.py",),
+        ("tests/database/test_sizes.py",),
     ),
     Mutant(
         "no claim row by row after one that failed",
         "cronjobs/tick/writer.py",
         "        self.warily = True",
         "        self.warily = False",
-        ("tests/test_encodings.py", "tests/test_sizes.py"),
+        ("tests/database/test_encodings.py", "tests/database/test_sizes.py"),
     ),
     Mutant(
         "a SQLite file that vanished is made anew",
         "cronjobs/host/known_databases.py",
         "    if State().read(_note(settings, address)):\n        raise",
         "    if False:\n        raise",
-        ("tests/test_vanished.py",),
+        ("tests/process/test_vanished.py",),
     ),
     Mutant(
         "state kept where others may write",
         "cronjobs/host/state_folder.py",
         "            if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:",
         "            if False:",
-        ("tests/test_alarm.py",),
+        ("tests/process/test_alarm.py",),
     ),
     Mutant(
         "a Cancelled that nobody asked for taken for a stop",
         "cronjobs/execution/raised.py",
         "    return reason if reason is not None and _holds(error, (Cancelled, asyncio.CancelledError)) else None",
         '    return (reason or "lost") if _holds(error, (Cancelled, asyncio.CancelledError)) else None',
-        ("tests/test_raised.py",),
+        ("tests/unit/execution/test_raised.py",),
     ),
     Mutant(
         "occurrences without a share of the tick",
         "cronjobs/tick/tick.py",
         "        return self._go_on() and self.clock.monotonic() < self.patient_until",
         "        return self._go_on()",
-        ("tests/test_share_of_occurrences.py",),
+        ("tests/database/test_share_of_occurrences.py",),
     ),
     Mutant(
         "a file applied with its first chunk",
         "cronjobs/schedules/sync.py",
         "            if not left:\n                acts.append",
         "            if True:\n                acts.append",
-        ("tests/test_sync.py", "tests/test_chunks_generated.py"),
+        ("tests/database/test_sync.py", "tests/database/test_chunks_generated.py"),
     ),
     Mutant(
         "a copy that unlocks the original's lock",
         "cronjobs/database/sqlite_turns.py",
         "        if not self.is_copy:  #",
         "        if True:  #",
-        ("tests/test_write_turns.py",),
+        ("tests/unit/database/test_write_turns.py",),
     ),
     Mutant(
         "pruning waits for locked rows",
         "cronjobs/store/pruning.py",
         '    unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED"',
         '    unlocked=lambda postgresql: "FOR UPDATE"',
-        ("tests/test_pruning.py",),
+        ("tests/database/test_pruning.py",),
     ),
     Mutant(
         "the last tick by its clock",
         "cronjobs/store/ticks.py",
         "          (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at",
         "          (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at",
-        ("tests/test_pruning.py", "tests/test_tick.py"),
+        ("tests/database/test_pruning.py", "tests/database/test_tick.py"),
     ),
     Mutant(
         "what a pause holds back is due",
         "cronjobs/store/sql.py",
         "\n         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))",
         ")",
-        ("tests/test_pauses.py",),
+        ("tests/database/test_pauses.py",),
     ),
     Mutant(
         "files that everybody may write",
         "cronjobs/config/trust.py",
         "    if facts.mode & stat.S_IWOTH and not sticky:",
         "    if False:",
-        ("tests/test_trust.py",),
+        ("tests/process/test_trust.py",),
     ),
     Mutant(
         "passwords in URLs shown",
         "cronjobs/masking.py",
         '    return mask_urls(text) if "://" in text else text',
         "    return text",
-        ("tests/test_masking.py",),
+        ("tests/process/test_masking.py",),
     ),
     Mutant(
         "names from outside that begin a line",
         "cronjobs/errors.py",
         "        return [one_line(str(self), MESSAGE_LIMIT)]",
         "        return str(self).splitlines()",
-        ("tests/test_escaping.py",),
+        ("tests/database/test_escaping.py",),
     ),
     Mutant(
         "a claim in one pass, in any order",
         "cronjobs/store/claims.py",
         "AND {in_some_turn}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
         "AND {in_some_turn}{also} ORDER BY b.id LIMIT :limit",
-        ("tests/test_many_queues.py",),
+        ("tests/database/test_many_queues.py",),
     ),
     Mutant(
         "what is not on its way to a worker charged with a loss",
         "cronjobs/tick/loop.py",
         "            self.ends.release([attempt for attempt in self.in_flight.busy() if not attempt.on_its_way])",
         "            self.ends.release([])",
-        ("tests/test_not_begun.py", "tests/test_safety_net.py"),
+        ("tests/database/test_not_begun.py", "tests/database/test_safety_net.py"),
     ),
     Mutant(
         "a run by hand goes on past a lease that nobody could renew",
         "cronjobs/tick/loop.py",
         "            if attempt.started is not None and attempt.leased_at <= leased_since:",
         "            if False:",
-        ("tests/test_cli_run.py",),
+        ("tests/process/test_cli_run.py",),
     ),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS))
 
-from postgres import PostgresServer  # noqa: E402
+from support.postgres import PostgresServer  # noqa: E402
 
 from cronjobs.database.address import parse_url  # noqa: E402
 from cronjobs.database.connection import Database  # noqa: E402

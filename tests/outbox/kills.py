@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from ticking import Tick
+from support.ticking import Tick
 
 from cronjobs.clock import SYSTEM, sleep
 from outbox.hour import BY_TYPE, finished

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ticking import CRONS, Project
+from support.ticking import CRONS, Project
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "invoices"
 CRONJOBS = ("-m", "cronjobs")

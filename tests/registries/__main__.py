@@ -13,8 +13,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS))
 
-import nofsync  # noqa: E402
-from postgres import PostgresServer  # noqa: E402
+from support import nofsync  # noqa: E402
+from support.postgres import PostgresServer  # noqa: E402
 
 from cronjobs.clock import SYSTEM  # noqa: E402
 from cronjobs.database.address import parse_url  # noqa: E402

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from postgres import OWNER
+from support.postgres import OWNER
 
 from registries.world import world
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hosts import Unarmed
 from sqlalchemy import Connection, delete, insert, select, update
+from support.hosts import Unarmed
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock, sleep

@@ -1,0 +1,265 @@
+"""``cronjobs enqueue``: what is refused, what is written, what is said."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from support.project import Project
+
+from cronjobs.database.tables import jobs, meta
+
+YAML = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
+CANARY = "c4n4ry-value"
+
+
+@pytest.fixture
+def project(tmp_path: Path, database_url: str) -> Project:
+    """On both databases."""
+    project = Project(tmp_path, database_url)
+    project.write(YAML)
+    return project
+
+
+@pytest.fixture
+def lite(tmp_path: Path, sqlite_migrated: str) -> Project:
+    """Where the database does not matter."""
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write(YAML)
+    return project
+
+
+def test_every_option_is_in_the_row(project: Project) -> None:
+    done = project.call(
+        *("enqueue", "t.ok", "--payload", '{"n": 1, "s": "é"}', "--at", "2030-01-02T03:04+01:00", "--queue", "mail"),
+        *("--priority", "2", "--idempotency-key", "invoice:1", "--concurrency-key", "smtp:a", "--max-attempts", "3"),
+        *("--timeout", "20s", "--meta", "trace=a=b", "--meta", "tenant=x"),
+    )
+    assert (done.code, done.out, done.err) == (0, "job 1 enqueued, due 2030-01-02T03:04:00+01:00\n", "")
+    [row] = project.jobs()
+    assert row["payload"] == {"n": 1, "s": "é"}
+    assert row["run_at"] == datetime(2030, 1, 2, 2, 4, tzinfo=UTC)
+    names = ("job_type", "queue", "priority", "status", "max_attempts", "timeout_s", "idempotency_key")
+    assert [row[name] for name in names] == ["t.ok", "mail", 2, "queued", 3, 20.0, "invoice:1"]
+    assert (row["concurrency_key"], row["meta"]) == ("smtp:a", {"trace": "a=b", "tenant": "x"})
+    assert row["enqueued_by"] == f"cli:{getpass.getuser()}"
+
+
+def test_now_or_after_a_delay(project: Project) -> None:
+    assert project.call("enqueue", "t.ok").out == "job 1 enqueued, due now\n"
+    assert project.call("enqueue", "t.ok", "--in", "5m").out == "job 2 enqueued, due in 5m\n"
+    now, later = project.jobs()
+    assert now["run_at"] - now["created_at"] < timedelta(seconds=1)
+    assert timedelta(0) <= later["run_at"] - later["created_at"] - timedelta(minutes=5) < timedelta(seconds=1)
+
+
+def test_a_key_is_spent_once(project: Project) -> None:
+    enqueue = ("enqueue", "t.ok", "--idempotency-key", "k")
+    assert project.call(*enqueue, "--json").json == {"id": 1, "new": True, "status": "queued"}
+    assert project.call(*enqueue).out == "job 1 was there already (queued)\n"
+    values = {"status": "dead", "finished_at": datetime.now(UTC)}
+    project.execute(update(jobs).values(values))
+    again = project.call(*enqueue, "--json")
+    assert again.json == {"id": 1, "new": False, "status": "dead"}
+    assert '"cronjobs jobs retry 1"' in again.err
+    assert len(project.jobs()) == 1
+
+
+def test_somebody_elses_database_is_not_written_to(project: Project) -> None:
+    project.execute(update(meta).values(project="other"))
+    done = project.call("enqueue", "t.ok")
+    assert done.code == 3
+    assert 'belongs to project "other"' in done.err
+    assert project.jobs() == []
+
+
+# --- payloads ---------------------------------------------------------------------------------------------------------
+
+BAD = [
+    ("[1]", "payload must be a JSON object, not an array"),
+    ("null", "payload must be a JSON object, not null"),
+    (f'"{CANARY}"', "payload must be a JSON object, not a string"),
+    ("", "payload is not JSON: Expecting value (line 1, column 1)"),
+    (f"{{invoice: {CANARY}}}", "payload is not JSON: Expecting property name enclosed in double quotes (line 1, "),
+    (f'{{"a": "{CANARY}", "a": 1}}', "payload has the key 'a' twice"),
+    ('{"a": {"b": NaN}}', "payload has NaN, which is not JSON"),
+    ('{"a": -Infinity}', "payload has -Infinity"),
+    ('{"a": 1e999}', "payload.a is inf, which is not JSON"),
+    (f'{{"a": "{CANARY}\\u0000"}}', "payload.a contains a NUL character"),
+    ('{"a\\u0000": 1}', "a key of payload contains a NUL character"),
+    ('{"a": "\\ud800"}', "payload.a contains half of a surrogate pair"),
+    ('{"a": ' + "7" * 5000 + "}", "payload has a number of 5,000 digits, more than 1,000"),
+    ('{"a": ' * 40 + "1" + "}" * 40, "is nested deeper than 32 levels"),
+    ('{"a": ' * 100_000 + "1" + "}" * 100_000, "payload is nested too deeply"),
+    ('{"a": "' + "x" * 300_000 + '"}', "payload has 300,008 bytes, more than 262,144"),
+    ('{"a": "' + "x" * 10_000_000 + '"}', "the payload from stdin is larger than 1 MiB"),
+    ('{"\\u001b[2J\\n": NaN, "\\u001b[2J\\n": 1}', "payload has NaN"),
+    ('{"\\u001b[2J\\n": 1, "\\u001b[2J\\n": 1}', r"payload has the key '\x1b[2J\n' twice"),
+    ('{"a\\n\\u001b": "\\u0000"}', r"payload.a\n\x1b contains a NUL character"),
+]
+
+
+@pytest.mark.parametrize(("payload", "said"), BAD, ids=[said[:40] for _, said in BAD])
+def test_a_bad_payload_is_refused_in_one_line_without_its_values(lite: Project, payload: str, said: str) -> None:
+    done = lite.call("enqueue", "t.ok", "--payload", "-", stdin=payload.encode())
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert len(done.err) < 400
+    assert CANARY not in done.err
+    assert "\x1b" not in done.err
+    assert lite.jobs() == []
+
+
+def test_a_payload_comes_from_stdin_or_a_file(lite: Project) -> None:
+    (lite.folder / "p.json").write_bytes(b'\xef\xbb\xbf{"from": "file"}\n')
+    assert lite.call("enqueue", "t.ok", "--payload", "-", stdin=b' {"from": "stdin"}\n').code == 0
+    assert lite.call("enqueue", "t.ok", "--payload", "@p.json").code == 0
+    assert [row["payload"] for row in lite.jobs()] == [{"from": "stdin"}, {"from": "file"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "stdin", "said"),
+    [
+        ("@nowhere", b"", "cannot be read from nowhere: No such file or directory"),
+        ("@.", b"", "cannot be read from .: Is a directory"),
+        ("@/dev/zero", b"", "is larger than 1 MiB"),
+        ("-", b"\xff", "is not UTF-8 text"),
+        ("-", b"", "is not JSON"),
+    ],
+)
+def test_a_payload_that_cannot_be_read_is_refused(lite: Project, given: str, stdin: bytes, said: str) -> None:
+    done = lite.call("enqueue", "t.ok", "--payload", given, stdin=stdin)
+    assert (done.code, lite.jobs()) == (2, [])
+    assert said in done.err
+
+
+# --- other options ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--at", "tomorrow"], "'tomorrow' is not an ISO time: write 2026-11-20T09:00"),
+        (["--at", "2026-03-29T02:30"], "does not exist in Europe/Berlin, where clocks change"),
+        (["--at", "2026-10-25T02:30"], "comes twice in Europe/Berlin, where clocks change"),
+        (["--at", "0001-01-01T00:00+14:00"], "is not between the years 1974 and 9999"),
+        (["--at", "9999-12-31T23:59-12:00"], "is not between the years 1974 and 9999"),
+        (["--at", "2026-01-01", "--in", "5m"], "give --at or --in, not both"),
+        (["--in", "soon"], "--in 'soon' is not a duration"),
+        (["--in", "-5m"], "--in '-5m' is not a duration"),
+        (["--in", "1e9"], "is not a duration"),
+        (["--timeout", "0s"], "--timeout must be above zero"),
+        (["--timeout", "31d"], "timeout 31d is above 30d"),
+        (["--priority", "10"], "less than or equal to 9"),
+        (["--max-attempts", "0"], "greater than or equal to 1"),
+        (["--max-attempts", "99999999"], "is not a whole number"),
+        (["--idempotency-key", ""], "--idempotency-key is empty: is its variable set?"),
+        (["--idempotency-key", "x" * 501], "is longer than 500 characters"),
+        (["--queue", ""], "queue '' must have 1 to 200 characters"),
+        (["--queue", "a\nb"], "cannot be printed"),
+        (["--meta", "trace"], "--meta is written --meta key=value"),
+        (["--meta", "a=1", "--meta", "a=2"], "--meta has the key 'a' twice"),
+        (["--meta", "a=" + "x" * 9000], "meta has more than 8,192 bytes"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_nonsense_is_refused_and_nothing_is_written(lite: Project, options: list[str], said: str) -> None:
+    done = lite.call("enqueue", "t.ok", *options)
+    assert (done.code, done.out) == (2, "")
+    assert said in " ".join(done.err.replace("│", "").split())
+    assert lite.jobs() == []
+
+
+@pytest.mark.parametrize("job_type", ["", " x", "a\tb", "x" * 201, "a\udcff"])
+def test_a_job_type_that_is_no_name_is_refused(lite: Project, job_type: str) -> None:
+    done = lite.call("enqueue", job_type)
+    assert (done.code, lite.jobs()) == (2, [])
+    assert done.err.startswith("job_type ")
+
+
+def test_a_time_without_an_offset_is_read_in_the_configured_zone_and_that_is_said(lite: Project) -> None:
+    done = lite.call("enqueue", "t.ok", "--at", "2030-07-01T09:00")
+    assert (
+        done.err
+        == "--at 2030-07-01T09:00 is read in the configuration's timezone, Europe/Berlin: 2030-07-01T09:00:00+02:00\n"
+    )
+    assert lite.jobs()[0]["run_at"] == datetime(2030, 7, 1, 7, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("pause", [["--all"], ["--queue", "mail"]])
+def test_a_pause_that_holds_it_up_is_said(lite: Project, pause: list[str]) -> None:
+    lite.call("pause", *pause)
+    assert "is paused" in lite.call("enqueue", "t.ok", "--queue", "mail").err
+    assert ("is paused" in lite.call("enqueue", "t.ok").err) == (pause == ["--all"])
+
+
+# --- what the handlers here know --------------------------------------------------------------------------------------
+
+HANDLERS = """
+from cronjobs import job
+print("a module that prints")
+
+@job("t.say")
+def say(ctx, line: str): pass
+"""
+
+
+def test_a_type_that_no_handler_here_has_is_enqueued_and_warned_about(lite: Project) -> None:
+    lite.write(YAML, HANDLERS)
+    done = lite.run("enqueue", "t.sya", "--json")
+    assert (done.code, done.json) == (0, {"id": 1, "new": True, "status": "queued"})
+    assert 'no job type "t.sya" can run here, did you mean "t.say"? Job 1 waits' in done.err
+    assert lite.run("enqueue", "t.say", "--payload", '{"line": "x"}').err == "a module that prints\n"
+    misfit = lite.run("enqueue", "t.say", "--payload", '{"lime": "x"}')
+    assert misfit.code == 0
+    assert "payload does not fit t.say(ctx, line: str): missing a required argument: 'line'" in misfit.err
+    assert lite.run("enqueue", "t.nothing", "--no-import").err == ""
+
+
+@pytest.mark.parametrize("module", ["import os; os._exit(7)", "raise SystemExit(7)", "import nowhere", "1 +"])
+def test_nothing_in_a_handler_module_spoils_an_enqueue(lite: Project, module: str) -> None:
+    lite.write(YAML, module)
+    done = lite.run("enqueue", "t.x", "--json")
+    assert done.json == {"id": 1, "new": True, "status": "queued"}
+    assert [row["job_type"] for row in lite.jobs()] == ["t.x"]
+    if "os._exit" not in module:
+        assert done.code == 0
+        assert "module handlers: cannot be imported" in done.err
+
+
+# --- surroundings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [">&-", "2>&- >&-", ">/dev/full", "<&- >&- 2>&-", "| true"])
+def test_it_is_enqueued_whatever_became_of_the_streams(lite: Project, where: str) -> None:
+    lite.write(YAML, HANDLERS)
+    command = f"set -o pipefail; {' '.join(lite.run.__globals__['CRONJOBS'])} enqueue t.say --payload '{{}}' {where}"
+    code = os.waitstatus_to_exitcode(os.system(f'cd {lite.folder} && bash -c "{command}" 2>/dev/null'))
+    assert code == 0
+    assert len(lite.jobs()) == 1
+
+
+def test_in_crons_environment_with_umask_0_the_files_are_private(tmp_path: Path) -> None:
+    project = Project(tmp_path, "sqlite:///cronjobs.db")
+    project.write(YAML)
+    assert project.run("enqueue", "t.ok", umask=0).code == 0
+    made = {file.name: oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir() if "cronjobs.db" in file.name}
+    assert set(made.values()) == {"0o600"}
+
+
+def test_without_a_configuration_it_says_so(tmp_path: Path) -> None:
+    done = Project(tmp_path, "").call("enqueue", "t.ok")
+    assert (done.code, done.out) == (3, "")
+    assert 'run "cronjobs init"' in done.err
+
+
+def test_json_of_the_help_is_what_the_shell_takes(lite: Project) -> None:
+    from cronjobs.cli.typed import EXAMPLE
+
+    assert json.loads(EXAMPLE.split("'")[1]) == {"invoice_id": 42}

@@ -1,0 +1,151 @@
+"""Errors that differ only in numbers, ids and quoted values are one, in the pure function and in jobs list."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from support.lookingrows import NOW, Cronjobs, Rows, ago
+from support.lookingrows import cronjobs as cronjobs
+from support.lookingrows import rows as rows
+
+from cronjobs.clock import SYSTEM
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.rules.error_groups import OTHERS, grouped, normalised
+from cronjobs.testing import FakeClock
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+@pytest.mark.parametrize(
+    ("error", "group"),
+    [
+        ("503 for invoice 17", "503 for invoice <n>"),
+        ("404 for invoice 18", "404 for invoice <n>"),  # another cause
+        ("exit status 3: no space left on /dev/sda1", "exit status 3: no space left on /dev/sda<n>"),
+        ("HTTP 502 from api-7", "HTTP 502 from api-<n>"),
+        ("[Errno 111] Connection refused", "[Errno 111] Connection refused"),
+        ("no user 'ada' in table \"users\"", "no user <…> in table <…>"),
+        ("can't open it", "can't open it"),
+        ("port=443, host='api'", "port=<n>, host=<…>"),
+        ("no reply from 10.0.0.12:5432", "no reply from <n>"),
+        ("on 2026-07-01 12:00:07", "on <n> <n>"),
+        ("no 3f2a9c1b-0000-4111-8222-abcdefabcdef", "no <id>"),
+        ("no customer cus_9xKd81Ba", "no customer <id>"),
+        ("<object at 0x7f2a8c0>", "<object at <id>>"),
+        ("order 12,345.67 EUR", "order <n> EUR"),
+        ("-5 degrees", "<n> degrees"),
+        ("mail to ada@example.org bounced", "mail to <email> bounced"),
+        ("utf8 cannot be read", "utf<n> cannot be read"),
+        ("first line 1\nsecond line", "first line <n>"),
+        ("", ""),
+    ],
+)
+def test_what_differs_from_job_to_job_is_taken_out_and_what_went_wrong_stays(error: str, group: str) -> None:
+    assert normalised(error) == group
+
+
+@pytest.mark.parametrize("evil", ["a_" * 200, "a.b" * 130, "'" * 400, "1-" * 200, "-" * 400, "error " * 66, "a@" * 200])
+def test_no_text_takes_long_to_read(evil: str) -> None:
+    began = SYSTEM.monotonic()
+    normalised(evil)
+    assert SYSTEM.monotonic() - began < 0.1
+
+
+def test_errors_that_never_repeat_take_no_more_memory_than_so_many_groups() -> None:
+    class Seen:
+        def __init__(self, number: int) -> None:
+            self.error_type, self.job_type, self.jobs = "E", "t", 1
+            self.error = "x" * number
+            self.first_seen_at = self.last_seen_at = NOW
+            self.sample_job_id = number
+
+    found = grouped((Seen(number) for number in range(1, 11)), at_most=3)
+    assert [(group.message, group.jobs) for group in found] == [("x", 1), ("xx", 1), ("xxx", 1), (OTHERS, 7)]
+
+
+def failed(rows: Rows, error: str, at: datetime, **values: Any) -> int:
+    return rows.job(**({"status": "dead", "error_type": "ProviderError"} | values), last_error=error, last_failed_at=at)
+
+
+def test_jobs_are_listed_by_their_error(cronjobs: Cronjobs, rows: Rows) -> None:
+    failed(rows, "503 for invoice 17", ago(days=3))
+    last = failed(rows, "503 for invoice 18", ago(minutes=2), status="failed")
+    failed(rows, "503 for invoice 9", ago(hours=5), job_type="reports.nightly")
+    gone = failed(rows, "no invoice 4", ago(minutes=9))
+    failed(rows, "503 for invoice 5", ago(minutes=1), status="succeeded")
+    failed(rows, "503 for invoice 6", ago(minutes=1), status="cancelled")
+
+    answer = cronjobs("jobs", "list", "--group-by", "error", "--json")
+
+    assert answer.code == 0
+    first, second = answer.json
+    assert first | {"job_types": sorted(first["job_types"])} == {
+        "error_type": "ProviderError",
+        "message": "503 for invoice <n>",
+        "job_types": ["mail.send", "reports.nightly"],
+        "jobs": 3,
+        "first_seen_at": ago(days=3).isoformat(),
+        "last_seen_at": ago(minutes=2).isoformat(),
+        "sample_job_id": last,
+    }
+    assert (second["message"], second["jobs"], second["sample_job_id"]) == ("no invoice <n>", 1, gone)
+    out = cronjobs("jobs", "list", "--group-by", "error").out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert out.splitlines() == [
+        "3  ProviderError: 503 for invoice <n>",
+        f"   mail.send, reports.nightly; first seen 3 d ago, last 2 min ago; as job {last}",
+        "1  ProviderError: no invoice <n>",
+        f"   mail.send; seen 9 min ago; as job {gone}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        (["--status", "dead"], 2),
+        (["--status", "cancelled"], 1),
+        (["--type", "reports.nightly"], 1),
+        (["--queue", "mail"], 1),
+        (["--since", "1h"], 2),
+        (["--error-type", "OSError"], 1),
+        (["--schedule", "nightly-report"], 1),
+    ],
+)
+def test_every_filter_works_with_groups(cronjobs: Cronjobs, rows: Rows, filters: list[str], count: int) -> None:
+    failed(rows, "a", ago(days=3), queue="mail", finished_at=ago(days=3))
+    failed(rows, "a", ago(minutes=1), job_type="reports.nightly", schedule="nightly-report")
+    failed(rows, "a", ago(minutes=1), status="failed", error_type="OSError")
+    failed(rows, "a", ago(minutes=1), status="cancelled")
+    answer = cronjobs("jobs", "list", "--group-by", "error", "--json", *filters)
+    assert sum(group["jobs"] for group in answer.json) == count
+
+
+def test_a_job_without_an_error_or_a_type_is_a_group_too(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job(status="dead")
+    [group] = cronjobs("jobs", "list", "--group-by", "error", "--json").json
+    assert (group["error_type"], group["message"], group["jobs"]) == (None, "", 1)
+    assert "(no message)" in cronjobs("jobs", "list", "--group-by", "error").out
+    assert cronjobs("jobs", "list", "--group-by", "error", "--type", "nobody").err == "no job with an error\n"
+
+
+@pytest.mark.slow
+def test_twenty_thousand_dead_jobs_are_grouped_while_one_waits(
+    cronjobs: Cronjobs, rows: Rows, database: Database
+) -> None:
+    usual = {"job_type": "mail.send", "status": "dead", "finished_at": NOW - timedelta(minutes=1)}
+    made = [usual | {"last_error": f"503 for invoice {n}", "error_type": "ProviderError"} for n in range(20_000)]
+    with database.write() as connection:
+        connection.execute(insert(tables.jobs), made)
+    began = SYSTEM.monotonic()
+    [group] = cronjobs("jobs", "list", "--group-by", "error", "--json").json
+    assert group["jobs"] == 20_000
+    assert SYSTEM.monotonic() - began < 10

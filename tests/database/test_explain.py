@@ -1,0 +1,433 @@
+"""What ``explain`` says about runs that were, were not, or gave way, as real ticks made them, on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.explained import (
+    DAY,
+    HOUR,
+    MINUTE,
+    MINUTELY,
+    NIGHTLY,
+    World,
+    a_night,
+    an_outage,
+    brake,
+    fail,
+    no_room,
+    retire_all,
+    utc,
+)
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+
+from cronjobs.database import tables
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+# --- it ran -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_night_like_any_other(world: World) -> None:
+    a_night(world)
+    world.tick(utc("2026-11-20T07:15:12"))
+    told = world.ask("nightly-report", "--at", "2026-11-20T02:15")
+    assert told.verdict == "enqueued"
+    assert told.steady == [
+        (
+            "nightly-report was due at 2026-11-20 02:15 America/New_York (07:15 UTC), by the definition applied on "
+            "2026-11-19 12:00 by host alpha (15 2 * * *)."
+        ),
+        "A tick of host alpha made job 1 for it, 12 s late.",
+        "Attempt 1 succeeded at 02:15:12 on alpha, after a moment.",
+    ]
+    assert told.found["at"] == "2026-11-20T07:15:00+00:00"
+    assert told.facts["ledger"]["job_id"] == told.facts["job"]["id"] == 1
+    assert told.facts["definition"]["applied"]["host"] == "alpha"
+    assert [attempt["outcome"] for attempt in told.facts["job"]["attempts"]] == ["succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("02:15", "2026-11-20T07:15"),
+        ("today 02:15", "2026-11-20T07:15"),
+        ("yesterday 02:15", "2026-11-19T07:15"),
+        ("23:00", "2026-11-20T04:00"),
+        ("2026-11-20T07:15Z", "2026-11-20T07:15"),
+        ("2026-11-20 02:15", "2026-11-20T07:15"),
+        ("2026-11-20T08:15+01:00", "2026-11-20T07:15"),
+    ],
+)
+def test_times_are_read_as_people_say_them(world: World, asked: str, meant: str) -> None:
+    a_night(world)
+    world.tick(utc("2026-11-20T07:15:12"))
+    assert world.ask("nightly-report", "--at", asked).found["at"] == meant + ":00+00:00"
+
+
+def test_without_a_time_it_is_the_last_occurrence(world: World) -> None:
+    a_night(world)
+    assert world.ask("nightly-report").verdict == "pending"  # none yet: the next
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.clock.advance(3 * HOUR)
+    told = world.ask("nightly-report")
+    assert (told.verdict, told.found["at"]) == ("enqueued", "2026-11-20T07:15:00+00:00")
+    world.clock.advance(DAY)
+    assert world.ask("nightly-report").found["at"] == "2026-11-21T07:15:00+00:00"
+
+
+def test_attempts_that_failed_before_one_succeeded(world: World) -> None:
+    a_night(world)
+    world.plan = [fail(), fail("504 from the provider")]
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.tick(utc("2026-11-20T07:17:00"))
+    world.tick(utc("2026-11-20T07:21:00"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.steady[2:] == [
+        "Attempt 1 failed at 02:15:12 on alpha, after a moment: ConnectionError: 503 from the provider.",
+        "Attempt 2 failed at 02:17 on alpha, after a moment: ConnectionError: 504 from the provider.",
+        "Attempt 3 succeeded at 02:21 on alpha, after a moment.",
+    ]
+
+
+def test_a_job_between_its_tries_says_when_the_next_is(world: World) -> None:
+    a_night(world)
+    world.plan = [fail()]
+    world.tick(utc("2026-11-20T07:15:12"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.verdict == "enqueued"
+    assert "Job 1 waits for another try (failed 1 of 10), due at 02:1" in told
+
+
+def test_a_job_that_died_of_the_same_error_again_and_again(world: World) -> None:
+    a_night(world, max_attempts="4")
+    world.plan = [fail(f"503 number {number}") for number in range(4)]
+    for minute in (15, 20, 30, 50):
+        world.tick(utc(f"2026-11-20T07:{minute}:20"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.steady[2:] == [
+        "Attempts 1 to 4 failed with ConnectionError, from 02:15:20 to 02:50:20, the last with: 503 number 3.",
+        (
+            "Job 1 is dead since 02:50:20, having failed 4 of 4; nothing runs it again, unless somebody says "
+            '"cronjobs jobs retry 1".'
+        ),
+    ]
+
+
+def test_an_attempt_that_timed_out(world: World) -> None:
+    world.file("job_types: {slow: {command: [sleep, '30'], timeout: 1s}}\n", s='cron: "0 9 * * *", job: slow')
+    world.tick()
+    world.tick(utc("2026-03-02T09:00:05"))
+    told = world.ask("s", "--at", "09:00")
+    assert "Attempt 1 timed out after 1" in told
+    assert told.facts["job"]["attempts"][0]["outcome"] == "timed_out"
+
+
+def test_an_attempt_whose_runner_died(world: World) -> None:
+    a_night(world)
+    world.go(utc("2026-11-20T07:15:05"))
+    world.file("run: {workers: 1}\n", nightly_report=NIGHTLY)
+    no_room(world)
+    job_id = world.leave_hanging()
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert f"Job {job_id} is running now: attempt 1 on beta, begun at 02:15:05" in told
+    world.clock.advance(2 * MINUTE)
+    assert "its lease ended 60 s ago, so that the next tick settles what became of it" in world.ask(
+        "nightly-report", "--at", "02:15"
+    )
+    no_room(world)
+    world.clock.advance(timedelta(seconds=1))
+    world.tick()
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert "Attempt 1, begun at 02:15:05 on beta, was lost: its runner died, or lost its lease; found out at" in told
+    assert "Attempt 2 succeeded at 02:17:06 on alpha" in told
+
+
+def test_every_and_spread(world: World) -> None:
+    world.file(s="every: 10m, spread: 8m")
+    world.tick()
+    world.tick(utc("2026-03-02T08:10:20"))
+    told = world.ask("s", "--at", "08:10")
+    assert "s was due at 2026-03-02 08:10 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha" in told
+    assert "(every 10m)" in told
+    assert "spread: lets it start at 08:1" in told
+
+
+def test_two_hosts_at_once_are_both_named_where_no_row_says_which(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.tick(host="beta")
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.tick(utc("2026-03-02T08:02:10"), host="beta")
+    assert "A tick of host alpha made job 1" in world.ask("s", "--at", "08:01")
+    assert "A tick of host beta made job 2" in world.ask("s", "--at", "08:02")
+    with world.database.write() as connection:  # as if alpha's had been killed in its first second
+        killed = {"tick": "killed", "host": "alpha", "pid": 1, "version": "0", "started_at": utc("2026-03-02T08:02:09")}
+        connection.execute(tables.ticks.insert().values(killed))
+    assert "A tick of one of the hosts alpha, beta made job 2" in world.ask("s", "--at", "08:02")
+
+
+# --- it gave way ------------------------------------------------------------------------------------------------------
+
+
+def test_skipped_while_an_earlier_job_was_running(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.go(utc("2026-03-02T08:01:05"))
+    no_room(world)
+    world.leave_hanging(lease=5 * MINUTE)
+    world.tick(utc("2026-03-02T08:02:10"))
+    told = world.ask("s", "--at", "08:02")
+    assert told.verdict == "skipped"
+    assert told.steady[1:] == [
+        "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01, was still unfinished (overlap: skip).",
+        "Its attempt 1 was running then, begun at 08:01:05, and still is.",
+        told.steady[-1],
+    ]
+    assert told.steady[-1].startswith("Job 1 is running now: attempt 1 on beta, begun at 08:01:05, 65 s ago; its lease")
+
+
+def test_skipped_while_an_earlier_job_waited_for_another_try(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.go(utc("2026-03-02T08:02:05"))
+    no_room(world)
+    world.tick(utc("2026-03-02T08:02:10"))
+    told = world.ask("s", "--at", "08:02")
+    assert told.verdict == "skipped"
+    assert "After 1 attempt it was waiting for another try then." in told
+    assert "Attempt 2 succeeded at 08:02:10 on alpha" in told
+    assert told.facts["job"]["id"] == 1
+
+
+def test_skipped_for_a_job_that_is_pruned_since(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.tick(utc("2026-03-02T08:02:10"))
+    retire_all(world)
+    world.ticks(utc("2026-03-02T08:03:10"), utc("2026-03-20T08:03:10"), every=20 * HOUR)
+    told = world.ask("s", "--at", "2026-03-02T08:02")
+    assert told.verdict == "skipped"
+    assert "What job 1 was doing then is not recorded any more: its row is gone." in told
+
+
+def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None:
+    world.file(s='cron: "* * * * *", overlap: wait')
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.tick(utc("2026-03-02T08:02:05"))
+    told = world.ask("s", "--at", "08:02")
+    assert told.verdict == "coalesced"
+    assert (
+        "Job 1 of the schedule, for 08:01 was waiting already at 08:02:05: it stands for it too (overlap: wait)."
+        in (told)
+    )
+
+
+def test_overlap_allow_runs_beside(world: World) -> None:
+    world.file(s='cron: "* * * * *", overlap: allow')
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.tick(utc("2026-03-02T08:02:10"))
+    assert world.ask("s", "--at", "08:02").verdict == "enqueued"
+
+
+# --- no tick came -----------------------------------------------------------------------------------------------------
+
+
+def test_coalesced_into_the_run_after_an_outage(world: World) -> None:
+    an_outage(world)
+    told = world.ask("s", "--at", "02:15")
+    assert told.verdict == "coalesced"
+    assert told.steady[1:] == [
+        "No tick reached the database between 01:58 and 02:31:12.",
+        "The run at 02:31:12 (job 3, for 02:31) stands for it and 31 more.",
+        "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
+    ]
+    assert told.facts["ledger"]["whole_count"] == 32
+
+
+def test_the_run_that_stands_for_an_outage(world: World) -> None:
+    an_outage(world)
+    told = world.ask("s", "--at", "02:31")
+    assert told.steady[1:3] == [
+        "A tick of host alpha made job 3 for it, 12 s late.",
+        "That run stands for 32 other occurrences too.",
+    ]
+
+
+def test_a_late_run_says_why_it_was_late(world: World) -> None:
+    a_night(world)
+    world.tick(utc("2026-11-20T09:40:00"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.steady[1:3] == [
+        "No tick reached the database between 01:58 and 04:40.",
+        "A tick of host alpha made job 1 for it at 04:40, 2h25m late.",
+    ]
+
+
+def test_missed_beyond_catch_up_within(world: World) -> None:
+    an_outage(world, catch_up_within="10m")
+    told = world.ask("s", "--at", "02:15")
+    assert told.verdict == "missed"
+    assert told.steady[1:] == [
+        "No tick reached the database between 01:58 and 02:31:12.",
+        (
+            "When a tick of host alpha settled it, at 02:31:12, it was 16m12s old, beyond catch_up_within "
+            "(10m): recorded as missed, with 22 more, no job was made."
+        ),
+    ]
+
+
+def test_missed_with_catch_up_none(world: World) -> None:
+    an_outage(world, catch_up="none")
+    told = world.ask("s", "--at", "02:15")
+    assert told.verdict == "missed"
+    assert "and catch_up: none makes up for nothing older than 120 s: recorded as missed" in told.text.replace(
+        "2m", "120 s"
+    )
+
+
+def test_ticks_that_came_and_left_it_alone(world: World) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
+    world.file(s='cron: "61 * * * *"')
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:03:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert told.verdict == "pending"
+    assert "A tick of host alpha began since, at 02:03:10, and left it; no row says why." in told
+    assert "Its entry in the file here is broken, so that ticks with this file leave it alone:" in told
+    assert "minute 61 is not in 0–59" in told
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T02:10:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert told.verdict == "coalesced"
+    assert "A tick reached the database at 02:01:10 already and did not settle it; no row says why" in told
+
+
+def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    an_outage(world, catch_up="none")
+    assert world.ask("s", "--at", "02:15").verdict == "missed"
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert world.cronjobs("backfill", "s", "--from", "2026-03-03T02:15", "--to", "2026-03-03T02:15").code == 0
+    world.clock.advance(timedelta(seconds=1))
+    world.tick()
+    told = world.ask("s", "--at", "02:15")
+    assert told.verdict == "enqueued"
+    assert told.steady[1:] == [
+        "It did not run at its time: a backfill by ada, at 02:31:12, made job 4 for it.",
+        "Attempt 1 succeeded at 02:31:13 on alpha, after a moment.",
+    ]
+    found = world.ask("s", "--from", "2026-03-03T01:55").found
+    assert found["summary"] == "35 occurrences: 4 enqueued, 30 missed, 1 coalesced"
+
+
+def test_skipped_for_a_job_that_somebody_triggered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert world.cronjobs("trigger", "s").code == 0
+    world.tick(utc("2026-03-02T08:01:10"))
+    told = world.ask("s", "--at", "08:01")
+    assert "because job 1, enqueued by trigger ada, was still unfinished (overlap: skip)." in told
+    assert "Job 1 (t.work) was enqueued by trigger ada for schedule s at" in world.ask("1")
+
+
+# --- a brake was on ---------------------------------------------------------------------------------------------------
+
+
+def test_held_back_by_somebody_who_said_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T01:58:20"))
+    brake(world, "pause", "--all", "--why", "deploy", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:04:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert told.verdict == "pending"
+    assert told.steady[1:] == [
+        "It is held back: everything is paused by ada since 01:58:20, until someone resumes it (why: deploy).",
+        "At its end catch_up: latest decides about it.",
+    ]
+    world.go(utc("2026-03-03T02:04:30"))
+    brake(world, "resume", "--all", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T02:05:10"), utc("2026-03-03T02:06:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert told.verdict == "coalesced"
+    assert told.steady[1] == ("It was held back: everything was paused by ada from 01:58:20 to 02:04:30 (why: deploy).")
+    assert told.facts["pause"]["by"] == "ada"
+    assert world.ask("s", "--at", "02:06").verdict == "enqueued"
+
+
+def test_skipped_by_somebody_who_said_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T01:58:20"))
+    brake(world, "pause", "--all", "--skip", "--why", "deploy", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:02:10"))
+    assert "It was skipped, as everything is paused by ada since 01:58:20, until someone resumes it (why: deploy)." in (
+        world.ask("s", "--at", "02:01")
+    )
+    world.go(utc("2026-03-03T02:02:30"))
+    brake(world, "resume", "--all", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T02:03:10"), utc("2026-03-03T02:04:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert told.verdict == "paused"
+    assert told.steady[1:] == [
+        "It was skipped, as everything was paused by ada from 01:58:20 to 02:02:30 (why: deploy)."
+    ]
+    assert world.ask("s", "--at", "02:03").verdict == "enqueued"
+
+
+def test_a_pause_of_one_schedule_that_ended_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(s='cron: "* * * * *"', other='cron: "* * * * *"')
+    world.tick(utc("2026-03-03T01:58:20"))
+    brake(world, "pause", "s", "--for", "2m", "--skip", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:02:10"))
+    brake(world, "pause", "s", "--for", "1h", monkeypatch=monkeypatch, who="bob")
+    told = world.ask("s", "--at", "02:00")
+    assert told.verdict == "paused"
+    assert "the schedule was paused by ada from 01:58:20 to 02:00:20." in told
+    assert world.ask("s", "--at", "02:01").verdict == "enqueued"
+    assert world.ask("other", "--at", "02:00").verdict == "enqueued"
+
+
+def test_due_before_the_pause_and_held_back_by_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_night(world)
+    world.go(utc("2026-11-20T07:20:00"))
+    brake(world, "pause", "--all", "--skip", monkeypatch=monkeypatch)
+    world.tick(utc("2026-11-20T07:30:00"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.verdict == "pending"
+    assert "It is held back: everything is paused by ada since 02:20, until someone resumes it." in told
+
+
+# --- a clock was ahead ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_mail(world: World) -> None:
+    world.file(nightly='cron: "15 2 * * *"')
+    world.tick(utc("2026-03-03T12:00:00"))
+    ahead = world.tick(utc("2026-03-06T02:15:10"))
+    assert ahead.counts.succeeded == 1
+    host = world.hosts["alpha"]
+    world.tick(utc("2026-03-03T12:05:00"))
+    told = world.ask("nightly", "--at", "2026-03-06T02:15")
+    assert told.verdict == "enqueued"
+    assert "ran early at 2026-03-03T12:05:00" in told
+    assert "cronjobs trigger nightly" in told
+    assert "ran early at 2026-03-03T12:05:00" in world.ask(str(told.facts["job"]["id"]))
+    for day in (4, 5, 6, 7):
+        world.tick(utc(f"2026-03-0{day}T02:15:10"))
+    errors = [event for event in host.events if event.level == "error"]
+    assert [event.name for event in errors] == ["schedule.ran_early"]
+    assert world.ask("nightly", "--at", "2026-03-05T02:15").verdict == "enqueued"
+    assert world.ask("nightly", "--at", "2026-03-07T02:15").verdict == "enqueued"

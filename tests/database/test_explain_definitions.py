@@ -1,0 +1,371 @@
+"""``explain`` and time: definitions that changed, clocks that changed, what is not settled, what is forgotten."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+from sqlalchemy import update
+from support.explained import BEGIN, HOUR, MINUTE, MINUTELY, World, a_night, brake, utc
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+from support.postgres import OWNER
+
+from cronjobs.database import tables
+from cronjobs.insight.schedule_history import asked_on_the_clock, name_now, names_of
+from cronjobs.store.ticks import record
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+# --- by which definition ----------------------------------------------------------------------------------------------
+
+
+def an_edit(world: World) -> None:
+    """At 08:30:30 on 3 March "15 * * * *" becomes "45 * * * *" and moves to Berlin."""
+    world.file(s='cron: "15 * * * *"')
+    world.tick()
+    world.ticks(utc("2026-03-02T08:15:10"), utc("2026-03-03T08:15:10"), every=HOUR)
+    world.file(s='cron: "45 * * * *", timezone: Europe/Berlin')
+    world.tick(utc("2026-03-03T08:30:30"))
+    world.ticks(utc("2026-03-03T08:45:10"), utc("2026-03-03T11:45:10"), every=HOUR)
+
+
+@pytest.mark.slow
+def test_due_by_the_definition_of_that_day(world: World) -> None:
+    an_edit(world)
+    told = world.ask("s", "--at", "2026-03-02T20:15Z")
+    assert told.verdict == "enqueued"
+    assert "by the definition applied on 2026-03-02 08:00:30 by host alpha (15 * * * *)" in told
+    told = world.ask("s", "--at", "2026-03-03T10:45")  # Berlin, as it is meant now
+    assert told.verdict == "enqueued"
+    assert (
+        "s was due at 2026-03-03 10:45 Europe/Berlin (09:45 UTC), by the definition applied on 2026-03-03 09:30:30"
+        in (told)
+    )
+
+
+@pytest.mark.slow
+def test_not_due_by_the_definition_of_that_day(world: World) -> None:
+    an_edit(world)
+    told = world.ask("s", "--at", "2026-03-02T20:45Z")
+    assert told.verdict == "not_due"
+    assert told.steady == [
+        (
+            "s was not due at 2026-03-02 20:45 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha "
+            "(15 * * * *)."
+        ),
+        "The occurrence before was 2026-03-02 20:15, the next one was 2026-03-02 21:15.",
+        (
+            "By the definition applied on 2026-03-03 08:30:30 by host alpha (45 * * * *, Europe/Berlin) "
+            "it would have been due."
+        ),
+    ]
+
+
+def test_an_occurrence_before_an_edit_in_the_middle_of_an_outage(world: World) -> None:
+    world.file(s='cron: "15 * * * *"')
+    world.tick()
+    world.file(s='cron: "45 * * * *"')
+    world.tick(utc("2026-03-02T09:20:00"))
+    told = world.ask("s", "--at", "09:15")
+    assert told.verdict == "enqueued"
+    assert "(15 * * * *)" in told
+    assert "A tick of host alpha made job 1 for it at 09:20, 5m late." in told
+    assert world.ask("s", "--at", "08:45").verdict == "not_due"
+
+
+def test_before_it_was_defined(world: World) -> None:
+    world.file(other='cron: "0 0 1 1 *"')
+    world.tick()
+    world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-03-02T10:00:00"), host="beta")
+    told = world.ask("s", "--at", "09:15")
+    assert told.verdict == "not_yet_defined"
+    assert told.steady == [
+        "s did not exist yet at 2026-03-02 09:15 UTC: it was first applied on 2026-03-02 10:00 by host beta.",
+        "A new schedule never fires for the past.",
+        "By the definition applied on 2026-03-02 10:00 by host beta (15 * * * *, UTC) it would have been due.",
+    ]
+
+
+def test_retired_and_returned(world: World) -> None:
+    world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
+    world.tick()
+    world.file(other='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-03-02T10:00:00"))
+    told = world.ask("s", "--at", "2026-03-02T10:00")
+    assert told.verdict == "not_due"  # the old definition was in force up to then
+    world.go(utc("2026-03-02T12:30:00"))
+    told = world.ask("s", "--at", "12:15")
+    assert told.verdict == "retired"
+    assert "s was retired at 2026-03-02 12:15 UTC since 2026-03-02 10:00 by a tick on host alpha: no file that" in told
+    world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-03-02T13:00:00"))
+    told = world.ask("s", "--at", "12:15")
+    assert told.verdict == "retired"
+    assert "until 2026-03-02 13:00: no file that was applied had it for this environment." in told
+    assert "A schedule that comes back does not make up for its absence." in told
+    assert world.ask("s", "--at", "2026-03-02T13:15").verdict == "pending"
+
+
+def test_a_renamed_schedule_is_one_life(world: World) -> None:
+    world.file(old='cron: "15 * * * *"')
+    world.tick()
+    world.tick(utc("2026-03-02T08:15:10"))
+    world.file(new='cron: "15 * * * *", renamed_from: old')
+    world.tick(utc("2026-03-02T09:00:00"))
+    world.tick(utc("2026-03-02T09:15:10"))
+    told = world.ask("new", "--at", "08:15")
+    assert told.verdict == "enqueued"
+    assert "by the definition applied on 2026-03-02 08:00:30 by host alpha" in told
+    told = world.ask("old", "--at", "09:15")
+    assert told.verdict == "enqueued"
+    assert "old is called new now." in told
+
+
+def test_names_over_time_keep_those_who_bore_a_name_apart() -> None:
+    first, second, third = BEGIN, BEGIN + HOUR, BEGIN + 2 * HOUR
+    renames = [(first, "a", "b"), (second, "x", "a"), (third, "a", "c")]
+    assert [(each.name, each.since, each.until) for each in names_of("c", renames)] == [
+        ("c", third, None),
+        ("a", second, third),
+        ("x", None, second),
+    ]
+    assert [each.holds("a", first) for each in names_of("c", renames)] == [False, False, False]
+    assert [(each.name, each.since) for each in names_of("b", renames)] == [("b", first), ("a", None)]
+    assert [each.holds("a", third) for each in names_of("c", renames)] == [False, False, False]
+    assert [each.holds("a", second) for each in names_of("c", renames)] == [False, True, False]
+    assert name_now("x", renames) == "c"
+
+
+def test_an_occurrence_at_the_moment_of_an_edit_belongs_to_the_old_definition(world: World) -> None:
+    world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
+    world.tick()
+    with world.database.write() as connection:
+        moment = utc("2026-03-02T08:15:00")
+        record(connection, action="retire", subject="s", actor="tick", host="alpha", at=moment)
+        connection.execute(update(tables.schedules).values(seen_until=moment, next_at=None))
+    world.go(utc("2026-03-02T09:00:00"))
+    assert world.ask("s", "--at", "08:15").verdict == "unknown"  # due, and no row: never retired
+    assert world.ask("s", "--at", "08:16").verdict == "retired"
+
+
+def test_a_schedule_that_only_the_file_has(world: World) -> None:
+    world.file(other='cron: "0 0 1 1 *"')
+    world.tick()
+    world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"', broken='cron: "61 * * * *"')
+    told = world.ask("s", "--at", "08:15")
+    assert told.verdict == "not_yet_defined"
+    assert "no tick has applied it yet" in told
+    told = world.ask("broken", "--at", "08:15", code=1)
+    assert told.verdict == "unknown"
+    assert "its entry is broken" in told
+
+
+def test_an_unknown_schedule_names_near_ones(world: World) -> None:
+    a_night(world)
+    told = world.ask("nightly-reprot", "--at", "02:15", code=1)
+    assert (told.verdict, told.found["subject"]) == ("unknown", "nightly-reprot")
+    answer = world.say("nightly-reprot", "--at", "02:15")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == 'there is no schedule "nightly-reprot": did you mean nightly-report?\n'
+
+
+# --- clocks that change -----------------------------------------------------------------------------------------------
+
+
+def spring(world: World, cron: str) -> None:
+    """The night of 8 March 2026: New York's clocks go from 02:00 to 03:00 at 07:00 UTC."""
+    world.file(s=f'cron: "{cron}", timezone: America/New_York')
+    world.tick(utc("2026-03-07T20:00:00"))
+    world.ticks(utc("2026-03-08T06:30:10"), utc("2026-03-08T08:30:10"), every=30 * MINUTE)
+
+
+def autumn(world: World, cron: str) -> None:
+    """The night of 1 November 2026: New York's clocks go back from 02:00 to 01:00 at 06:00 UTC."""
+    world.file(s=f'cron: "{cron}", timezone: America/New_York')
+    world.tick(utc("2026-10-31T20:00:00"))
+    world.ticks(utc("2026-11-01T05:00:10"), utc("2026-11-01T07:30:10"), every=30 * MINUTE)
+
+
+def test_a_time_that_did_not_exist_ran_right_after_the_gap(world: World) -> None:
+    spring(world, "30 2 * * *")
+    told = world.ask("s", "--at", "2026-03-08T02:30")
+    assert told.verdict == "enqueued"
+    assert told.found["at"] == "2026-03-08T07:00:00+00:00"
+    assert told.steady[:2] == [
+        (
+            "s was due at 2026-03-08 03:00 America/New_York (07:00 UTC), by the definition applied on 2026-03-07 15:00 "
+            "by host alpha (30 2 * * *)."
+        ),
+        "The clocks changed: 2026-03-08 02:30 does not exist in America/New_York: runs at 03:00 instead.",
+    ]
+
+
+def test_a_wildcard_has_no_run_in_the_gap(world: World) -> None:
+    spring(world, "*/30 * * * *")
+    told = world.ask("s", "--at", "2026-03-08T02:30")
+    assert told.verdict == "not_due"
+    assert "2026-03-08 02:00, 02:30 do not exist in America/New_York: no run, as * in the minute or hour means" in told
+
+
+def test_a_time_in_the_gap_that_the_schedule_does_not_name(world: World) -> None:
+    spring(world, "30 2 * * *")
+    told = world.ask("s", "--at", "2026-03-08T02:20")
+    assert told.verdict == "not_due"
+    assert told.steady[0] == "2026-03-08 02:20 did not exist in America/New_York: the clocks went forward."
+    assert told.steady[1].startswith("s was not due at 2026-03-08 02:20 America/New_York, by the definition")
+
+
+def test_a_fixed_time_runs_in_the_first_pass_of_the_doubled_hour_only(world: World) -> None:
+    autumn(world, "30 1 * * *")
+    told = world.ask("s", "--at", "2026-11-01T01:30")
+    assert (told.verdict, told.found["at"]) == ("enqueued", "2026-11-01T05:30:00+00:00")
+    assert "s was due at 2026-11-01 01:30-0400 America/New_York (05:30 UTC)" in told
+    assert "comes twice in America/New_York: runs the first time only." in told
+    told = world.ask("s", "--at", "2026-11-01T01:30-05:00")
+    assert told.verdict == "not_due"
+    assert "2026-11-01 01:30 comes twice in America/New_York: runs the first time only." in told
+
+
+def test_a_wildcard_runs_in_both_passes(world: World) -> None:
+    autumn(world, "*/30 * * * *")
+    told = world.ask("s", "--at", "2026-11-01T01:30")
+    assert (told.verdict, told.found["at"]) == ("enqueued", "2026-11-01T05:30:00+00:00")
+    assert "this is the first of its two runs" in told
+    assert "2026-11-01 01:30 came twice; this is the first, and the other is 2026-11-01T01:30-05:00." in told
+    second = world.ask("s", "--at", "2026-11-01T01:30-05:00")
+    assert second.verdict == "enqueued"
+    assert "this is the second of its two runs" in second
+    assert second.facts["job"]["id"] == told.facts["job"]["id"] + 2
+
+
+@pytest.mark.parametrize(
+    ("wall", "zone", "at", "exists"),
+    [
+        ("2026-03-08T01:59", "America/New_York", "2026-03-08T06:59", True),
+        ("2026-03-08T02:00", "America/New_York", "2026-03-08T07:00", False),
+        ("2026-03-08T02:59", "America/New_York", "2026-03-08T07:00", False),
+        ("2026-03-08T03:00", "America/New_York", "2026-03-08T07:00", True),
+        ("2026-10-04T02:15", "Australia/Lord_Howe", "2026-10-03T15:30", False),  # half an hour
+        ("2011-12-30T12:00", "Pacific/Apia", "2011-12-30T10:00", False),  # a day
+    ],
+)
+def test_times_in_a_gap_mean_the_change(wall: str, zone: str, at: str, exists: bool) -> None:
+    asked = asked_on_the_clock(datetime.fromisoformat(wall), zone)
+    assert (asked.at, asked.exists) == (utc(at), exists)
+
+
+# --- not settled, or not any more -------------------------------------------------------------------------------------
+
+
+def test_no_tick_has_settled_it_yet(world: World) -> None:
+    a_night(world)
+    world.go(utc("2026-11-20T07:20:00"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.verdict == "pending"
+    assert told.steady[1:] == [
+        "It waits for a tick to settle it; it is 02:20.",
+        "The last tick began at 01:58 on host alpha.",
+    ]
+
+
+def test_it_is_held_back_by_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_night(world)
+    world.go(utc("2026-11-20T07:20:00"))
+    brake(world, "pause", "nightly-report", monkeypatch=monkeypatch)
+    assert "It is held back: the schedule is paused by ada since 02:20, until someone resumes it." in world.ask(
+        "nightly-report", "--at", "02:15"
+    )
+
+
+def test_it_is_still_to_come(world: World) -> None:
+    a_night(world)
+    told = world.ask("nightly-report", "--at", "2026-11-21T02:15")
+    assert told.verdict == "pending"
+    assert told.steady == [
+        (
+            "nightly-report will be due at 2026-11-21 02:15 America/New_York (07:15 UTC), by the definition applied on "
+            "2026-11-19 12:00 by host alpha (15 2 * * *)."
+        ),
+        "That is still to come, in 1d17m.",
+    ]
+    assert "will not be due" in world.ask("nightly-report", "--at", "2026-11-21T02:16")
+
+
+@pytest.mark.slow
+def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
+    a_night(world)
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.ticks(utc("2026-11-20T20:00:00"), utc("2026-12-08T20:00:00"), every=20 * HOUR)
+    told = world.ask("nightly-report", "--at", "2026-11-20T02:15")
+    assert told.verdict == "enqueued"
+    assert told.steady[1:] == [
+        "A tick of host alpha made job 1 for it, 12 s late.",
+        "Its row is gone (succeeded jobs are kept 14d): how job 1 ended is not recorded any more.",
+    ]
+    told = world.ask("1")
+    assert told.verdict == "pruned"
+    assert told.steady == [
+        (
+            "Job 1 was made by a tick of host alpha for the occurrence of nightly-report at 2026-11-20 02:15 "
+            "America/New_York (07:15 UTC), 12 s late."
+        ),
+        "Its row is gone: how job 1 ended is not recorded any more.",
+    ]
+
+
+@pytest.mark.slow
+def test_older_than_the_ledger(world: World) -> None:
+    a_night(world)
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.ticks(utc("2026-11-20T20:00:00"), utc("2027-02-22T20:00:00"), every=20 * HOUR)
+    told = world.ask("nightly-report", "--at", "2026-11-20T02:15")
+    assert told.verdict == "beyond_retention"
+    assert "by the definition applied on 2026-11-19 12:00 by host alpha (15 2 * * *)." in told
+    assert "What became of it is not recorded any more: the ledger and the ticks are kept 90d." in told
+    assert world.ask("nightly-report", "--at", "2026-11-20T02:16").verdict == "not_due"
+    assert world.ask("nightly-report", "--at", "2026-12-20T02:15").verdict in ("enqueued", "coalesced")
+
+
+@pytest.mark.slow
+def test_what_an_earlier_shorter_retention_pruned_is_known_to_be_gone(world: World) -> None:
+    world.file("retention: {occurrences: 2d}\n", s='cron: "0 12 * * *"')
+    world.tick()
+    world.ticks(utc("2026-03-02T12:00:10"), utc("2026-03-09T12:00:10"), every=12 * HOUR)
+    world.file(s='cron: "0 12 * * *"')
+    world.tick(utc("2026-03-09T13:00:00"))
+    assert world.ask("s", "--at", "2026-03-03T12:00").verdict == "beyond_retention"
+    assert world.ask("s", "--at", "2026-03-09T12:00").verdict == "enqueued"
+
+
+def test_a_hole_in_the_ledger_is_called_one(world: World) -> None:
+    a_night(world)
+    world.tick(utc("2026-11-20T07:15:12"))
+    with world.database.write() as connection:
+        connection.execute(tables.occurrences.delete())  # which no tick does
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.verdict == "unknown"
+    assert "The ledger has no row for it, and should: every occurrence up to" in told
+
+
+def test_what_a_wrong_clock_wrote_does_not_speak_for_what_is_to_come(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.tick(utc("2036-03-02T08:00:00"))  # ten years ahead, once
+    world.tick(utc("2026-03-02T08:05:10"))
+    world.tick(utc("2026-03-02T08:06:10"))
+    assert world.ask("s", "--at", "2026-03-02T08:06").verdict == "enqueued"
+    assert world.ask("s", "--at", "2026-03-02T08:20").verdict == "pending"
+
+
+@pytest.mark.connects_as(OWNER)  # nobody else may change the trail
+def test_a_definition_that_this_version_cannot_read(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    with world.database.write() as connection:
+        connection.execute(update(tables.audit).values(detail={"cron": "61 * * * *"}))
+    told = world.ask("s", "--at", "2026-03-02T08:01")
+    assert told.verdict == "unknown"
+    assert "cannot be read by this version" in told

@@ -1,0 +1,297 @@
+"""``explain`` of a range and of a job; and that the answer is quick and harmless."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text, update
+from support.bigtables import fill, whole_table_read
+from support.explained import BEGIN, DAY, HOUR, MINUTE, MINUTELY, World, a_night, an_outage, brake, fail, utc
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+from support.hosts import put
+from support.lookingrows import NOW
+
+from cronjobs.database import tables
+from cronjobs.insight.evidence import ScheduleEvidence
+from cronjobs.insight.explain_job import JOB_VERDICTS, explain_job
+from cronjobs.insight.explain_occurrence import OCCURRENCE_VERDICTS, explain_occurrence
+from cronjobs.insight.facts import Now, OccurrenceFacts
+from cronjobs.insight.job_evidence import job_life
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store.ticks import record
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+# --- several ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_range_accounts_for_every_occurrence_once(world: World) -> None:
+    an_outage(world)
+    world.ticks(utc("2026-03-03T02:32:10"), utc("2026-03-03T02:40:10"))
+    world.go(utc("2026-03-03T02:43:00"))
+    found = world.ask("s", "--from", "2026-03-03T01:50", "--to", "2026-03-03T02:50").found
+    assert found["summary"] == "54 occurrences: 12 enqueued, 32 coalesced, 10 pending"
+    assert found["counts"] == {"not_yet_defined": 0, "enqueued": 12, "coalesced": 32, "pending": 10}
+    assert sum(entry["facts"]["count"] for entry in found["occurrences"]) == 54
+    assert [entry["facts"]["count"] for entry in found["occurrences"] if entry["verdict"] == "pending"] == [3, 7]
+    assert found["from"] == "2026-03-03T01:50:00+00:00"
+
+
+def test_a_range_as_a_list(world: World) -> None:
+    an_outage(world)
+    world.ticks(utc("2026-03-03T02:32:10"), utc("2026-03-03T02:35:10"))
+    world.plan = [fail()]
+    world.ticks(utc("2026-03-03T02:36:10"), utc("2026-03-03T02:40:10"))
+    world.go(utc("2026-03-03T02:43:00"))
+    lines = world.say("s", "--from", "2026-03-03T01:57").out.splitlines()
+    assert lines[0] == "s from 2026-03-03 01:57 to 2026-03-03 02:43 UTC"
+    assert lines[1] == "47 occurrences: 11 enqueued, 1 skipped, 32 coalesced, 3 pending."
+    told = [re.split(r"\s{2,}", line) for line in lines[3:]]
+    assert told == [
+        ["2026-03-03 01:57", "enqueued", "job 1, on time: succeeded"],
+        ["2026-03-03 01:58", "enqueued", "job 2, on time: succeeded"],
+        ["2026-03-03 01:59 … 2026-03-03 02:30 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
+        ["2026-03-03 02:31", "enqueued", "job 3, 12 s late: succeeded"],
+        ["2026-03-03 02:32 … 2026-03-03 02:35", "enqueued", "4 jobs, each in time, and succeeded"],
+        ["2026-03-03 02:36", "enqueued", "job 8, 10 s late: succeeded at attempt 2"],
+        ["2026-03-03 02:37", "skipped", "job 8 was still unfinished"],
+        ["2026-03-03 02:38", "enqueued", "job 9, 10 s late: succeeded"],
+        ["2026-03-03 02:39", "enqueued", "job 10, 10 s late: succeeded"],
+        ["2026-03-03 02:40", "enqueued", "job 11, 10 s late: succeeded"],
+        ["2026-03-03 02:41 … 2026-03-03 02:43 (3)", "pending", "no tick has settled it yet"],
+    ]
+
+
+@pytest.mark.slow
+def test_a_range_over_edits_a_retirement_and_what_is_pruned(world: World) -> None:
+    world.file(s='cron: "0 12 * * *"', other='cron: "0 0 1 1 *"')
+    world.tick()
+    world.ticks(utc("2026-03-02T12:00:10"), utc("2026-04-10T12:00:10"), every=DAY)
+    world.file(other='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-04-10T18:00:00"))
+    world.tick(utc("2026-04-20T18:00:00"))
+    world.file(s='cron: "0 6,18 * * *"', other='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-04-20T20:00:00"))
+    world.ticks(utc("2026-04-21T06:00:10"), utc("2026-06-20T18:00:10"), every=12 * HOUR)
+    found = world.ask("s", "--from", "2026-02-20T00:00", "--to", "2026-06-20T19:00").found
+    counted = Counter[str]()
+    for entry in found["occurrences"]:
+        counted[entry["verdict"]] += entry["facts"]["count"]
+    kept = counted["enqueued"] - 122
+    assert counted == {
+        "not_yet_defined": 0,
+        "retired": 0,
+        "beyond_retention": 40 - kept,
+        "enqueued": 122 + kept,
+    }
+    assert 19 <= kept <= 21  # 90 days before 20 June is 22 March
+    spans = {entry["verdict"]: entry for entry in found["occurrences"]}
+    assert spans["beyond_retention"]["facts"]["first_for"] == "2026-03-02T12:00:00+00:00"
+
+
+@pytest.mark.slow
+def test_the_newest_of_a_long_range(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:09:10"))
+    found = world.ask("s", "--since", "1d", "--limit", "4").found
+    assert [entry["at"][11:16] for entry in found["occurrences"]] == ["08:06", "08:07", "08:08", "08:09"]
+    assert found["summary"] == "4 occurrences: 4 enqueued; older ones are left out"
+
+
+def test_the_edges_of_a_range_cut_rows(world: World) -> None:
+    an_outage(world)
+    found = world.ask("s", "--from", "2026-03-03T02:00", "--to", "2026-03-03T02:10").found
+    assert [(entry["verdict"], entry["facts"]["count"]) for entry in found["occurrences"]] == [("coalesced", 11)]
+    assert "stands for them and 21 more" in " ".join(found["occurrences"][0]["sentences"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--at", "02:15", "--since", "1h"],
+        ["--to", "02:15"],
+        ["--from", "1h"],
+        ["--at", "soon"],
+        ["--at", "99:00"],
+        ["--at", "9999-12-31T23:59"],
+        ["--since", "x"],
+        ["--from", "2026-03-03T00:00", "--to", "2026-03-02T00:00"],
+    ],
+)
+def test_what_cannot_be_meant_is_exit_code_2(world: World, options: list[str]) -> None:
+    a_night(world)
+    assert world.say("nightly-report", *options).code == 2
+
+
+# --- a job ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_a_schedule_tells_its_life(world: World) -> None:
+    an_outage(world)
+    told = world.ask("3")
+    assert told.verdict == "succeeded"
+    assert told.steady == [
+        "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31 UTC, 12 s late.",
+        "It was due at 02:31 and begun 12 s late, at 02:31:12.",
+        "It stands for 32 more occurrences of s, from 01:59 to 02:30.",
+        "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
+    ]
+    assert told.found["subject"] == "job 3"
+
+
+def test_a_job_of_an_application_names_who_and_the_key(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work", idempotency_key="invoice:17", enqueued_by="app/web")
+    told = world.ask(str(job_id))
+    assert told.verdict == "waiting"
+    assert (
+        "Job 1 (t.work) was enqueued by app/web at 2026-03-02 08:00:30 UTC, with the idempotency key invoice:17."
+        in told
+    )
+    assert "the next tick with room takes it (the last began at 08:00:30 on alpha)." in told
+
+
+def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file("run: {budget: 40s}\n")
+    world.tick()
+    later = put(world.database, job_type="t.work", run_at=world.clock.now() + 10 * MINUTE)
+    stranger = put(world.database, job_type="os:system")
+    too_long = put(world.database, job_type="t.work", timeout_s=3600.0)
+    mail = put(world.database, job_type="t.work", queue="mail")
+    brake(world, "pause", "--queue", "mail", "--why", "provider down", monkeypatch=monkeypatch)
+    assert "Job 1 waits for its turn, due at 08:10:30, in 9m59s." in world.ask(str(later))
+    assert 'no handler or command "os:system" is registered in this configuration' in world.ask(str(stranger))
+    assert "of these a host runs at most 4 at once (run.long_jobs)" in world.ask(str(too_long))
+    assert "queue mail is paused by ada since 08:00:30, until someone resumes it (why: provider down)" in world.ask(
+        str(mail)
+    )
+    brake(world, "pause", "--all", monkeypatch=monkeypatch)
+    assert "When it is due, it will wait still: everything is paused by ada" in world.ask(str(later))
+    world.clock.advance(HOUR)
+    assert "no tick has reached the database since 08:00:30, for 1h" in world.ask(str(mail))
+
+
+def test_a_job_before_any_tick(world: World) -> None:
+    world.file()
+    job_id = put(world.database, job_type="t.work")
+    assert "no tick has ever reached this database" in world.ask(str(job_id))
+
+
+def test_a_dead_and_a_running_job(world: World) -> None:
+    world.file()
+    world.tick()
+    dead = put(world.database, job_type="t.work", max_attempts=1)
+    world.plan = [fail()]
+    world.tick()
+    told = world.ask(str(dead))
+    assert told.verdict == "dead"
+    assert "is dead since 08:00:30, having failed 1 of 1;" in told
+    put(world.database, job_type="t.work")
+    running = world.leave_hanging()
+    told = world.ask(str(running))
+    assert told.verdict == "running"
+    assert "attempt 1 on beta" in told
+
+
+def test_a_job_that_others_gave_way_to(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.plan = [fail(), fail()]
+    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:03:10"))
+    told = world.ask("1")
+    assert "2 occurrences of s gave way to it, from 08:02 to 08:03." in told
+
+
+def test_what_people_did_to_a_job_is_told(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    now = world.clock.now()
+    with world.database.write() as connection:
+        record(connection, action="cancel", subject=str(job_id), actor="ada", why="sent twice", at=now)
+        connection.execute(update(tables.jobs).values(status="cancelled", finished_at=now))
+    told = world.ask(str(job_id))
+    assert told.verdict == "cancelled"
+    assert told.steady[1:] == [
+        "Cancel by ada at 08:00:30 (why: sent twice).",
+        "Job 1 was cancelled at 08:00:30, and stays so.",
+    ]
+
+
+def test_an_unknown_job_is_exit_code_1(world: World) -> None:
+    world.file()
+    world.tick()
+    told = world.ask("4711", code=1)
+    assert told.verdict == "unknown"
+    assert 'there is no schedule or job "4711"' in world.say("4711").err
+    assert world.ask("9" * 30, code=1).verdict == "unknown"
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+def test_every_sentence_is_one_harmless_line(world: World) -> None:
+    a_night(world)
+    world.plan = [fail("\x1b[2J\nsecond line")]
+    world.tick(utc("2026-11-20T07:15:12"))
+    answer = world.say("nightly-report", "--at", "02:15")
+    assert answer.code == 0
+    assert "\x1b" not in answer.out
+    assert r"\x1b[2J\nsecond line" in answer.out
+
+
+def test_the_core_needs_no_database() -> None:
+    facts = OccurrenceFacts("s", BEGIN, BEGIN, 1, "UTC", Now(BEGIN), "defined", due=False)
+    assert explain_occurrence(facts).sentences == ("s was not due at 2026-03-02 08:00:30 UTC.",)
+
+
+def test_verdicts_are_words_of_their_own() -> None:
+    assert len(OCCURRENCE_VERDICTS) == 11
+    assert set(JOB_VERDICTS) >= {"waiting", "pruned"}
+
+
+def test_explaining_reads_no_big_table_from_end_to_end(world: World, rows_of_weeks: datetime) -> None:
+    sent: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "SELECT" in statement:
+            sent.append((statement, parameters))
+
+    settings, types = world.settings(), JobTypes()
+    event.listen(world.database.engine, "before_cursor_execute", note)
+    with world.database.read() as connection:
+        evidence = ScheduleEvidence(connection, "s", settings, lambda: types)
+        found = explain_occurrence(evidence.at(evidence.latest()))
+        told, _ = evidence.between(rows_of_weeks - HOUR, rows_of_weeks, 100)
+        life = job_life(connection, 100, settings, lambda: types)
+    event.remove(world.database.engine, "before_cursor_execute", note)
+    assert found.verdict == "enqueued"
+    assert len(told) >= 20
+    assert life is not None
+    assert explain_job(life).verdict == "succeeded"
+    bad = {
+        statement: lines for statement, given in sent if (lines := whole_table_read(world.database, statement, given))
+    }
+    assert not bad
+
+
+@pytest.fixture
+def rows_of_weeks(world: World) -> datetime:
+    """Two weeks, a row of each kind a minute; schedule 1 has every third of them."""
+    world.go(NOW - 15 * DAY)
+    world.file(s='cron: "* * * * *"')
+    world.tick()
+    world.go(NOW)
+    fill(world.database)
+    with world.database.write() as connection:
+        connection.execute(update(tables.schedules).values(seen_until=NOW, next_at=NOW + MINUTE))
+        connection.execute(text("UPDATE cronjobs_jobs SET schedule = 's' WHERE id % 3 = 0"))
+    return NOW

@@ -1,0 +1,589 @@
+"""Incidents, and who reports them: ``status``, ``check --live``, the tick's exit code and mail; and what ends each.
+
+A row of the table makes the incident, says what is red then, and mends it: after that all must be well again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, text, update
+from support.hosts import Host
+
+from cronjobs.cli import run_tick
+from cronjobs.cli.run_tick import CronMail, Reporter
+from cronjobs.config.settings import RunSettings, ScheduleSettings
+from cronjobs.database import tables
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.errors import CronjobsError, Problem
+from cronjobs.insight.health import look, troubles
+from cronjobs.insight.unresolved import Finding
+from cronjobs.jobs import job_types, registry
+from cronjobs.model import duration
+from cronjobs.rules.capacity import Cap
+from cronjobs.schedules.backfill import trigger
+from cronjobs.store import operating, schedules
+from cronjobs.store.operating import OperatorAction
+from cronjobs.store.sql import database_now
+from cronjobs.testing import FakeClock
+from cronjobs.tick.log import Log
+
+START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@dataclass
+class World:
+    """A project that is well, its one host, and what a tick of it printed."""
+
+    database: Database
+    clock: FakeClock
+    folder: Path
+    host: Host = field(init=False)
+    broken: bool = False  # whether t.say raises
+    code: int = 0  # of the last tick
+    mail: str = ""  # of all ticks since the last look
+
+    def __post_init__(self) -> None:
+        self.host = Host(self.database, self.folder)
+        self.carry(nightly=schedule("nightly", "0 12 * * *"), hourly=schedule("hourly", "0 * * * *"))
+
+    def carry(self, **wanted: ScheduleSettings) -> None:
+        self.host.carry(schedules=wanted)
+
+    def tick(self, host: Host | None = None, **how: Any) -> None:
+        host = host or self.host
+        host.events.clear()
+        reporter = Reporter(Log(None), talk=False)
+        mail = CronMail(self.folder / "cronjobs.yaml", throttle=True)
+        try:
+            result = host.tick(**how)
+        except CronjobsError as error:
+            self.code = error.exit_code
+            mail.trouble(str(error))
+        else:
+            self.code = result.exit_code()
+            for event in host.events:
+                reporter.note(event)
+            for problem in host.settings.problems:
+                mail.trouble(str(problem))
+            mail.tell(reporter)
+        mail.send()
+
+    def minutes(self, count: int, **how: Any) -> None:
+        """Ticks at every minute."""
+        for _ in range(count):
+            self.clock.advance(MINUTE)
+            self.tick(**how)
+
+    def later(self, span: str, *, ticks: bool = True) -> None:
+        """Time passes; with *ticks* those of its last minutes come, too."""
+        self.clock.advance(duration(span) - (2 * MINUTE if ticks else timedelta(0)))
+        if ticks:
+            self.minutes(2)
+
+    def found(self) -> list[Finding]:
+        settings = self.host.settings
+        with self.database.read() as connection:
+            return troubles(look(connection, settings, job_types.load(settings)), settings)
+
+    # --- what people and time do --------------------------------------------------------------------------------------
+
+    def put(self, **values: Any) -> int:
+        now = self.clock.now()
+        with self.database.write() as connection:
+            row = {"job_type": "t.say", "run_at": now, "created_at": now} | values
+            return int(connection.execute(insert(tables.jobs).values(row).returning(tables.jobs.c.id)).scalar_one())
+
+    def change(self, statement: Any) -> None:
+        with self.database.write() as connection:
+            connection.execute(statement)
+
+    def act(self, verb: Callable[..., Any], name: str) -> None:
+        """Do it to all dead jobs."""
+        with self.database.write() as connection:
+            dead = connection.execute(select(tables.jobs.c.id).where(tables.jobs.c.status == "dead")).scalars().all()
+            verb(connection, dead, OperatorAction(name, "ada", "alpha", None))
+
+    def dismiss(self) -> None:
+        self.act(operating.dismiss, "dismiss")
+
+    def pause(self, scope: str, name: str = "", ago: timedelta = timedelta(0)) -> None:
+        with self.database.write() as connection:
+            now = self.clock.now() - ago
+            schedules.pause(connection, scope=scope, name=name, until=None, by="ada", why="deploy", now=now)
+
+    def resume(self, scope: str, name: str = "") -> None:
+        with self.database.write() as connection:
+            schedules.resume(connection, scope=scope, name=name, now=database_now(connection))
+        self.minutes(2)
+
+    def trigger(self, name: str) -> None:
+        with self.database.write() as connection:
+            trigger(connection, name, force=True, actor="ada", host="alpha")
+        self.minutes(1)
+
+
+def schedule(name: str, cron: str, **fields: Any) -> ScheduleSettings:
+    return ScheduleSettings(**({"name": name, "job": "t.say", "cron": cron} | fields))
+
+
+@dataclass(frozen=True)
+class Incident:
+    """``live``: what ``check --live`` reports, if that is not what ``status`` does. ``mail``: words of the tick's."""
+
+    name: str
+    make: Callable[[World], Any]
+    status: str
+    mend: Callable[[World], Any] = lambda world: None
+    live: str | None = None
+    code: int = 0
+    mail: str = ""
+    left: str = ""  # what is still red after mend
+
+
+# --- making them ------------------------------------------------------------------------------------------------------
+
+
+def a_death(world: World) -> None:
+    world.broken = True
+    world.put(max_attempts=1)
+    world.minutes(1)
+    world.broken = False
+
+
+def a_death_last_night(world: World) -> None:
+    a_death(world)
+    world.later("8h")
+
+
+def died_again(world: World) -> None:
+    a_death(world)
+    world.dismiss()
+    world.broken = True
+    world.clock.advance(MINUTE)
+    world.act(operating.retry, "retry")
+    world.minutes(1)
+    world.broken = False
+
+
+def retried(world: World) -> None:
+    world.act(operating.retry, "retry")
+    world.minutes(1)
+
+
+def unreadable(world: World) -> None:
+    world.put(payload=["not", "an", "object"])
+    world.minutes(1)
+
+
+def lost_for_good(world: World) -> None:
+    gone = {"locked_by": "gone:b:1:1:1:t", "locked_until": world.clock.now() - MINUTE, "attempts": 1}
+    world.put(status="running", losses=9, started_at=world.clock.now() - HOUR, **gone)
+    world.minutes(1)
+
+
+def failing(world: World) -> None:
+    world.broken = True
+    world.carry(hourly=schedule("hourly", "0 * * * *"), nightly=schedule("nightly", "5 8 * * *"))
+    world.minutes(20)
+
+
+def healed(world: World) -> None:
+    world.broken = False
+    world.minutes(40)
+    world.dismiss()
+
+
+def schedules_off(world: World) -> None:
+    world.minutes(7, fire_schedules=False)
+
+
+def one_host_off(world: World) -> None:
+    other = Host(world.database, world.folder, "beta")
+    other.settings = world.host.settings
+    for _ in range(8):
+        world.minutes(1)
+        world.tick(other, fire_schedules=False)
+
+
+def unreadable_definition(world: World) -> None:
+    unreadable = {"cron": 7, "job": "t.say"}
+    world.change(update(tables.schedules).where(tables.schedules.c.name == "hourly").values(definition=unreadable))
+    world.clock.set(START.replace(hour=9, minute=0))
+    world.minutes(5)
+
+
+def definition_again(world: World) -> None:
+    with world.database.read() as connection:
+        good = connection.execute(select(tables.schedules.c.definition).where(tables.schedules.c.name == "nightly"))
+        cron = dict(good.scalar_one()) | {"cron": "0 * * * *"}
+    world.change(update(tables.schedules).where(tables.schedules.c.name == "hourly").values(definition=cron))
+    world.minutes(2)
+
+
+def refused(world: World) -> None:
+    world.carry(**{name: schedule(name, "0 12 * * *") for name in "abcdef"})
+    world.minutes(1)
+    world.carry(a=schedule("a", "0 12 * * *"))
+    world.minutes(2)
+
+
+def not_refused(world: World) -> None:
+    world.carry(**{name: schedule(name, "0 12 * * *") for name in "abcdef"})
+    world.minutes(2)
+
+
+def an_outage(world: World) -> None:
+    world.carry(nightly=schedule("nightly", "0 12 * * *", catch_up="none"))
+    world.minutes(1)
+    world.later("23h")
+
+
+def the_next_run(world: World) -> None:
+    world.clock.set(START.replace(day=4, hour=12, minute=0))
+    world.minutes(1)
+
+
+def paused_over_noon(world: World) -> None:
+    world.pause("schedule", "nightly")
+    world.clock.set(START.replace(hour=12, minute=0))
+    world.minutes(2)
+
+
+def queue_paused(world: World) -> None:
+    world.pause("queue", "default")
+    world.clock.set(START.replace(hour=9, minute=0))
+    world.minutes(2)
+
+
+def old_pause(world: World) -> None:
+    world.pause("queue", "mail", ago=DAY + HOUR)
+    world.minutes(1)
+
+
+def short_pause(world: World) -> None:
+    world.pause("all")
+    world.minutes(2)
+
+
+def two_files(world: World, minutes: int) -> None:
+    other = Host(world.database, world.folder, "beta")
+    other.settings = replace(world.host.settings, schedules={"a": schedule("a", "0 12 * * *")})
+    world.tick(other)
+    for _ in range(minutes):
+        world.minutes(1)
+        world.tick(other)
+
+
+def a_host_stopped(world: World) -> None:
+    other = Host(world.database, world.folder, "beta")
+    other.settings = world.host.settings
+    for _ in range(12):
+        world.tick(other)
+    world.minutes(5)
+
+
+def clock_ahead(world: World) -> None:
+    world.clock.advance(3650 * DAY)
+    world.tick()
+    world.clock.set(START + MINUTE)
+
+
+def clock_was_ahead(world: World) -> None:
+    """And the ticks stopped after it was right again: the one from the future is no sign of life."""
+    clock_ahead(world)
+    world.minutes(1)
+    world.later("10m", ticks=False)
+
+
+def another_clock_ahead(world: World) -> None:
+    """A host that came once, in the future, and never again."""
+    other = Host(world.database, world.folder, "beta")
+    other.settings = world.host.settings
+    world.clock.advance(3650 * DAY)
+    world.tick(other, fire_schedules=False)
+    world.clock.set(START + MINUTE)
+    world.minutes(1)
+
+
+def bad_bytes(world: World) -> None:
+    job_id = world.put()
+    world.change(text(f"UPDATE cronjobs_jobs SET meta = CAST(x'7b2261223a2022ff227d' AS TEXT) WHERE id = {job_id}"))
+    world.minutes(1)
+
+
+def nobody_knows(world: World) -> None:
+    world.put(job_type="t.renamed")
+    world.minutes(1)
+
+
+def renamed_handler(world: World) -> None:
+    world.carry(hourly=schedule("hourly", "0 * * * *", job="t.renamed"), nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(2)
+
+
+def handler_named_again(world: World) -> None:
+    world.carry(hourly=schedule("hourly", "0 * * * *"), nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(2)
+
+
+def removed_in_a_pause(world: World) -> None:
+    """What it was due is owed, and nobody gets it while the pause lasts."""
+    world.pause("all")
+    world.clock.set(START.replace(hour=9, minute=0))
+    world.carry(nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(2)
+
+
+def cancelled_unknown(world: World) -> None:
+    world.change(
+        update(tables.jobs)
+        .where(tables.jobs.c.job_type == "t.renamed")
+        .values(status="cancelled", finished_at=world.clock.now())
+    )
+    world.minutes(1)
+
+
+def of_an_older_version(world: World) -> None:
+    """A host that is gone ran it, with code that wrote no policy; and nobody here has its handler."""
+    ended = world.clock.now() - 5 * MINUTE
+    gone = {"locked_by": "gone:b:1:1:1:t", "locked_until": ended, "attempts": 1, "started_at": ended}
+    world.put(job_type="t.renamed", status="running", **gone)
+    world.minutes(1)
+
+
+def called_off(world: World) -> None:
+    world.change(update(tables.jobs).values(cancel_requested_at=world.clock.now()))
+    world.minutes(2)
+
+
+def crashing_type(world: World) -> None:
+    world.change(insert(tables.crashing_types).values(job_type="t.say", found_at=world.clock.now(), runner="r"))
+    world.minutes(1)
+
+
+def late(world: World) -> None:
+    world.put()
+    world.minutes(4, queue="other")
+
+
+def full(world: World) -> None:
+    world.host.carry(queues={"mail": Cap("mail", 1, "error")})
+    world.minutes(1)
+    world.put(queue="mail", run_at=world.clock.now() + HOUR)
+    world.minutes(1)
+
+
+def foreign(world: World) -> None:
+    world.change(update(tables.meta).values(project="blog", environment=""))
+    world.minutes(1)
+
+
+def bad_entry(world: World) -> None:
+    world.host.carry(problems=(Problem("cronjobs.yaml", 9, 11, "schedules.x.cron", "minute 61 is not in 0-59"),))
+    world.minutes(1)
+
+
+def bad_import(world: World) -> None:
+    world.host.carry(imports=("nobody_has_this",))
+    world.put()
+    world.minutes(1)
+
+
+def without_run(world: World) -> None:
+    world.carry(hourly=schedule("hourly", "0 * * * *", grace=10 * MINUTE))
+    world.minutes(1)
+    world.broken = True
+    world.clock.set(START.replace(hour=9, minute=0))
+    world.minutes(1)
+    world.clock.advance(9 * MINUTE)
+    world.minutes(3, queue="other")
+    world.broken = False
+
+
+def slow(world: World) -> None:
+    world.host.carry(run=replace(world.host.settings.run, lease=timedelta(seconds=30)))
+    job_id = world.put(status="succeeded", finished_at=world.clock.now())
+    took = {"started_at": world.clock.now() - 20 * timedelta(seconds=1), "finished_at": world.clock.now()}
+    world.change(insert(tables.job_runs).values(job_id=job_id, attempt=1, outcome="succeeded", runner="r", **took))
+    world.minutes(1)
+
+
+NOTHING: Callable[[World], Any] = lambda world: world.minutes(1)  # noqa: E731 the table reads better
+
+INCIDENTS = [
+    Incident("all is well", NOTHING, ""),
+    Incident("a job died", a_death, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident("a job died, and is put back", a_death, "dead", retried, code=1, mail="1 job is dead"),
+    Incident("a job died eight hours ago", a_death_last_night, "dead", World.dismiss, mail="1 job is dead"),
+    Incident("a dismissed job died again", died_again, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident("a payload that cannot be read", unreadable, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident("a job killed its tenth runner", lost_for_good, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident("a schedule's last three runs failed", failing, "failing", healed),
+    Incident("no tick for four minutes", lambda w: w.later("4m", ticks=False), "no_tick", NOTHING),
+    Incident("no tick for a night", lambda w: w.later("2h", ticks=False), "no_tick", NOTHING),
+    Incident("the last tick's clock was ahead", clock_ahead, "no_tick", lambda w: w.minutes(2)),
+    Incident(
+        "ticks stopped, one is from the future",
+        clock_was_ahead,
+        "no_tick",
+        lambda w: w.minutes(2),
+        mail="schedule.ran_early",
+    ),
+    Incident("a host that is gone ticked in the future", another_clock_ahead, ""),
+    Incident("bytes that are no text", bad_bytes, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident(
+        "a job of a type that nobody knows", nobody_knows, "unresolved", cancelled_unknown, code=3, mail="t.renamed"
+    ),
+    Incident("a renamed handler", renamed_handler, "unresolved", handler_named_again, code=3, mail="t.renamed"),
+    Incident(
+        "a lost job of an older version's",
+        of_an_older_version,
+        "left_alone",
+        called_off,
+        code=3,
+        mail="job.left_alone",
+    ),
+    Incident("a type that takes runners down", crashing_type, "crashing", lambda w: w.later("2h"), live=""),
+    Incident("a schedule removed in a pause", removed_in_a_pause, "pause", lambda w: w.resume("all")),
+    Incident("schedules are off on every host", schedules_off, "schedules_off", NOTHING),
+    Incident("schedules are off on one of two hosts", one_host_off, ""),
+    Incident(
+        "a stored definition that cannot be read",
+        unreadable_definition,
+        "behind",
+        definition_again,
+        code=3,
+        mail="schedule.broken schedule=hourly",
+    ),
+    Incident("a file that every tick refuses", refused, "refused", not_refused, code=3, mail="config.fault"),
+    Incident("runs missed in an outage", an_outage, "missed", the_next_run),
+    Incident("runs missed, and one made up for by hand", an_outage, "missed", lambda w: w.trigger("nightly")),
+    Incident("a pause that holds a run back", paused_over_noon, "pause", lambda w: w.resume("schedule", "nightly")),
+    Incident("a paused queue with a schedule's job", queue_paused, "pause", lambda w: w.resume("queue", "default")),
+    Incident("a pause that somebody forgot", old_pause, "pause", lambda w: w.resume("queue", "mail")),
+    Incident("a short pause", short_pause, "", lambda w: w.resume("all")),
+    Incident("two files in mid-deploy", lambda w: two_files(w, 3), "files", lambda w: w.minutes(6), live=""),
+    Incident("two files for twenty minutes", lambda w: two_files(w, 22), "files", lambda w: w.later("30h")),
+    Incident("a host stopped ticking", a_host_stopped, "host", lambda w: w.later("30h")),
+    Incident("jobs are late", late, "late", NOTHING),
+    Incident("a queue is full", full, "full", lambda w: w.later("2h"), live=""),
+    Incident("another project's database", foreign, "foreign", code=3, mail="belongs to", left="foreign"),
+    Incident("a bad entry of the file", bad_entry, "config", live="", code=3, mail="minute 61", left="config"),
+    Incident(
+        "a module that cannot be imported", bad_import, "config", live="", code=3, mail="nobody_has", left="config"
+    ),
+    Incident("a schedule past its grace", without_run, "schedule late", lambda w: w.minutes(20)),
+    Incident("runs that are long for the lease", slow, "lease", live="", left="lease"),
+]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture
+def make_world(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Database], World]]:
+    before = dict(registry._registered)
+    worlds: list[World] = []
+
+    @registry.job("t.say")
+    def say() -> None:
+        if worlds[0].broken:
+            raise RuntimeError("no luck")
+
+    def make(database: Database) -> World:
+        world = World(database, clock, tmp_path)
+        worlds.append(world)
+        monkeypatch.setattr(run_tick, "complain", lambda line: setattr(world, "mail", world.mail + line + "\n"))
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        world.host.carry(run=RunSettings(workers=1))
+        world.tick()
+        return world
+
+    yield make
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+def check(world: World, incident: Incident) -> None:
+    world.mail = ""
+    incident.make(world)
+    found = world.found()
+    assert {trouble.kind for trouble in found} == set(incident.status.split()), found
+    live = incident.status if incident.live is None else incident.live
+    reported = {trouble.kind for trouble in found if trouble.alarm and trouble.kind != "config"}
+    assert reported == set(live.split()) - {"config"}
+    for trouble in found:
+        if trouble.kind in PROMISED and trouble.alarm:
+            assert trouble.since is not None
+            assert trouble.since <= world.clock.now() or trouble.kind == "no_tick"
+            assert (trouble.command or "").startswith("cronjobs ")
+    assert world.code == incident.code
+    assert incident.mail in world.mail
+    assert bool(incident.mail) == bool(world.mail)
+    incident.mend(world)
+    assert {trouble.kind for trouble in world.found()} == set(incident.left.split()), world.found()
+
+
+PROMISED = {
+    "dead",
+    "pause",
+    "no_tick",
+    "schedules_off",
+    "behind",
+    "refused",
+    "failing",
+    "missed",
+    "files",
+    "left_alone",
+}
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
+def test_an_incident_is_reported_until_it_is_over(
+    sqlite_migrated: str, clock: FakeClock, make_world: Callable[[Database], World], incident: Incident
+) -> None:
+    database = Database(parse_url(f"sqlite:///{sqlite_migrated}"), clock=clock)
+    try:
+        check(make_world(database), incident)
+    finally:
+        database.close()
+
+
+ON_POSTGRESQL = {"a job died eight hours ago", "a schedule's last three runs failed", "runs missed in an outage"} | {
+    "schedules are off on every host",
+    "a file that every tick refuses",
+    "two files for twenty minutes",
+}
+
+
+@pytest.mark.parametrize(
+    "incident", [each for each in INCIDENTS if each.name in ON_POSTGRESQL], ids=lambda incident: incident.name
+)
+def test_an_incident_is_reported_on_postgresql_too(
+    postgres_migrated: str, clock: FakeClock, make_world: Callable[[Database], World], incident: Incident
+) -> None:
+    database = Database(parse_url(postgres_migrated), clock=clock)
+    try:
+        check(make_world(database), incident)
+    finally:
+        database.close()
+
+
+def test_there_are_thirty() -> None:
+    assert len(INCIDENTS) >= 30
+    assert len({incident.name for incident in INCIDENTS}) == len(INCIDENTS)

@@ -1,0 +1,478 @@
+"""status and jobs: how things stand; on both databases, under a clock that stands still."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from support.lookingrows import HOLDER, NOW, Answer, Cronjobs, Rows, ago
+from support.lookingrows import cronjobs as cronjobs
+from support.lookingrows import rows as rows
+
+from cronjobs.cli import output, project_database
+from cronjobs.cli.jobs_list import next_step
+from cronjobs.cli.output import Times, fit
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.model import Status
+from cronjobs.testing import FakeClock
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+STATUS = """\
+database   {database}
+           project shop, environment production, tables 0002
+now        2026-07-01 14:03:07 Europe/Berlin
+
+TROUBLE    - 1 job has been due for more than 2 minutes: the ticks do not keep
+             up, or do not run
+           - 1 due job waits: no handler or command "os:system" is registered
+             here
+           - 2 dead jobs that nobody has retried or dismissed, since 2026-06-28
+             14:03:07: "cronjobs jobs list --status dead"
+
+ticks      host  began       took  version  file      did
+           web1  6 s ago   310 ms  0.1.0    3f2a9c1b  3 succeeded, 1 dead
+           web2  31 s ago          0.1.0    3f2a9c1b  at work
+running    id  type             host    for
+            2  reports.nightly  web2  3 min  OVERDUE: lease ended 2 min ago
+            1  mail.send        web1   12 s  lease 48 s left, failed 2 of 5
+waiting    3 due, 2 in the future, 1 of these failed before
+           1 late; the oldest was due 4 min ago (13:59:07)
+dead       2 in all, 1 in the last 24 h
+paused     queue mail until 15:00:00, by hugo: provider down
+next       refresh-cache in 7 min (14:10:00)
+           nightly-report in 18 h (2026-07-02 08:15:00)
+"""
+
+
+def test_status_says_how_things_stand_on_one_screen_of_80_columns(
+    cronjobs: Cronjobs, rows: Rows, database: Database
+) -> None:
+    rows.tick("web1", ago(minutes=1, seconds=6))
+    rows.tick("web2", ago(seconds=31), finished_at=None, ended=None)
+    rows.tick(did={"claimed": 4, "succeeded": 3, "dead": 1})
+    rows.job(status="running", attempts=7, failures=2)
+    overdue = {"locked_until": ago(minutes=2), "started_at": ago(minutes=3)}
+    rows.job("reports.nightly", "running", locked_by=HOLDER.replace("web1", "web2"), **overdue)
+    rows.job(run_at=ago(minutes=4))
+    rows.job()
+    rows.job("os:system")
+    rows.job(run_at=NOW + timedelta(hours=1))
+    rows.job(status="failed", failures=1, run_at=NOW + timedelta(minutes=3))
+    rows.job(status="dead")
+    rows.job(status="dead", finished_at=ago(days=3))
+    rows.pause("queue", "mail", until=NOW.replace(hour=13, minute=0, second=0), by="hugo", why="provider down")
+    rows.schedule("nightly-report", next_at=datetime(2026, 7, 2, 6, 15, tzinfo=UTC))
+    rows.schedule("refresh-cache", next_at=NOW.replace(minute=10, second=0))
+    rows.schedule("gone", status="retired", next_at=None)
+
+    answer = cronjobs("status")
+
+    assert answer.out == STATUS.format(database=fit(str(database.address), 300))
+    assert answer.code == 0
+    assert all(len(line) <= 80 for line in answer.out.splitlines()[1:])
+    assert len(answer.out.splitlines()) <= 25
+
+
+def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.tick(did={"succeeded": 1})
+    rows.job(status="running")
+    rows.job(queue="mail", run_at=ago(seconds=30))
+    rows.schedule("nightly-report", next_at=NOW + timedelta(hours=1))
+    seen = cronjobs("status", "--json").json
+    assert list(seen) == [
+        *("database", "project", "environment", "schema_revision", "config", "now", "timezone", "trouble", "ticks"),
+        *("running", "waiting", "unresolved", "dead", "pauses", "schedules", "problems"),
+    ]
+    assert set(seen["ticks"][0]) == set(tables.ticks.c.keys())
+    assert seen["ticks"][0]["started_at"] == ago(seconds=6).isoformat() == "2026-07-01T12:03:01.200000+00:00"
+    assert seen["trouble"] == []
+    assert seen["running"]["total"] == 1
+    assert seen["running"]["jobs"][0]["overdue"] is False
+    assert seen["waiting"]["queues"] == [
+        {"queue": "mail", "due": 1, "future": 0, "failed": 0, "late": 0, "paused": False}
+        | {"max_waiting": None, "on_full": None, "dropped": 0}
+    ]
+    assert seen["dead"] == {"total": 0, "last_24h": 0, "last_1h": 0}
+    assert seen["schedules"][0]["name"] == "nightly-report"
+
+
+def trouble(answer: Answer) -> list[str]:
+    return [found["kind"] for found in answer.json["trouble"]]
+
+
+def test_all_is_well_when_ticks_come_and_nothing_is_late(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.tick()
+    rows.job(status="succeeded")
+    assert "all well" in cronjobs("status").out
+
+
+def test_it_is_trouble_when_no_tick_came_for_three_minutes_or_ever(
+    cronjobs: Cronjobs, rows: Rows, clock: FakeClock
+) -> None:
+    assert trouble(cronjobs("status", "--json")) == ["no_tick"]
+    rows.tick()
+    assert trouble(cronjobs("status", "--json")) == []
+    clock.advance(timedelta(minutes=2, seconds=50))
+    assert trouble(cronjobs("status", "--json")) == []
+    clock.advance(timedelta(seconds=10))
+    assert trouble(cronjobs("status", "--json")) == ["no_tick"]
+
+
+@pytest.mark.parametrize("pause", [("all", ""), ("queue", "mail")])
+def test_jobs_that_are_paused_are_not_late(cronjobs: Cronjobs, rows: Rows, pause: tuple[str, str]) -> None:
+    rows.tick()
+    rows.job(queue="mail", run_at=ago(minutes=3))
+    assert trouble(cronjobs("status", "--json")) == ["late"]
+    rows.pause(*pause)
+    assert trouble(cronjobs("status", "--json")) == []
+    assert "1 due in paused queues: mail" in cronjobs("status").out
+
+
+def test_the_database_of_another_project_is_trouble(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.tick()
+    rows.belongs_to("shop", "staging")
+    assert trouble(cronjobs("status", "--json")) == ["foreign"]
+
+
+def test_status_works_with_a_broken_file_and_a_module_that_cannot_be_imported(
+    cronjobs: Cronjobs, rows: Rows, tmp_path: Path
+) -> None:
+    rows.tick()
+    (tmp_path / "looking_broken.py").write_text("print('loading')\nraise RuntimeError('no \\x1b[2J settings')\n")
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text(file.read_text() + '  bad: {cron: "61 * * * *", job: mail.send}\nimports: [looking_broken]\n')
+    answer = cronjobs("status", "--json")
+    told = [found["text"] for found in answer.json["trouble"]]
+    assert told[0].startswith(r"module looking_broken: cannot be imported: RuntimeError: no \x1b[2J settings")
+    assert "schedules.bad.cron: minute 61" in told[1]
+    assert len(told) == 2
+    assert "loading" in answer.err  # what a module prints is no data
+    assert cronjobs("status").code == 0
+
+
+def test_trouble_is_red_on_a_terminal_only(cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows.tick()
+    rows.job(status="dead")
+    assert "\x1b" not in cronjobs("status").out
+    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
+    assert "\x1b[31m- 1 dead job that nobody has retried or dismissed" in cronjobs("status").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in cronjobs("status").out
+
+
+# --- jobs list --------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_list_prints_the_newest_first_in_every_status(cronjobs: Cronjobs, rows: Rows) -> None:
+    for status in Status:
+        rows.job(status=status)
+    assert [job["status"] for job in cronjobs("jobs", "list", "--json").json] == [*reversed(Status)]
+
+
+def test_jobs_list_json_has_the_columns_as_keys_and_instants_in_utc(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job(payload={"invoice_id": 42}, run_at=ago(minutes=1))
+    [job] = cronjobs("jobs", "list", "--json").json
+    assert list(job) == tables.jobs.c.keys()
+    assert job["payload"] == {"invoice_id": 42}
+    assert job["run_at"] == "2026-07-01T12:02:07.200000+00:00"
+    assert job["finished_at"] is None
+
+
+def test_a_job_that_will_be_tried_again_is_shown_as_retrying(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job("code.only", "failed", failures=3, last_error="boom")
+    for word in ("failed", "retrying"):
+        assert "code.only" in cronjobs("jobs", "list", "--status", word).out
+    assert " retrying " in cronjobs("jobs", "list").out
+    assert cronjobs("jobs", "show", "1").out.splitlines()[0].endswith("  retrying")
+    assert cronjobs("jobs", "list", "--json").json[0]["status"] == "failed"
+    wrong = cronjobs("jobs", "list", "--status", "broken")
+    assert wrong.code == 2
+    assert "'broken' is not one of" in wrong.err
+
+
+def test_without_jobs_json_is_an_empty_array_and_text_says_so_on_stderr(cronjobs: Cronjobs, rows: Rows) -> None:
+    assert cronjobs("jobs", "list", "--json").json == []
+    answer = cronjobs("jobs", "list")
+    assert (answer.code, answer.out, answer.err) == (0, "", "no job\n")
+
+
+JOBS = """\
+id  status     type             when          note
+ 6  cancelled  mail.send        9 min ago
+ 5  dead       mail.send        9 min ago     failed 5 of 5: 503 from the mail …
+ 4  retrying   reports.nightly  in 4 min      failed 3 of 10, lost 1 time: no d…
+ 3  succeeded  reports.nightly  9 min ago     1m
+ 2  running    mail.send        for 12 s      on web1, lease 48 s left
+ 1  queued     code.only        due 10 s ago
+"""
+
+
+def test_jobs_list_fits_into_80_columns_and_tells_tries_never_the_fence(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job("code.only")
+    rows.job(status="running", attempts=77)
+    rows.job("reports.nightly", "succeeded", attempts=77)
+    later = {"run_at": NOW + timedelta(minutes=4, seconds=10)}
+    rows.job("reports.nightly", "failed", attempts=77, failures=3, losses=1, last_error="no disk", **later)
+    rows.job(status="dead", attempts=77, failures=5, last_error="503 from the mail provider, try again later")
+    rows.job(status="cancelled", attempts=77)
+    assert cronjobs("jobs", "list").out == JOBS
+
+
+def test_failures_of_a_type_that_only_code_knows_are_not_told_as_a_share(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job("code.only", "failed", failures=3, last_error="boom")
+    rows.job("code.only", "failed", failures=3, last_error="boom", max_attempts=4)
+    told = [line.partition("failed ")[2] for line in cronjobs("jobs", "list").out.split("\n")]
+    assert told[1:3] == ["3 of 4: boom", "3 times: boom"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", [8, 7, 6, 5, 4, 3, 2, 1]),
+        ("--limit 2", [8, 7]),
+        ("--type b", [8, 2]),
+        ("--status queued", [2, 1]),
+        ("--status failed", [3]),
+        ("--status running", [5, 4]),
+        ("--status dead", [6, 7]),  # those that ended last first
+        ("--status succeeded --limit 1", [8]),
+        ("--queue mail", [3]),
+        ("--schedule nightly", [7]),
+        ("--error-type ConnectionError", [7, 3]),
+        ("--error-type ConnectionError --status dead", [7]),
+        ("--since 1h", [8, 6, 5, 3, 1]),
+        ("--since 2026-07-01T13:03:07", [8, 6, 5, 3, 1]),  # in the zone of the file
+        ("--since 1h --status dead", [6]),
+        ("--since 1h --status running", [5]),
+        ("--since 1h --status queued", [1]),
+        ("--since 1h --status succeeded", [8]),
+        ("--status cancelled", []),
+    ],
+)
+def test_jobs_list_filters(cronjobs: Cronjobs, rows: Rows, options: str, expected: list[int]) -> None:
+    long_ago: dict[str, Any] = {"created_at": ago(days=2), "run_at": ago(days=2)}
+    rows.job()  # 1
+    rows.job("b", **long_ago)
+    rows.job(status="failed", queue="mail", error_type="ConnectionError", last_failed_at=ago(minutes=5), **long_ago)
+    rows.job(status="running", **long_ago | {"started_at": ago(hours=2)})
+    rows.job(status="running", **long_ago)  # 5
+    rows.job(status="dead", **long_ago)
+    rows.job(
+        status="dead",
+        schedule="nightly",
+        error_type="ConnectionError",
+        **long_ago | {"started_at": ago(days=2), "finished_at": ago(days=1)},
+    )
+    rows.job("b", "succeeded")
+    found = cronjobs("jobs", "list", "--json", *options.split())
+    assert [job["id"] for job in found.json] == expected
+
+
+def test_jobs_list_says_that_there_are_more_than_it_shows(cronjobs: Cronjobs, rows: Rows) -> None:
+    for _ in range(3):
+        rows.job()
+    assert "there are more: --limit" in cronjobs("jobs", "list", "--limit", "2").err
+    assert cronjobs("jobs", "list", "--limit", "3").err == ""
+
+
+def test_a_since_that_cannot_be_meant_is_refused(cronjobs: Cronjobs, rows: Rows) -> None:
+    answer = cronjobs("jobs", "list", "--since", "yesterday\x1b[2J")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(r"--since: 'yesterday\\x1b[2J' is neither a duration (90m, 24h, 7d) nor an instant")
+
+
+# --- jobs show --------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_show_tells_the_whole_life_of_a_job(cronjobs: Cronjobs, rows: Rows) -> None:
+    schedule = rows.schedule("nightly-report")
+    due = ago(minutes=30)
+    job_id = rows.job(
+        status="failed",
+        schedule="nightly-report",
+        scheduled_for=due,
+        attempts=4,
+        failures=1,
+        run_at=NOW + timedelta(minutes=2, seconds=10),
+        payload={"region": "us"},
+        enqueued_by="schedule nightly-report",
+    )
+    rows.occurrence(schedule, due, job_id=job_id)
+    rows.occurrence(schedule, ago(hours=1), "coalesced", first_for=ago(hours=3), count=3, job_id=job_id)
+    rows.occurrence(schedule, ago(minutes=3), "skipped", job_id=job_id, reason="job 1 was still running")
+    rows.attempt(job_id, "failed", attempt=2, error="boom", error_type="OSError", traceback="Trace\n  back", worker="3")
+    rows.attempt(job_id, "lost", attempt=4, output="line 1\nline 2\n", finished_at=ago(minutes=8))
+    out = cronjobs("jobs", "show", str(job_id)).out
+    assert out.splitlines()[:3] == [
+        f"job {job_id}  mail.send  retrying",
+        "next       waits for its 2nd try, in 2 min (14:05:17)",
+        "tries      failed 1 of 5",
+    ]
+    assert "nightly-report, for 30 min ago (13:33:07)" in out
+    assert "it stands for 3 occurrences more, from 11:03:07 to 13:03:07" in out
+    assert "1 occurrence gave way to it" in out
+    assert 'payload    {"region": "us"}' in out
+    assert out.endswith(
+        """
+1st attempt  failed  10 min ago (13:53:07), took 1m, on web1, worker 3
+  OSError: boom
+  traceback
+    Trace
+      back
+
+2nd attempt  lost  10 min ago (13:53:07), took 2m, on web1
+  output
+    line 1
+    line 2
+"""
+    )
+
+
+def test_jobs_show_as_json_is_one_object(cronjobs: Cronjobs, rows: Rows) -> None:
+    job_id = rows.job(status="dead", failures=5, last_error="boom")
+    rows.attempt(job_id, "failed", error="boom")
+    seen = cronjobs("jobs", "show", str(job_id), "--json").json
+    assert list(seen) == [*tables.jobs.c.keys(), "tries", "next", "occurrences", "runs"]
+    assert seen["tries"] == {"failed": 5, "of": 5}
+    assert seen["next"] == "is dead: boom; it stays so until someone retries it"
+    assert list(seen["runs"][0]) == tables.job_runs.c.keys()
+
+
+def test_an_unknown_job_is_one_sentence_and_exit_1(cronjobs: Cronjobs, rows: Rows) -> None:
+    answer = cronjobs("jobs", "show", "404")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "there is no job 404 (any more): cronjobs jobs list\n"
+    assert cronjobs("jobs", "show", "9" * 30).code == 2
+
+
+WAITING = {"status": "queued", "failures": 0, "job_type": "mail.send", "run_at": ago(seconds=5), "id": 7}
+RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=12), "cancel_requested_at": None}
+
+
+@pytest.mark.parametrize(
+    ("job", "facts", "sentence"),
+    [
+        ({"run_at": NOW + timedelta(minutes=5)}, {}, "waits for its turn, in 5 min (14:08:07)"),
+        (
+            {"status": "failed", "failures": 2, "run_at": NOW + timedelta(minutes=5)},
+            {},
+            "waits for its 3rd try, in 5 min (14:08:07)",
+        ),
+        ({}, {}, "waits for its turn: was due 5 s ago (14:03:02), and the next tick with room takes it"),
+        ({}, {"paused": "queue mail"}, "was due 5 s ago (14:03:02) and waits: queue mail is paused"),
+        (
+            {},
+            {"known": False},
+            'was due 5 s ago (14:03:02) and waits: no handler or command "mail.send" is registered here',
+        ),
+        ({"status": "succeeded"}, {}, "is done"),
+        ({"status": "cancelled"}, {}, "was cancelled, and stays so"),
+        ({"status": "dead", "last_error": "no\ndisk"}, {}, r"is dead: no\ndisk; it stays so until someone retries it"),
+        (
+            RUNNING | {"locked_until": NOW + timedelta(seconds=40)},
+            {},
+            "runs on web1, begun 12 s ago (14:02:55); its lease has 40 s left",
+        ),
+        (
+            RUNNING | {"locked_until": NOW + timedelta(seconds=40), "cancel_requested_at": NOW},
+            {},
+            "runs on web1, begun 12 s ago (14:02:55), and was asked to stop; its lease has 40 s left",
+        ),
+        (
+            RUNNING | {"locked_until": ago(minutes=2)},
+            {},
+            (
+                "runs on web1, begun 12 s ago (14:02:55); its lease ended 2 min ago: "
+                "the next tick settles what became of it"
+            ),
+        ),
+    ],
+)
+def test_what_happens_next_is_one_sentence(job: dict[str, Any], facts: dict[str, Any], sentence: str) -> None:
+    times = Times(NOW, "Europe/Berlin")
+    assert next_step(WAITING | job, times, **({"known": True, "paused": None} | facts)) == sentence
+
+
+# --- texts that anybody wrote -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_a_row_holds_cannot_act_on_a_terminal(cronjobs: Cronjobs, rows: Rows) -> None:
+    evil = "a\x1b[2J\x9b31m\u202eb\nFORGED line\r\x07"
+    rows.tick(host=evil, ended=evil, did={"succeeded": 1})
+    rows.pause("queue", evil, by=evil, why=evil)
+    schedule = rows.schedule(evil, definition={"cron": evil, "job": evil, "timezone": evil, evil: evil})
+    rows.occurrence(schedule, ago(minutes=1), "skipped", reason=evil)
+    running = {"locked_by": evil, "payload": {evil: evil}, "meta": {"k": evil}, "enqueued_by": evil}
+    job_id = rows.job(evil, "running", queue=evil, schedule=evil, scheduled_for=NOW, last_error=evil, **running)
+    rows.job(evil, "dead", last_error=evil, failures=1)
+    rows.job(evil)
+    texts = dict.fromkeys(("error", "error_type", "traceback", "output", "worker", "runner"), evil)
+    rows.attempt(job_id, "failed", **texts)
+    for command in (
+        "status",
+        "jobs list",
+        "jobs list --group-by error",
+        f"jobs show {job_id}",
+        "schedules list",
+        f"schedules show|{evil}",
+        "schedules show|none" + evil,
+        "history",
+    ):
+        for option in ((), ("--json",)):
+            words, _, name = command.partition("|")
+            answer = cronjobs(*words.split(), *([name] if name else []), *option)
+            said = answer.out + answer.err
+            assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said), (command, option)
+            if not command.startswith("jobs show"):  # there, indented, a traceback keeps its lines
+                assert not re.search("^FORGED", said, re.MULTILINE), (command, option)
+            assert not option or answer.code or answer.json is not None
+
+
+def test_a_payload_that_nobody_can_read_is_shown_as_such(cronjobs: Cronjobs, rows: Rows, database: Database) -> None:
+    # PostgreSQL refuses NaN itself, and takes more digits than Python reads.
+    payload = '{"a": NaN}' if database.is_sqlite else '{"a": ' + "1" * 5000 + "}"
+    job_id = rows.job()
+    with database.write() as connection:
+        connection.execute(text(f"UPDATE cronjobs_jobs SET payload = '{payload}'"))
+    assert "payload    cannot be read: not JSON" in cronjobs("jobs", "show", str(job_id)).out
+    assert "unreadable" in cronjobs("jobs", "show", str(job_id), "--json").json["payload"]
+
+
+@pytest.mark.slow
+def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(
+    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "cronjobs.cli.check.open_database", project_database.open_database
+    )  # under the clock that stands still
+    rows.tick()
+    rows.job(status="dead", finished_at=ago(hours=9))
+    rows.schedule("nightly-report", next_at=ago(minutes=40))
+    dead = '1 dead job that nobody has retried or dismissed, since 05:03:07: "cronjobs jobs list --status dead"'
+    behind = (
+        'nightly-report was due, and ticks come and do not fire it, since 13:23:07: "cronjobs explain nightly-report"'
+    )
+    answer = cronjobs("check", "--live", "--json")
+    assert answer.code == 1
+    assert {dead, behind} <= set(answer.json["live"])
+    told = " ".join(cronjobs("status").out.split())
+    assert dead in told
+    assert behind in told
+    found = {trouble["kind"]: trouble for trouble in cronjobs("status", "--json").json["trouble"]}
+    assert found["behind"]["since"] == ago(minutes=40).isoformat()
+    assert found["dead"]["command"] == "cronjobs jobs list --status dead"

@@ -1,0 +1,364 @@
+"""schedules and history: what comes, what came; and that looking at millions of rows reads few of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert
+from support.bigtables import fill, whole_table_read
+from support.lookingrows import NOW, YAML, Cronjobs, Rows, ago
+from support.lookingrows import cronjobs as cronjobs
+from support.lookingrows import rows as rows
+from support.postgres import OWNER
+
+from cronjobs.cli.output import Times, fit, since_instant, table, took
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.errors import UsageError
+from cronjobs.model import Status
+from cronjobs.store import listing, unresolved
+from cronjobs.store.listing import Filter
+from cronjobs.testing import FakeClock
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def schedules_in_every_state(rows: Rows, tmp_path: Path) -> None:
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text(file.read_text() + '  broken: {cron: "61 * * * *", job: mail.send}\n')
+    nightly = rows.schedule("nightly-report")
+    done = rows.job("reports.nightly", "succeeded", schedule="nightly-report")
+    rows.occurrence(nightly, ago(hours=8), job_id=done)
+    rows.occurrence(nightly, ago(hours=32), job_id=999)
+    rows.schedule("gone", status="retired")
+    rows.schedule("quiet", definition={"every_s": 600, "job": "mail.send", "timezone": "UTC"})
+    rows.pause("schedule", "quiet", by="hugo", why="too loud")
+    rows.schedule("broken")
+
+
+SCHEDULES = """\
+name            timing      job            state     next      last
+broken          15 2 * * *  reports.nigh…  disabled            none yet
+gone            15 2 * * *  reports.nigh…  retired             none yet
+nightly-report  15 2 * * *  reports.nigh…  active    in 18 h   8 h ago: succeed…
+quiet           every 10m   mail.send      paused    in 7 min  none yet
+refresh-cache   every 10m   mail.send      new       in 7 min  none yet
+"""
+
+
+def test_schedules_list_tells_state_next_and_last_of_each(cronjobs: Cronjobs, rows: Rows, tmp_path: Path) -> None:
+    schedules_in_every_state(rows, tmp_path)
+    assert cronjobs("schedules", "list").out == SCHEDULES
+
+
+def test_schedules_list_json_has_the_columns_as_keys(cronjobs: Cronjobs, rows: Rows, tmp_path: Path) -> None:
+    schedules_in_every_state(rows, tmp_path)
+    listed = {found["name"]: found for found in cronjobs("schedules", "list", "--json").json}
+    columns = [*tables.schedules.c.keys(), "paused", "state", "next", "last"]
+    assert all(sorted(found) == sorted(columns) for found in listed.values())
+    nightly = listed["nightly-report"]
+    assert nightly["next"] == ["2026-07-02T06:15:00+00:00"]  # 02:15 in New York
+    assert (nightly["last"]["outcome"], nightly["last"]["job_status"]) == ("enqueued", "succeeded")
+    assert listed["quiet"]["paused"] == "paused by hugo: too loud"
+    assert (listed["refresh-cache"]["id"], listed["refresh-cache"]["status"]) == (None, None)
+
+
+def test_schedules_show_tells_definition_next_five_and_the_ledger(
+    cronjobs: Cronjobs, rows: Rows, tmp_path: Path
+) -> None:
+    schedules_in_every_state(rows, tmp_path)
+    lines = cronjobs("schedules", "show", "nightly-report").out.splitlines()
+    assert lines[:3] == [
+        "schedule nightly-report  active",
+        "timing     15 2 * * *  (America/New_York)",
+        "job        reports.nightly",
+    ]
+    assert lines[3] == "next       2026-07-02 02:15:00 America/New_York, in 18 h"
+    assert lines[-2].split() == ["06:03:07", "enqueued", "1", "succeeded"]
+    assert lines[-1].split() == ["2026-06-30", "06:03:07", "enqueued", "999"]  # its job is pruned
+    seen = cronjobs("schedules", "show", "nightly-report", "--json").json
+    assert len(seen["next"]) == 5
+    assert set(seen["ledger"][0]) == {*tables.occurrences.c.keys(), "job_status"}
+    assert "minute 61 is not in" in cronjobs("schedules", "show", "broken").out
+    assert "the next tick applies this file" in cronjobs("schedules", "show", "refresh-cache").out
+
+
+def test_an_unknown_schedule_is_one_sentence_that_names_the_nearest(cronjobs: Cronjobs, rows: Rows) -> None:
+    answer = cronjobs("schedules", "show", "nightly-repor")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == 'there is no schedule "nightly-repor": did you mean nightly-report?\n'
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+
+def a_night(rows: Rows) -> None:
+    """Ticks until 01:58 and from 02:31 Berlin time; what was due in between is caught up with."""
+    night = datetime(2026, 7, 1, 0, 31, tzinfo=UTC)
+    for minute in range(-40, -33 + 1):
+        rows.tick("web1", night + timedelta(minutes=minute))
+    for minute in range(int((NOW - night).total_seconds() // 60) + 1):
+        rows.tick("web1", night + timedelta(minutes=minute, seconds=1))
+    schedule = rows.schedule("refresh-cache", definition={"every_s": 600, "job": "mail.send", "timezone": "UTC"})
+    began = night + timedelta(seconds=2)
+    job_id = rows.job(status="dead", schedule="refresh-cache", started_at=began, finished_at=began)
+    first = night - timedelta(minutes=30)
+    rows.occurrence(schedule, night - timedelta(minutes=11), "coalesced", first_for=first, count=2, job_id=job_id)
+    rows.occurrence(schedule, night - timedelta(minutes=1), job_id=job_id)
+    rows.occurrence(schedule, NOW - timedelta(minutes=5), "skipped", reason="job 1 was still running", job_id=job_id)
+    rows.attempt(
+        job_id,
+        "failed",
+        started_at=began,
+        finished_at=began + timedelta(seconds=3.2),
+        error="503 from the mail provider",
+    )
+    rows.attempt(rows.job("reports.nightly", "succeeded"), started_at=ago(minutes=9), finished_at=ago(minutes=8))
+    rows.attempt(rows.job("reports.nightly", "succeeded"), started_at=ago(days=2), finished_at=ago(days=2))
+
+
+HISTORY = """\
+times are Europe/Berlin
+
+Wednesday 2026-07-01
+01:58:00  no tick      reached the database between 01:58:00 and 02:31:01
+02:20:00  coalesced    refresh-cache, 2 occurrences from 02:01:00 to 02:20:00
+                       (job 1)
+02:31:02  failed       mail.send #1 of refresh-cache, 3.20 s on web1: 503 from
+                       the mail provider
+02:31:02  dead         mail.send #1 of refresh-cache, and nobody has dealt with
+                       it
+13:54:07  succeeded    reports.nightly #2, 1m on web1
+13:58:07  skipped      refresh-cache (job 1): job 1 was still running
+"""
+
+
+def test_history_tells_what_happened_last_night_oldest_first(cronjobs: Cronjobs, rows: Rows) -> None:
+    a_night(rows)
+    assert cronjobs("history").out == HISTORY
+
+
+def test_history_json_is_one_array_with_a_kind(cronjobs: Cronjobs, rows: Rows) -> None:
+    a_night(rows)
+    gap, coalesced, failed, *_ = cronjobs("history", "--json").json
+    assert gap == {
+        "kind": "gap",
+        "started_at": "2026-06-30T23:58:00.310000+00:00",
+        "finished_at": "2026-07-01T00:31:01+00:00",
+    }
+    assert set(coalesced) == {"kind", "schedule", *tables.occurrences.c.keys()}
+    brief = set(tables.job_runs.c.keys()) - {"traceback", "output"}
+    assert set(failed) == {"kind", "job_type", "schedule", "scheduled_for", *brief}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--schedule refresh-cache", ["gap", "coalesced", "failed", "death", "skipped"]),
+        ("--type mail.send", ["coalesced", "failed", "death", "skipped"]),
+        ("--type reports.nightly", ["succeeded"]),
+        ("--outcome failed", ["failed"]),
+        ("--outcome dead", ["death"]),
+        ("--outcome skipped", ["skipped"]),
+        ("--outcome missed", []),
+        ("--limit 2", ["succeeded", "skipped"]),
+        ("--since 3d --outcome succeeded", ["succeeded", "succeeded"]),
+        ("--since 2026-07-01T02:10", ["gap", "coalesced", "failed", "death", "succeeded", "skipped"]),
+        ("--since 2026-07-01T02:32", ["succeeded", "skipped"]),
+    ],
+)
+def test_history_filters(cronjobs: Cronjobs, rows: Rows, options: str, expected: list[str]) -> None:
+    a_night(rows)
+    found = cronjobs("history", "--json", *options.split()).json
+    assert [entry.get("outcome", entry["kind"]) for entry in found] == expected
+
+
+def test_ticks_that_stopped_are_in_the_history(cronjobs: Cronjobs, rows: Rows, clock: FakeClock) -> None:
+    rows.tick()
+    clock.advance(timedelta(minutes=3))
+    assert "no tick      reached the database since 14:03:01" in cronjobs("history").out
+
+
+def test_a_long_tick_is_no_gap_and_hosts_fill_in_for_each_other(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.tick("web1", ago(minutes=9), finished_at=ago(minutes=5))
+    rows.tick("web2", ago(minutes=8))
+    rows.tick("web1", ago(minutes=3))
+    rows.tick("web2", ago(minutes=1))
+    answer = cronjobs("history")
+    assert answer.out == "nothing happened since 2026-06-30 14:03:07 Europe/Berlin\n"
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def looks(database: Database) -> list[tuple[str, Any]]:
+    """Every statement that the looking commands send to a big table, with its parameters."""
+    sent: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "SELECT" in statement:
+            sent.append((statement, parameters))
+
+    hour = NOW - timedelta(hours=1)
+    event.listen(database.engine, "before_cursor_execute", note)
+    with database.read() as connection:
+        listing.waiting_groups(connection, timedelta(minutes=2))
+        listing.running_jobs(connection, 5)
+        listing.running_count(connection)
+        listing.dead_counts(connection)
+        listing.deaths_since(connection, hour, 50)
+        unresolved.deaths(connection)
+        unresolved.lately(connection, [1, 2, 3], 10)
+        unresolved.dealt_with_at(connection, "a")
+        unresolved.fired_lately(connection, timedelta(minutes=5))
+        unresolved.last_fired_at(connection)
+        unresolved.refused_since(connection, "web1")
+        unresolved.files_between(connection, timedelta(minutes=20), timedelta(minutes=15))
+        unresolved.scheduled_and_waiting(connection)
+        listing.last_ticks(connection)
+        for status in Status:
+            listing.list_jobs(connection, Filter(status=status, since=hour), 50)
+        for status in (Status.QUEUED, Status.FAILED, Status.RUNNING, Status.DEAD):
+            listing.list_jobs(connection, Filter(status=status), 50)
+        listing.list_jobs(connection, Filter(since=hour), 50)
+        listing.one_job(connection, 1)
+        listing.attempts_of(connection, 1, 20)
+        listing.occurrences_of(connection, 1)
+        listing.last_occurrences(connection)
+        listing.ledger(connection, 1, 20)
+        listing.attempts_since(connection, hour, 200)
+        listing.not_run_since(connection, hour, 200)
+        listing.tick_gaps(connection, hour, timedelta(minutes=3))
+    event.remove(database.engine, "before_cursor_execute", note)
+    return sent
+
+
+@pytest.mark.connects_as(OWNER)  # who may ANALYZE
+def test_looking_reads_no_big_table_from_end_to_end(database: Database, rows: Rows) -> None:
+    for name in ("a", "b", "c"):
+        rows.schedule(name)
+    fill(database)
+    for status in ("queued", "failed", "running"):
+        rows.job(status=status)
+    statements = looks(database)
+    assert len(statements) >= 20
+    bad = {statement: lines for statement, sent in statements if (lines := whole_table_read(database, statement, sent))}
+    assert not bad
+
+
+def test_only_so_many_hosts_are_told_and_the_newest_tick_in_any_case(database: Database, rows: Rows) -> None:
+    with database.write() as connection:
+        common = {"pid": 1, "version": "0.1.0", "finished_at": None}
+        connection.execute(
+            insert(tables.ticks),
+            [
+                common | {"tick": f"t{n}", "host": f"pod{n:04}", "started_at": NOW - timedelta(minutes=1000 - n)}
+                for n in range(listing.HOSTS_AT_MOST + 50)
+            ],
+        )
+    with database.read() as connection:
+        found = listing.last_ticks(connection)
+    assert len(found) == listing.HOSTS_AT_MOST + 1
+    assert found[0].host == "pod0249"
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("90m", ago(minutes=90)),
+        ("7d", ago(days=7)),
+        ("2026-03-29T01:30", datetime(2026, 3, 29, 0, 30, tzinfo=UTC)),
+        ("2026-07-01", datetime(2026, 6, 30, 22, 0, tzinfo=UTC)),
+        ("2026-07-01T02:00Z", datetime(2026, 7, 1, 2, 0, tzinfo=UTC)),
+        ("2026-07-01T02:00+05:30", datetime(2026, 6, 30, 20, 30, tzinfo=UTC)),
+        ("", None),
+        ("soon", None),
+        ("-1h", None),
+        ("0001-01-01T00:00+14:00", None),
+    ],
+)
+def test_since_is_a_duration_or_an_instant(text: str, instant: datetime | None) -> None:
+    if instant is None:
+        with pytest.raises(UsageError, match="--since"):
+            since_instant(text, NOW, "Europe/Berlin")
+    else:
+        assert since_instant(text, NOW, "Europe/Berlin") == instant
+
+
+def test_an_instant_in_the_hour_that_happens_twice_says_which_one() -> None:
+    times = Times(datetime(2026, 10, 25, 3, 0, tzinfo=UTC), "Europe/Berlin")
+    assert times.clock(datetime(2026, 10, 25, 0, 30, tzinfo=UTC)) == "02:30:00 +0200"
+    assert times.clock(datetime(2026, 10, 25, 1, 30, tzinfo=UTC)) == "02:30:00 +0100"
+    assert times.clock(datetime(2026, 10, 25, 2, 30, tzinfo=UTC)) == "03:30:00"
+
+
+@pytest.mark.parametrize(
+    ("span", "told"),
+    [
+        (timedelta(milliseconds=3), "3 ms"),
+        (timedelta(seconds=3.214), "3.21 s"),
+        (timedelta(seconds=65.4), "1m5s"),
+        (timedelta(hours=3), "3h"),
+    ],
+)
+def test_how_long_it_took_is_told_in_two_figures(span: timedelta, told: str) -> None:
+    assert took(NOW, NOW + span) == told
+
+
+def test_a_table_keeps_its_columns_under_wide_characters() -> None:
+    lines = table([["日本語", "x"], ["abc", "y" * 50]], ["name", "note"], room=30)
+    assert lines == ["name    note", "日本語  x", "abc     " + "y" * 21 + "…"]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "cut"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日…"),
+        ("e\u0301e\u0301ee", 3, "e\u0301e\u0301…"),
+    ],
+)
+def test_a_text_is_cut_by_columns_not_by_characters(text: str, columns: int, cut: str) -> None:
+    assert fit(text, columns) == cut
+
+
+@pytest.mark.parametrize(("columns", "room"), [(None, 120), ("60", 60), ("20", 60), ("200", 200)])
+def test_lines_in_a_pipe_are_long_enough_to_grep(columns: str | None, room: int) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | (
+        {"COLUMNS": columns} if columns else {}
+    )
+    program = "from cronjobs.cli.output import width; print(width())"
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == room
+
+
+@pytest.mark.parametrize("command", ["jobs list --json", "status", "history", "db sql"])
+def test_a_reader_that_leaves_early_is_no_error(sqlite_migrated: str, tmp_path: Path, command: str) -> None:
+    (tmp_path / "cronjobs.yaml").write_text(YAML.replace("@database@", f"sqlite:///{sqlite_migrated}"))
+    program = [sys.executable, "-m", "cronjobs", *command.split()]
+    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

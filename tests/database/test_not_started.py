@@ -1,0 +1,202 @@
+"""What was due and not started stands in the tick's row with its reason, and no tick says that nothing was due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+from support.hosts import Host
+
+from cronjobs.config.settings import RunSettings, ScheduleSettings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.database.tables import ticks
+from cronjobs.insight.explain_job import explain_job
+from cronjobs.insight.job_evidence import job_life
+from cronjobs.jobs import registry
+from cronjobs.jobs.job_types import load
+from cronjobs.rules.concurrency import Limit
+from cronjobs.store import not_started, schedules
+from cronjobs.testing import FakeClock
+from cronjobs.tick.not_started import WHY, reason_for
+
+START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+LATER = START + timedelta(hours=1)
+RUNNING = {"status": "running", "locked_by": "beta:x", "locked_until": LATER, "attempts": 1, "policy": {"attempt": 1}}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture
+def ran() -> Iterator[list[str]]:
+    seen: list[str] = []
+    before = dict(registry._registered)
+    registry._registered.clear()
+    for name, timeout in {"t.say": "5s", "t.other": "5s", "t.slow": "30s", "t.long": "2h"}.items():
+        registry.job(name, timeout=timeout)(lambda: seen.append("ran"))
+    yield seen
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+@pytest.fixture
+def host(database: Database, tmp_path: Path, ran: list[str]) -> Host:
+    return Host(database, tmp_path)
+
+
+def put(database: Database, **values: Any) -> None:
+    row = {"job_type": "t.say", "run_at": START, "created_at": START, "payload": {}} | values
+    with database.write() as connection:
+        connection.execute(insert(jobs_table).values(row))
+
+
+def last_tick(database: Database) -> Any:
+    with database.read() as connection:
+        return connection.execute(select(ticks).order_by(ticks.c.id.desc()).limit(1)).one()
+
+
+def pause(database: Database, scope: str, name: str) -> None:
+    with database.write() as connection:
+        schedules.pause(connection, scope=scope, name=name, until=None, by="ada", why=None, now=START)
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    # the job, the tick's options, the file, and how the tick ended
+    "--queue": ({"queue": "mail"}, {"queue": "default"}, {}, "nothing more of what is due can start"),
+    "--only": ({"job_type": "t.other"}, {"only": "t.say"}, {}, "nothing more of what is due can start"),
+    "--limit": ({}, {"jobs": 1}, {}, "the limit is reached"),
+    "budget": ({"job_type": "t.slow"}, {"budget_s": 20}, {}, "nothing more of what is due can start"),
+    "limits": (
+        {"concurrency_key": "smtp:a"},
+        {},
+        {"limits": (Limit("smtp:", most=0),)},
+        "nothing more of what is due can start",
+    ),
+    "unknown type": ({"job_type": "t.sya"}, {}, {}, "nothing more of what is due can start"),
+    "paused": ({"queue": "mail"}, {}, {}, "nothing more of what is due can start"),
+    "overlap": ({"schedule": "s"}, {}, {}, "nothing more of what is due can start"),
+    "long jobs": (
+        {"job_type": "t.long"},
+        {},
+        {"run": RunSettings(workers=2, long_jobs=0)},
+        "nothing more of what is due can start",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", CASES)
+@pytest.mark.parametrize("timed", [False, True])
+def test_each_reason_is_recorded_and_told(
+    database: Database, host: Host, ran: list[str], why: str, timed: bool
+) -> None:
+    columns, options, file, ended = CASES[why]
+    if timed and "job_type" not in columns:
+        columns = columns | {"timeout_s": 6.0}
+    host.carry(**file)
+    if why == "paused":
+        pause(database, "queue", "mail")
+    if why == "overlap":
+        put(database, schedule="s", **RUNNING)
+    put(database)
+    for _ in range(3):
+        put(database, **columns)
+    result = host.tick(**options)
+    row = last_tick(database)
+    assert (row.ended, row.not_started) == (ended, result.not_started)
+    [entry] = row.not_started
+    assert (entry["why"], entry["jobs"]) == (why, 3)
+    job = {"job_type": "t.say", "queue": "default", "schedule": None, "concurrency_key": None} | columns
+    asked = {"job_type": job["job_type"], "queue": job["queue"], "schedule": job["schedule"]}
+    asked |= {"key": job["concurrency_key"], "timeout_s": job.get("timeout_s")}
+    assert reason_for(row.not_started, **asked)
+    assert reason_for(row.not_started, **asked | {"job_type": "t.nobodys"}) is None
+    assert len(ran) == 1
+
+
+def test_a_tick_that_finds_only_paused_work_does_not_say_that_nothing_is_due(database: Database, host: Host) -> None:
+    put(database, queue="mail")
+    pause(database, "queue", "mail")
+    host.tick()
+    row = last_tick(database)
+    assert (row.ended, row.not_started, row.job_types) == ("all that is due is paused", [{"why": "paused"}], None)
+    pause(database, "all", "")
+    host.tick()
+    assert last_tick(database).ended == "all that is due is paused"
+
+
+def test_a_pause_without_due_work_and_a_pause_of_a_schedule_change_nothing(database: Database, host: Host) -> None:
+    pause(database, "queue", "mail")
+    pause(database, "schedule", "s")
+    put(database, queue="mail", run_at=LATER)
+    host.tick()
+    assert (last_tick(database).ended, last_tick(database).not_started) == ("nothing is due", None)
+
+
+def test_when_all_is_done_nothing_is_due(database: Database, host: Host, ran: list[str]) -> None:
+    put(database)
+    host.tick()
+    assert (last_tick(database).ended, last_tick(database).not_started) == ("nothing is due", None)
+
+
+def test_a_flood_is_counted_up_to_a_bound_and_read_from_a_sample(
+    database: Database, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(not_started, "SAMPLE", 4)
+    monkeypatch.setattr(not_started, "COUNTED", 20)
+    row = {"run_at": START, "created_at": START}
+    with database.write() as connection:
+        connection.execute(insert(jobs_table), [row | {"job_type": "t.sya"}] * 30)
+        connection.execute(insert(jobs_table), [row | {"job_type": "t.other", "concurrency_key": "a"}] * 3)
+        connection.execute(insert(jobs_table), [row | {"job_type": "t.other", "schedule": "s"}] * 9)
+    host.carry(limits=(Limit("a", most=0),), schedules={"s": ScheduleSettings("s", job="t.other", every=MINUTE)})
+    host.tick(only="t.say")
+    entries = {(entry["why"], entry["job_type"]): entry for entry in last_tick(database).not_started}
+    assert entries["unknown type", "t.sya"]["jobs"] == 20
+    assert entries["--only", "t.other"]["jobs"] == 12
+
+
+BUDGET = {"why": "budget", "job_type": "t", "queue": "q"}
+
+
+def explained(host: Host, job_id: int) -> str:
+    with host.database.read() as connection:
+        life = job_life(connection, job_id, host.settings, lambda: load(host.settings))
+    assert life is not None
+    return " ".join(explain_job(life).sentences)
+
+
+def test_explain_answers_from_the_record_while_the_job_waits_and_once_it_has_begun_late(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    put(database)
+    put(database)
+    clock.advance(MINUTE)
+    host.tick(jobs=1)
+    clock.advance(timedelta(seconds=20))  # a tick ends by the real clock
+    assert "did not start it" not in explained(host, 1)  # the very tick that ran it recorded the other one
+    said = "on alpha did not start it: the tick had started as many jobs as it was to (--limit)"
+    assert said in explained(host, 2)
+    clock.advance(MINUTE)
+    host.tick(queue="mail")
+    clock.advance(MINUTE)
+    host.tick()
+    told = explained(host, 2)
+    assert "did not start it: the tick was only for queue mail." in told
+
+
+@pytest.mark.parametrize("record", [None, {}, "x", [1], [BUDGET], [{"why": 1}], [{"why": []}], [{}]])
+def test_a_record_that_another_version_wrote_is_read_or_passed_over(record: Any) -> None:
+    assert reason_for(record, job_type="t", queue="q", schedule=None, key=None, timeout_s=None) is None
+
+
+def test_every_reason_has_its_words() -> None:
+    facts = {"only": "x", "schedule": "s", "limit": "limit a 4 is reached", "timeout_s": 30.0, "left_s": 12.5}
+    assert all(text.format_map(facts) for text in WHY.values())

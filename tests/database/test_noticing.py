@@ -1,0 +1,161 @@
+"""What did not happen is noticed: schedules past their grace, hosts that stopped, files that differ."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+from support.yard import MINUTE, START, Yard, at, minutely
+
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_runs, jobs, ticks
+from cronjobs.insight.health import look, troubles
+from cronjobs.insight.unresolved import Finding
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store import schedules as store
+from cronjobs.testing import FakeClock
+
+GRACE = timedelta(minutes=10)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture
+def yard(database: Database, clock: FakeClock, tmp_path: Path) -> Yard:
+    return Yard(database, clock, tmp_path)
+
+
+def noticed(yard: Yard, kind: str) -> list[Finding]:
+    settings: Settings = yard.file()
+    with yard.database.read() as connection:
+        return [found for found in troubles(look(connection, settings, JobTypes()), settings) if found.kind == kind]
+
+
+def hourly(**fields: Any) -> Any:
+    return minutely(cron="0 * * * *", grace=GRACE, **fields)
+
+
+def end(yard: Yard, status: str) -> None:
+    with yard.database.write() as connection:
+        connection.execute(
+            update(jobs).where(jobs.c.finished_at.is_(None)).values(status=status, finished_at=yard.clock.now())
+        )
+
+
+def test_a_schedule_that_ran_is_no_trouble(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    end(yard, "succeeded")
+    yard.clock.set(at(50, hour=9))
+    assert noticed(yard, "schedule") == []
+
+
+def test_within_its_grace_a_schedule_may_be_late(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(9, hour=9))
+    assert noticed(yard, "schedule") == []
+
+
+def test_past_its_grace_without_a_tick_it_is_noticed(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(11, hour=9))
+    [found] = noticed(yard, "schedule")
+    assert found.text == "s has not run within its grace; due 2026-03-02T09:00+00:00: no tick has settled it"
+
+
+@pytest.mark.parametrize("status", ["dead", "cancelled"])
+def test_a_run_that_did_not_succeed_is_no_run(yard: Yard, status: str) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    end(yard, status)
+    yard.clock.set(at(11, hour=9))
+    [found] = noticed(yard, "schedule")
+    assert f"job 1 is {status}" in found.text
+
+
+def test_a_paused_schedule_is_noticed_with_the_reason(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    with yard.database.write() as connection:
+        store.pause(connection, scope="all", name="", until=None, by="ada", why="deploy", now=START)
+    yard.clock.set(at(11, hour=9))
+    yard.tick()
+    [found] = noticed(yard, "schedule")
+    assert found.text.endswith("held back, paused by ada: deploy")
+
+
+def test_a_later_run_makes_up_for_it(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    end(yard, "dead")
+    yard.clock.set(at(1, hour=10))
+    yard.tick()
+    end(yard, "succeeded")
+    yard.clock.set(at(5, hour=10))
+    assert noticed(yard, "schedule") == []
+
+
+def test_a_schedule_without_grace_or_before_its_first_occurrence_is_not_expected(yard: Yard) -> None:
+    yard.sync(yard.file(hourly(name="new"), minutely(name="none", cron="0 * * * *")))
+    yard.clock.advance(GRACE + 20 * MINUTE)
+    assert noticed(yard, "schedule") == []
+
+
+def ticked(yard: Yard, host: str, times: int, ago: timedelta, fingerprint: str = "aaaaaaaabbbbbbbb") -> None:
+    with yard.database.write() as connection:
+        for number in range(times):
+            then = yard.clock.now() - ago - (times - number) * MINUTE
+            row = {"tick": f"{host}-{number}", "host": host, "pid": 1, "version": "0", "fingerprint": fingerprint}
+            connection.execute(insert(ticks).values(row | {"started_at": then, "finished_at": then}))
+
+
+def test_a_host_that_stopped_ticking_is_noticed_while_others_go_on(yard: Yard) -> None:
+    ticked(yard, "alpha", 12, timedelta(0))
+    ticked(yard, "beta", 12, timedelta(minutes=30))
+    [found] = noticed(yard, "host")
+    assert found.text == "host beta has not ticked for 31 minutes, others do"
+
+
+@pytest.mark.parametrize(("times", "ago"), [(3, timedelta(minutes=30)), (12, timedelta(days=2))])
+def test_a_passing_host_or_one_long_gone_is_not_expected(yard: Yard, times: int, ago: timedelta) -> None:
+    ticked(yard, "alpha", 12, timedelta(0))
+    ticked(yard, "beta", times, ago)
+    assert noticed(yard, "host") == []
+
+
+def test_hosts_that_carry_different_files_are_told_apart_without_an_alarm(yard: Yard) -> None:
+    ticked(yard, "alpha", 1, timedelta(0))
+    ticked(yard, "beta", 1, timedelta(0), "ccccccccdddddddd")
+    [found] = noticed(yard, "files")
+    assert found.text == "hosts carry different files: aaaaaaaa on alpha; cccccccc on beta"
+    assert not found.alarm
+
+
+def ran(yard: Yard, job_type: str, seconds: float, times: int = 3) -> None:
+    now = yard.clock.now()
+    began = now - timedelta(seconds=seconds)
+    with yard.database.write() as connection:
+        for _ in range(times):
+            values = {"job_type": job_type, "status": "succeeded", "attempts": 1, "finished_at": now}
+            job_id = connection.execute(insert(jobs).values(values).returning(jobs.c.id)).scalar_one()
+            run = {"job_id": job_id, "attempt": 1, "outcome": "succeeded", "runner": "r"}
+            connection.execute(insert(job_runs).values(run | {"started_at": began, "finished_at": now}))
+
+
+def test_runs_that_are_long_for_the_lease_are_told_without_an_alarm(yard: Yard) -> None:
+    """Five of them are to fit into a lease of 60 s; what is longer than any tick has a process that is there for it."""
+    ran(yard, "quick", 11.9)
+    ran(yard, "slow", 13)
+    ran(yard, "long", 300)
+    [found] = noticed(yard, "lease")
+    assert found.text.startswith("slow typically runs for 13s, and run.lease is 1m: 5 runs should fit into a lease")
+    assert not found.alarm

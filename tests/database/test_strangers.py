@@ -1,0 +1,240 @@
+"""Random bytes and sizes in every column that a stranger may write, beside healthy jobs, tick after tick.
+
+The judge is always the same: healthy jobs succeed exactly once, the tick ends in time, memory stays bounded, and every
+list command exits cleanly. CRONJOBS_STRANGERS=10000 tries so many rows of each kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.databases import opened
+from support.postgres import PostgresServer
+from support.project import Project
+
+from cronjobs import enqueue, job
+from cronjobs.clock import SYSTEM
+from cronjobs.database import tables
+from cronjobs.database.column_types import Instant, Json
+from cronjobs.errors import DatabaseError
+from cronjobs.jobs import registry
+from cronjobs.testing import tick
+
+ROWS = int(os.environ.get("CRONJOBS_STRANGERS", "60"))  # of each kind
+BATCH = 30 if ROWS < 1000 else 200  # rows between two ticks
+HEALTHY = 3
+TICK_S = 60.0
+MEMORY = 300 * 1024  # KiB that all ticks together may add
+
+# Who may write the file writes everything; on PostgreSQL an app's role may enqueue.
+SQLITE_TABLES = ("jobs", "jobs", "jobs", "job_runs", "schedules", "pauses", "queues", "effects", "ticks", "audit")
+NEVER = ("id", "scope", "job_id", "tick")  # what a row is found by
+LISTS = [
+    "jobs list --json",
+    "jobs list --status dead",
+    "status --json",
+    "history --json",
+    "schedules list",
+    "explain 5",
+]
+LISTS += ["jobs show 7", "effects list", "next"]
+
+ran: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_one_test() -> Iterator[None]:
+    before = dict(registry._registered)
+    ran.clear()
+
+    @job("t.keep")
+    def keep(ctx: Any, **payload: Any) -> None:
+        if "healthy" in payload:
+            ran[payload["healthy"]] += 1
+
+    yield
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+class Strangers:
+    """Makes values that nobody meant, always the same for one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def bytes_of(self, encoding: str | None) -> bytes:
+        """Any bytes where *encoding* is None, else those of a text in it."""
+        size = self.random.choice([0, 1, 7, 40, 999, 1001, 2001, 2700, 5000, 70_000])
+        if encoding is None:
+            return self.random.randbytes(size).replace(b"\0", b"?")
+        top = {"latin-1": 0xFF, "utf-8": 0x1F9FF}[encoding]
+        text = "".join(chr(self.random.randint(1, top)) for _ in range(size))
+        return text.encode(encoding, "replace").replace(b"\0", b"?")
+
+    def json_of(self, encoding: str | None) -> bytes:
+        odd = [
+            b"",
+            b"null",
+            b"[]",
+            b"5",
+            b'"x"',
+            b"{",
+            b'{"a": 1e999}',
+            b"[" * 5000,
+            b'{"a":' * 400 + b"1" + b"}" * 400,
+        ]
+        odd += [
+            b'{"healthy": 5}',
+            b'{"cronjobs.overlap": "allow"}',
+            b'{"a": "' + b"x" * 300_000 + b'"}',
+            b'{"a": 1e131000}',
+        ]
+        odd += [
+            json.dumps({"t": self.bytes_of("utf-8").decode()}).encode(),
+            b'{"a": "' + self.bytes_of(encoding)[:40] + b'"}',
+        ]
+        return self.random.choice(odd)
+
+    def number(self) -> Any:
+        return self.random.choice([0, 1, -1, 5, 9, 10, 2**31, 2**62, -(2**62), 1e300, float("inf"), "x", None])
+
+    def instant(self) -> Any:
+        now = SYSTEM.now().timestamp() * 1e6
+        return self.random.choice(
+            [0, 1, int(now), int(now - 1e12), int(now + 1e12), 253_402_300_799_999_999, "soon", None]
+        )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[[str], Project]:
+    def make(url: str) -> Project:
+        made = Project(tmp_path, url)
+        made.write()
+        return made
+
+    return make
+
+
+def judge(url: str, number: int, project: Project) -> None:
+    """Enqueue healthy jobs, tick, and see what came of them."""
+    names = [f"{number}-{n}" for n in range(HEALTHY)]
+    with opened(url) as database, database.write() as connection:
+        for name in names:
+            enqueue(connection, "t.keep", {"healthy": name})
+    began = SYSTEM.monotonic()
+    for _ in range(20):  # one that is full of strangers' work goes on in the next
+        with suppress(DatabaseError):  # what it reports
+            tick(url)
+        if all(ran[name] for name in names):
+            break
+    assert SYSTEM.monotonic() - began < TICK_S
+    assert [ran[name] for name in names] == [1] * HEALTHY, (number, [ran[name] for name in names])
+    for words in LISTS:
+        answer = project.call(*words.split())
+        assert answer.code in (0, 1, 2), f"{words}: {answer.code} {answer.err[-500:]}"
+
+
+def rounds() -> Iterator[int]:
+    yield from range(max(1, ROWS // BATCH))
+
+
+def grown(before: int) -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+@pytest.mark.slow
+def test_strangers_on_sqlite(sqlite_migrated: str, project: Callable[[str], Project]) -> None:
+    url, strangers = f"sqlite:///{sqlite_migrated}", Strangers(1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    taken: Counter[str] = Counter()
+    for number in rounds():
+        connection = sqlite3.connect(sqlite_migrated, isolation_level=None)
+        for _ in range(BATCH):
+            table = tables.metadata.tables[f"cronjobs_{strangers.random.choice(SQLITE_TABLES)}"]
+            taken[table.name] += put_sqlite(connection, table, strangers)
+        connection.close()
+        judge(url, number, project(url))
+    assert grown(before) < MEMORY
+    assert len(taken) > 5, taken
+
+
+def put_sqlite(connection: sqlite3.Connection, table: Any, strangers: Strangers) -> int:
+    given: dict[str, Any] = {"job_type": b"t.keep"} if table.name == "cronjobs_jobs" else {}
+    for column in strangers.random.sample(list(table.c), strangers.random.randint(1, 4)):
+        if column.name not in NEVER and column.name not in ("attempts", "locked_by", "locked_until"):
+            given[column.name] = sqlite_value(column, strangers)
+    for column in table.c:
+        if not column.nullable and column.server_default is None and column.name not in given:
+            given[column.name] = sqlite_value(column, strangers)
+    marks = ", ".join("CAST(? AS TEXT)" if isinstance(value, bytes) else "?" for value in given.values())
+    with suppress(sqlite3.Error):  # what the tables refuse harms nobody
+        connection.execute(f"INSERT INTO {table.name} ({', '.join(given)}) VALUES ({marks})", tuple(given.values()))
+        return 1
+    return 0
+
+
+def sqlite_value(column: Any, strangers: Strangers) -> Any:
+    if isinstance(column.type, Json):
+        return strangers.json_of(None)
+    if isinstance(column.type, Instant):
+        return strangers.instant()
+    if column.type.python_type is str:
+        return strangers.bytes_of(strangers.random.choice([None, "utf-8"]))
+    return strangers.number()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII"])
+def test_strangers_on_postgresql(
+    postgres_server: PostgresServer, encoding: str, project: Callable[[str], Project]
+) -> None:
+    name = f"strangers_{encoding.lower()}"
+    create = f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    postgres_server.execute(create)
+    url, strangers = postgres_server.url(name), Strangers(2)
+    tick(url)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    taken = 0
+    try:
+        for number in rounds():
+            with psycopg.connect(url, autocommit=True) as plain:
+                plain.execute(f"SET client_encoding = '{encoding}'".encode())
+                taken += sum(put_postgresql(plain, encoding, strangers) for _ in range(BATCH))
+            judge(url, number, project(url))
+    finally:
+        postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    assert grown(before) < MEMORY
+    assert taken > ROWS / 10
+
+
+TEXTS = ("job_type", "queue", "idempotency_key", "concurrency_key", "schedule", "enqueued_by", "last_error")
+
+
+def put_postgresql(plain: psycopg.Connection[Any], encoding: str, strangers: Strangers) -> int:
+    codec = {"UTF8": "utf-8", "LATIN1": "latin-1", "SQL_ASCII": None}[encoding]
+    given: dict[str, tuple[str, Any]] = {"job_type": ("%s", "t.keep")}
+    for column in strangers.random.sample([*TEXTS, "payload", "meta", "result", "priority", "timeout_s"], 2):
+        if column in TEXTS:
+            given[column] = (f"convert_from(%s, '{encoding}')", strangers.bytes_of(codec))
+        elif column in ("payload", "meta", "result"):
+            given[column] = (f"CAST(convert_from(%s, '{encoding}') AS jsonb)", strangers.json_of(codec))
+        else:
+            given[column] = ("%s", strangers.number())
+    values = ", ".join(how for how, _ in given.values())
+    with suppress(psycopg.Error, UnicodeError):
+        statement = f"INSERT INTO cronjobs_jobs ({', '.join(given)}) VALUES ({values})"
+        plain.execute(statement.encode(), [value for _, value in given.values()])
+        return 1
+    return 0

@@ -1,0 +1,154 @@
+"""``testing.tick``: whole ticks at any time, in the test's process, which they leave as it was."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, StaticPool, create_engine, text
+from support import billing
+from support.databases import opened, until
+from support.targets import plain_url
+
+from cronjobs import enqueue, job
+from cronjobs.clock import SYSTEM
+from cronjobs.errors import ConfigError, UsageError
+from cronjobs.jobs import registry
+from cronjobs.testing import Drained, Ticked, context, create_tables, drain, tick
+
+YAML = """\
+database: postgresql://production.example/shop
+imports: [support.billing]
+timezone: Europe/Berlin
+job_types:
+  billing.charge: {retry: {delays: [10m], max_attempts: 3}}
+  say: {command: [echo, said]}
+schedules:
+  nightly: {cron: "15 2 * * *", job: billing.nightly}
+"""
+MIDNIGHT = datetime(2026, 3, 28, 23, 0, tzinfo=UTC)  # in Berlin, before the night in which 02:15 is not there
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_one_test() -> Iterator[None]:
+    billing.sent.clear()
+    before = dict(registry._registered)
+    yield
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text(YAML)
+    return file
+
+
+def add(url: str, job_type: str, run_at: datetime, **payload: int) -> None:
+    with opened(url) as database, database.write() as connection:
+        enqueue(connection, job_type, payload, run_at=run_at)
+
+
+def results(url: str) -> list[tuple[str, str]]:
+    with opened(url) as database, database.read() as connection:
+        rows = connection.execute(text("SELECT status, result FROM cronjobs_jobs ORDER BY id"))
+        return [(row.status, row.result.strip('"')) for row in rows]
+
+
+def test_schedules_fire_and_jobs_run_at_any_time(database_url: str, file: Path) -> None:
+    seen = tick(database_url, config=file, at=MIDNIGHT)
+    assert (seen.ran, seen.occurrences, seen.ended) == ((), {}, "nothing is due")
+    early = tick(database_url, config=file, at=MIDNIGHT + timedelta(hours=1, minutes=59))
+    assert early.ran == ()
+    fired = tick(database_url, config=file, at=MIDNIGHT + timedelta(hours=2))  # 03:00 in summer time, after the gap
+    assert (fired.occurrences, [ran.became for ran in fired.ran]) == ({"enqueued": 1}, ["succeeded"])
+    assert results(database_url) == [("succeeded", "2026-03-29T03:00:00+02:00")]
+    week = tick(database_url, config=file, at=MIDNIGHT + timedelta(days=7, minutes=1))
+    assert week.occurrences == {"enqueued": 1, "missed": 5}
+
+
+def test_retries_wait_as_the_file_says(database_url: str, file: Path) -> None:
+    add(database_url, "billing.charge", MIDNIGHT, invoice_id=-1)
+    [failed] = tick(database_url, config=file, at=MIDNIGHT).failed
+    assert failed.delay is not None
+    assert timedelta(minutes=8) <= failed.delay <= timedelta(minutes=12)
+    assert tick(database_url, config=file, at=MIDNIGHT + timedelta(minutes=7)).ran == ()
+    [again] = tick(database_url, config=file, at=MIDNIGHT + timedelta(minutes=13)).failed
+    assert again.attempt == 2
+    [dead] = tick(database_url, config=file, at=MIDNIGHT + timedelta(hours=1)).dead
+    assert "card of invoice -1" in str(dead.error)
+
+
+def test_the_same_handlers_run_in_memory_on_a_file_and_on_postgresql(empty_url: str) -> None:
+    """Called by itself, drained in memory, ticked on a real database: nothing of the module changes."""
+    assert billing.charge(context(), invoice_id=7) == {"receipt": "receipt 7", "try": 1, "late": False}
+    ends: list[Drained | Ticked] = []
+    for url in ("sqlite://", plain_url(empty_url)):
+        engine = create_engine(url, poolclass=StaticPool if url == "sqlite://" else NullPool)
+        with engine.begin() as connection:
+            create_tables(connection)
+            connection.execute(text("CREATE TABLE bookings (invoice_id int)"))
+            enqueue(connection, "billing.book", {"invoice_id": 7})
+            if url == "sqlite://":
+                ends.append(drain(connection))
+        if url != "sqlite://":
+            ends.append(tick(engine))
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT invoice_id FROM bookings")).scalars().all() == [7]
+        engine.dispose()
+    assert [[(ran.job_type, ran.became) for ran in end.ran] for end in ends] == [
+        [("billing.book", "succeeded"), ("billing.charge", "succeeded")]
+    ] * 2
+    assert billing.sent == [7, 7, 7]
+
+
+def test_the_tables_are_made_where_they_are_missing(empty_url: str) -> None:
+    assert tick(empty_url).ended == "nothing is due"
+    with opened(empty_url) as database, database.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM cronjobs_ticks")).scalar_one() == 1
+
+
+def test_commands_run_as_processes_and_unknown_types_are_told(sqlite_migrated: str, file: Path) -> None:
+    url = f"sqlite:///{sqlite_migrated}"
+    add(url, "say", MIDNIGHT)
+    add(url, "nobody.s", MIDNIGHT)
+    ticked = tick(url, config=file, at=MIDNIGHT)
+    assert ([ran.became for ran in ticked.ran], ticked.unresolved) == (["succeeded"], {"nobody.s": 1})
+
+
+def _armed() -> tuple[object, ...]:
+    """What ends this process, and how it hears of it."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    return signal.getitimer(signal.ITIMER_REAL), *(signal.getsignal(number) for number in signals)
+
+
+def test_the_process_is_left_as_it_was(sqlite_migrated: str) -> None:
+    url = f"sqlite:///{sqlite_migrated}"
+    seen = []
+
+    @job("t.look")
+    def look() -> None:
+        seen.append((threading.current_thread().name, *_armed()))
+
+    add(url, "t.look", SYSTEM.now())
+    threads, before = set(threading.enumerate()), _armed()
+    assert len(tick(url).succeeded) == 1
+    assert seen == [("cronjobs-worker-1", *before)]
+    assert _armed() == before
+    until(lambda: set(threading.enumerate()) <= threads)
+
+
+def test_what_a_tick_would_end_in_is_raised(sqlite_migrated: str, file: Path) -> None:
+    url = f"sqlite:///{sqlite_migrated}"
+    with pytest.raises(UsageError, match="module nowhere: cannot be imported"):
+        tick(url, imports=["nowhere"])
+    with pytest.raises(UsageError, match="an in-memory SQLite database ends"):
+        tick("sqlite://")
+    file.write_text(YAML.replace("15 2", "61 2"))
+    with pytest.raises(ConfigError, match="minute 61"):
+        tick(url, config=file)

@@ -1,0 +1,20 @@
+"""The mutants fit the code: a guard that was moved or rewritten is still the one that is taken out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mutants.mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_guard_that_a_mutant_takes_out_stands_in_its_file_once(mutant: Mutant) -> None:
+    assert (ROOT / mutant.file).read_text().count(mutant.old) == 1
+    assert mutant.new != mutant.old
+    for test in mutant.tests:
+        file, *names = test.split("::")
+        assert all(f"def {name.partition('[')[0]}(" in (ROOT / file).read_text() for name in names), test

@@ -1,0 +1,200 @@
+"""Cron's mail as an alarm: told once, then rarely, and its end once."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.ticking import Project, events
+
+from cronjobs.tick import cron_mail as alarm_module
+from cronjobs.tick.cron_mail import Alarm, leave_word, take_word
+
+NewProject = Callable[[str], Project]
+
+NOW = datetime(2026, 3, 2, 3, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def alarm(tmp_path: Path) -> Alarm:
+    return Alarm(Path("/srv/shop/cronjobs.yaml"), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_cause_that_repeats_each_minute_is_told_at_once_then_hourly_then_daily(alarm: Alarm) -> None:
+    told = [minute for minute in range(5 * 24 * 60) if alarm.worth_telling("database down", NOW + minute * MINUTE)]
+    assert told == [*range(0, 24 * 60, 60), *range(24 * 60, 5 * 24 * 60, 24 * 60)]
+
+
+def test_its_end_is_told_once(alarm: Alarm) -> None:
+    for minute in range(5):
+        alarm.worth_telling("database down", NOW + minute * MINUTE)
+    assert alarm.over(set(), NOW + 37 * MINUTE) == ["over after 37m: database down"]
+    assert alarm.over(set(), NOW + 38 * MINUTE) == []
+
+
+def test_what_was_mended_before_it_came_again_needs_no_word(alarm: Alarm) -> None:
+    assert alarm.worth_telling("no tables", NOW)
+    assert alarm.over(set(), NOW + MINUTE) == []
+    assert alarm.worth_telling("no tables", NOW + 2 * MINUTE)
+
+
+def test_causes_are_remembered_apart_and_by_configuration(alarm: Alarm, tmp_path: Path) -> None:
+    assert alarm.worth_telling("a", NOW)
+    assert alarm.worth_telling("b", NOW)
+    assert not alarm.worth_telling("a", NOW + MINUTE)
+    assert Alarm(Path("/srv/blog/cronjobs.yaml"), tmp_path).worth_telling("a", NOW + MINUTE)
+
+
+def test_where_nothing_can_be_remembered_everything_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    alarm = Alarm(Path("/srv/shop/cronjobs.yaml"), tmp_path / "file" / "below")
+    assert alarm.worth_telling("a", NOW)
+    assert alarm.worth_telling("a", NOW)
+
+
+SPOILED = ["", "nonsense", "[1]", '{"a": 1}', '{"a": {"since": "x"}}', '{"a": {"since": 1, "next": 2, "told": 3}}']
+SPOILED += ['{"a": {"since": "x", "next": "2026-01-01", "told": 1, "seen": 1}}', "[" * 100_000]
+
+
+@pytest.mark.parametrize("content", SPOILED, ids=range(len(SPOILED)))
+def test_a_spoiled_memory_is_begun_anew(alarm: Alarm, tmp_path: Path, content: str) -> None:
+    alarm.worth_telling("a", NOW)
+    [file] = tmp_path.iterdir()
+    file.write_text(content)
+    assert alarm.worth_telling("a", NOW)
+
+
+# --- jobs that die ----------------------------------------------------------------------------------------------------
+
+DIES = "mail.send dies: 503 for invoice <n>"
+
+
+def died(alarm: Alarm, minute: int) -> bool:
+    return alarm.worth_telling(DIES, NOW + minute * MINUTE, job_type="mail.send")
+
+
+def test_deaths_of_one_cause_are_told_at_once_then_hourly_with_how_many_came_between(alarm: Alarm) -> None:
+    told = []
+    for minute in range(3 * 60):
+        if died(alarm, minute):
+            told.append((minute, alarm.untold(DIES)))
+        alarm.over(set(), NOW + minute * MINUTE, {"another.type"})
+    assert told == [(0, 0), (60, 59), (120, 59)]
+
+
+def test_a_job_type_that_mostly_works_does_not_mail_each_of_its_deaths(alarm: Alarm) -> None:
+    told = [
+        minute
+        for minute in range(0, 300, 2)
+        if died(alarm, minute) or alarm.over((), NOW + minute * MINUTE, {"mail.send"})
+    ]
+    assert told == [0, 60, 120, 180, 240]
+
+
+def test_that_jobs_die_no_more_is_told_once_after_an_hour_in_which_one_went_well(alarm: Alarm) -> None:
+    for minute in range(10):
+        died(alarm, minute)
+    went_well = {20: {"mail.send"}}
+    told = {minute: alarm.over((), NOW + minute * MINUTE, went_well.get(minute, ())) for minute in range(10, 300)}
+    assert {minute: said for minute, said in told.items() if said} == {69: [f"over after 1h9m: {DIES}"]}
+
+
+def test_without_a_job_that_went_well_it_is_not_said_to_be_over(alarm: Alarm) -> None:
+    for minute in range(10):
+        died(alarm, minute)
+    assert not any(alarm.over((), NOW + minute * 10 * MINUTE) for minute in range(300))
+    assert died(alarm, 3001)  # forgotten after a day, so told at once
+
+
+# --- who else may write there -----------------------------------------------------------------------------------------
+
+
+def kept(folder: Path) -> bool:
+    """Whether a second alarm of the same folder remembers the first's."""
+    first, second = (Alarm(Path("/srv/shop/cronjobs.yaml"), folder) for _ in range(2))
+    return first.worth_telling("a", NOW) and not second.worth_telling("a", NOW)
+
+
+def test_a_folder_that_is_ours_alone_keeps_the_state(tmp_path: Path) -> None:
+    assert kept(tmp_path / "fresh")
+    assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
+def test_a_folder_that_others_may_write_keeps_none(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(mode)
+    assert not kept(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_of_another_user_keeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    assert not kept(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    (tmp_path / "link").symlink_to(mine)
+    assert not kept(tmp_path / "link")
+    assert kept(mine)
+    config = Path("/srv/shop/cronjobs.yaml")
+    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: mine)
+    for file in mine.iterdir():
+        file.unlink()
+    for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
+        (mine / name).symlink_to(precious)
+        (mine / f"{name}.{os.getpid()}").symlink_to(precious)
+    assert Alarm(config, mine).worth_telling("a", NOW)
+    leave_word(config, "job 1 died")
+    assert take_word(config) == []
+    assert precious.read_text() == "keep me"
+
+
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Path("/srv/shop/cronjobs.yaml")
+    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: tmp_path)
+    for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
+        os.mkfifo(tmp_path / name)
+    assert Alarm(config, tmp_path).worth_telling("a", NOW)
+    leave_word(config, "job 1 died")
+    assert take_word(config) == []
+
+
+def test_a_word_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: tmp_path)
+    config = Path("/srv/shop/cronjobs.yaml")
+    for number in range(3):
+        leave_word(config, f"job {number}\ndied")
+    assert take_word(config) == [f"job {number}\\ndied" for number in range(3)]
+    assert take_word(config) == []
+
+
+# --- failures before the tick begins ----------------------------------------------------------------------------------
+
+
+def test_what_keeps_a_tick_from_beginning_is_in_the_log(sqlite_migrated: str, new_project: NewProject) -> None:
+    project = new_project(f"sqlite:///{sqlite_migrated}").configure()
+    assert project.tick().wait() == 0
+    project.sql("UPDATE cronjobs_meta SET project = 'blog'")
+    assert project.tick().wait() == 3
+    assert 'error="' in project.log().partition("tick.not_started")[2]
+    assert "blog" in project.log()
+    file = project.folder / "cronjobs.yaml"
+    file.write_text(file.read_text() + "\nrun: {workers: [")
+    assert project.tick().wait() == 3
+    assert len(events(project.log(), "tick.not_started")) == 2
+    assert "cronjobs.yaml:" in project.log()  # the file names no log any more; the last good tick's is known

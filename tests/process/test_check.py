@@ -1,0 +1,309 @@
+"""``cronjobs check``: each finding with its place, notes that are no findings, and the live look."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, update
+from support.project import Project
+
+from cronjobs.config.load import load
+from cronjobs.config.settings import JobTypeSettings, Settings
+from cronjobs.database.tables import jobs, meta, ticks
+from cronjobs.insight.check_config import _command_fault, check
+from cronjobs.jobs import registry as handlers_here
+
+PERHAPS = "It may be in what cannot be imported."
+
+HANDLERS = """
+from cronjobs import Context, job
+print("a module that prints")
+
+@job("t.say", timeout="10s")
+def say(ctx: Context, line: str, count: int = 1): pass
+@job("t.any")
+def anything(**payload): pass
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """With a database that nobody ever made: check needs none."""
+    return Project(tmp_path, "sqlite:///cronjobs.db")
+
+
+def test_all_is_well(project: Project) -> None:
+    project.write("schedules: {a: {every: 5m, job: t.say, payload: {line: x}}, b: {every: 1h, job: t.any}}", HANDLERS)
+    done = project.run("check")
+    assert (done.code, done.out) == (0, "ok: 2 job types, 2 schedules\n")
+    assert done.err == "a module that prints\n"
+    assert project.run("check", "--json").json == {
+        "ok": True,
+        "fatal": False,
+        "findings": [],
+        "notes": [],
+        "job_types": 2,
+        "schedules": 2,
+    }
+    assert {file.name for file in project.folder.iterdir()} <= {"cronjobs.yaml", "handlers.py", "__pycache__"}
+
+
+# YAML below the three lines that every file begins with, and what is found.
+FOUND = [
+    (
+        "schedules:\n  a: {every: 5m, job: t.sya}",
+        '5:23: schedules.a.job: no handler or command is registered under "t.sya", did you mean "t.say"?',
+    ),
+    (
+        "schedules:\n  a: {every: 5m, job: t.say, payload: {lime: x}}",
+        "5:39: schedules.a.payload: payload does not fit t.say(ctx: cronjobs.Context, line: str, count: int = ",
+    ),
+    ("schedules:\n  a: {every: 5m, job: t.say}", "5:3: schedules.a: payload does not fit t.say"),
+    (
+        "job_types:\n  t.sya: {timeout: 5s}",
+        '5:3: job_types.t.sya: no handler is registered under this name, did you mean "t.say"?',
+    ),
+    (
+        "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 55s}",
+        "6:20: job_types.t.say.timeout: t.say: timeout 55s leaves no room in run.budget (55s) for the tick's start: ",
+    ),
+    (
+        "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, command: [echo], timeout: 53s}",
+        "schedules.a.timeout: a: timeout 53s and 2s to stop its process leave no room in run.budget (55s)",
+    ),
+    (
+        "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 53s, isolation: process}",
+        (
+            "2s to stop its process leave no room in run.budget (55s) for the tick's start: it would never begin. "
+            "Write at most 52s"
+        ),
+    ),
+    (
+        "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, job: t.any, timeout: 55s}",
+        "6:39: schedules.a.timeout: t.any: timeout 55s leaves no room in run.budget (55s)",
+    ),
+    (
+        "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 2h}",
+        (
+            "6:20: job_types.t.say.timeout: t.say: timeout 2h is above run.budget (55s), and run.long_jobs is 0: it "
+            "would never begin. Raise long_jobs, shorten the timeout, or raise the budget"
+        ),
+    ),
+    ("run: {budget: 5s, long_jobs: 0}", "3:10: imports: t.say: timeout 10s is above run.budget (5s), and run.long"),
+    (
+        "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, job: t.any, timeout: 2h}",
+        "6:39: schedules.a.timeout: t.any: timeout 2h is above run.budget (55s), and run.long_jobs is 0",
+    ),
+    (
+        "job_types:\n  t.say: {max_memory: 64MiB}",
+        "5:3: job_types.t.say: max_memory needs a process: write isolation: process beside it",
+    ),
+    (
+        "job_types:\n  c: {command: [no-such-program, x]}",
+        "5:16: job_types.c.command: command not found: no-such-program is not on PATH=/usr/bin:/bin; write its full",
+    ),
+    ("job_types:\n  c: {command: [./plain]}", "job_types.c.command: command not executable: @/plain; chmod +x it"),
+    ("job_types:\n  c: {command: [plain]}", "plain is not on PATH=/usr/bin:/bin; for the file in this folder write ./"),
+    ("job_types:\n  c: {command: [./gone]}", "job_types.c.command: command not found: @/gone"),
+    ("job_types:\n  c: {command: [/tmp]}", "job_types.c.command: command not executable: /tmp"),
+    ("schedules:\n  c: {every: 5m, command: [gone-too]}", "5:27: schedules.c.command: command not found: gone-too"),
+    ("log: nowhere/x.log", "4:6: log: there is no folder @/nowhere"),
+    ("log: .", "4:6: log: @ is not a file"),
+    ("log: link", "4:6: log: @/link is a symbolic link, which is not followed"),
+    ("schedules:\n  a: {every: 5s, job: t.any}", 'schedules.a.every: "5s" is not in 1m–366d'),
+]
+
+
+@pytest.mark.parametrize(("yaml", "said"), FOUND, ids=[said[:50] for _, said in FOUND])
+def test_what_is_wrong_is_found_with_its_place(project: Project, yaml: str, said: str) -> None:
+    (project.folder / "plain").write_text("#!/bin/sh\n")
+    (project.folder / "link").symlink_to("elsewhere.log")
+    project.write(yaml, HANDLERS)
+    done = project.run("check")
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("cronjobs.yaml:")
+    assert said.replace("@", str(project.folder)) in lines[0]
+    assert done.err.endswith("1 finding\n")
+    found = project.run("check", "--json").json
+    assert not found["ok"]
+    assert found["findings"][0]["message"] in lines[0]
+
+
+def test_a_command_on_the_shells_path_only_is_found(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "mine"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    settings = Settings(tmp_path / "c.yaml", tmp_path)
+    entry = JobTypeSettings("c", ("mine",))
+    environ = {"PATH": str(program.parent)}
+    assert _command_fault(settings, entry, environ) == (
+        f"command not found under cron, whose PATH is /usr/bin:/bin: write {program}, or set PATH under env:"
+    )
+    ours = JobTypeSettings("c", ("mine",), env=(("PATH", str(program.parent)),))
+    assert _command_fault(settings, ours, {}) is None
+    assert _command_fault(Settings(tmp_path / "c.yaml", tmp_path, env=ours.env), entry, {}) is None
+
+
+def test_a_module_that_cannot_be_imported_shows_where(project: Project) -> None:
+    module = "from cronjobs import job\ndef setup():\n    raise RuntimeError('no\\nluck')\nsetup()\n"
+    project.write("schedules: {a: {every: 5m, job: t.x}}", module)
+    done = project.run("check")
+    assert done.code == 1
+    assert done.out.splitlines() == [
+        r"cronjobs.yaml:3:11: imports[0]: handlers cannot be imported: RuntimeError: no\nluck",
+        f'    File "{project.folder}/handlers.py", line 4, in <module>',
+        "      setup()",
+        f'    File "{project.folder}/handlers.py", line 3, in setup',
+        "      raise RuntimeError('no\\nluck')",
+        f'cronjobs.yaml:4:33: schedules.a.job: no handler or command is registered under "t.x". {PERHAPS}',
+    ]
+    assert project.run("check", "--no-import").out == "ok: 0 job types, 1 schedule; handlers were not imported\n"
+
+
+@pytest.mark.parametrize("module", ["raise SystemExit(0)", "1 +", "import nowhere", "raise BaseException('x')"])
+def test_no_module_ends_the_check(project: Project, module: str) -> None:
+    project.write("", module)
+    done = project.run("check")
+    assert done.code == 1
+    assert "handlers cannot be imported: " in done.out
+
+
+def test_secrets_are_in_no_finding(project: Project) -> None:
+    project.write("env: {TOKEN: '${TOKEN}'}", "import os\nraise RuntimeError(os.environ['TOKEN'])")
+    done = project.run("check", env={"TOKEN": "c4n4ry-token"})
+    assert "RuntimeError: ***" in done.out
+    assert "c4n4ry" not in done.out + done.err + project.run("check", "--json", env={"TOKEN": "c4n4ry-token"}).out
+
+
+def test_a_file_that_cannot_be_used_ends_in_exit_3(project: Project) -> None:
+    (project.folder / "cronjobs.yaml").write_text("database: sqlite:///x.db\nschedules: [\n")
+    done = project.call("check")
+    assert done.code == 3
+    assert done.out.startswith("cronjobs.yaml:")
+    found = project.call("check", "--json")
+    assert (found.code, found.json["ok"], found.json["fatal"]) == (3, False, True)
+    assert project.call("check", "--config", "gone.yaml").code == 3
+
+
+def test_no_database_is_needed_but_one_must_be_named(project: Project) -> None:
+    (project.folder / "cronjobs.yaml").write_text("database: ${DATABASE_URL}\n")
+    unset = project.call("check")
+    assert unset.code == 0
+    assert "note: cronjobs.yaml:1:11: database: a variable in it is not set here" in unset.out
+    (project.folder / "cronjobs.yaml").write_text("project: shop\n")
+    missing = project.call("check")
+    assert missing.code == 1
+    assert "cronjobs.yaml: database: there is no database: write" in missing.out
+    (project.folder / "cronjobs.yaml").write_text("database: postgresql://nobody@127.0.0.1:1/x\n")
+    assert project.call("check").code == 0
+
+
+def test_a_folder_that_cannot_be_written_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write()
+    access = os.access  # what the kernel would say to anyone but root, who writes everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
+    assert "files cannot be made in" in project.call("check").out
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def test_clock_changes_that_touch_a_schedule_are_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cronjobs.yaml").write_text(
+        "database: sqlite:///x.db\ntimezone: Europe/Berlin\nschedules:\n"
+        '  nightly: {cron: "30 2 * * *", job: x}\n  hourly: {cron: "5 * * * *", job: x}\n'
+        '  day: {cron: "30 12 * * *", job: x}\n  every: {every: 1h, job: x}\n'
+        '  utc: {cron: "30 2 * * *", timezone: UTC, job: x}\n'
+    )
+    settings = load(None, environ={})
+    found = check(settings, None, file="cronjobs.yaml", environ={}, now=datetime(2026, 1, 1, tzinfo=UTC))
+    assert found.findings == ()
+    place = "cronjobs.yaml:4:19: schedules.nightly.cron"
+    assert [str(note) for note in found.notes] == [
+        f"{place}: 2026-03-29 02:30 does not exist in Europe/Berlin: runs at 03:00 instead",
+        f"{place}: 2026-10-25 02:30 comes twice in Europe/Berlin: runs the first time only",
+    ]
+
+
+def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
+    yaml = (
+        "job_types:\n  t.say: {timeout: 2h}\nschedules:\n  a: {every: 1d, command: [ls], timeout: 20m}\n"
+        "  b: {every: 1d, job: t.any, timeout: 56s}"
+    )
+    project.write(yaml, HANDLERS)
+    done = project.run("check")
+    assert (done.code, done.out.splitlines()) == (
+        0,
+        [
+            (
+                "note: cronjobs.yaml:7:42: schedules.a.timeout: above the 50s that a tick has for one job "
+                "(run.budget less its start), so in a process of its own that outlives the tick, at most "
+                "4 at once on a host (run.long_jobs): a (20m), t.say (2h), t.any (56s)"
+            ),
+            "ok: 3 job types, 2 schedules",
+        ],
+    )
+
+
+def test_a_short_lease_is_a_note(project: Project) -> None:
+    project.write("run: {lease: 30s}")
+    done = project.call("check")
+    assert done.code == 0
+    assert "note: cronjobs.yaml:3:14: run.lease: lease 30s is shorter than budget + 5s" in done.out
+
+
+# --- live -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def live(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setattr(handlers_here, "_registered", {})  # what other tests have registered in this process
+    project = Project(tmp_path, database_url)
+    project.write('job_types: {t.ok: {command: ["true"]}}')
+    return project
+
+
+def test_live_a_system_that_ticks_is_well(live: Project) -> None:
+    assert live.run("run-due").code == 0
+    done = live.call("check", "--live")
+    assert (done.code, done.out) == (0, "ok: 1 job type, 0 schedules\n")
+
+
+def test_live_what_is_wrong_is_told_in_sentences(live: Project) -> None:
+    live.execute(update(meta).values(project="other"))
+    live.execute(insert(jobs).values(job_type="t.gone"))
+    live.execute(insert(jobs).values(job_type="t.ok", status="dead", finished_at=datetime.now(UTC)))
+    old = datetime.now(UTC) - timedelta(minutes=10)
+    live.execute(insert(ticks).values(tick="a", host="web1", pid=1, version="0", started_at=old, finished_at=old))
+    done = live.call("check", "--live")
+    assert done.code == 1
+    for said in (
+        'this database belongs to project "other"',
+        "no tick has reached this database for 10 minutes",
+        '1 due job waits: no handler or command "t.gone" is registered here',
+        "1 dead job that nobody has retried or dismissed, since",
+    ):
+        assert said in done.out
+    assert len(live.call("check", "--live", "--json").json["live"]) == 4
+
+
+def test_live_without_a_database_or_tables(project: Project, empty_url: str) -> None:
+    project.write()
+    assert 'the first "cronjobs run-due" makes it' in project.call("check", "--live").out
+    assert not (project.folder / "cronjobs.db").exists()
+    (project.folder / "cronjobs.yaml").write_text("database: postgresql://nobody:c4n4ry@127.0.0.1:1/x\n")
+    gone = project.call("check", "--live")
+    assert gone.code == 4
+    assert "cannot be reached" in gone.err
+    assert "c4n4ry" not in gone.err
+    if not empty_url.startswith("sqlite"):
+        project.url = empty_url
+        project.write()
+        assert project.call("check", "--live").code == 4

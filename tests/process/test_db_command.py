@@ -1,0 +1,110 @@
+"""``cronjobs db …`` as a person types it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.project import Project
+
+from cronjobs.database.address import parse_url
+from cronjobs.database.tables import SCHEMA_REVISION
+
+
+class Folder:
+    """A folder with a cronjobs.yaml, and the command line in it."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self.path = path
+        self.password = str(parse_url(url).url.password)
+        self.configure(database=url)
+
+    def configure(self, **settings: str) -> None:
+        self.settings = {**getattr(self, "settings", {}), **settings}
+        lines = [f"{key}: {value}\n" for key, value in self.settings.items()]
+        (self.path / "cronjobs.yaml").write_text("".join(lines))
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        done = Project(self.path, "").call(*arguments)
+        assert done.code == code, done.err
+        assert self.password not in done.out + done.err
+        assert "Traceback" not in done.err
+        return done.out, done.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, empty_url: str) -> Folder:
+    return Folder(tmp_path, empty_url)
+
+
+@pytest.fixture
+def migrated(tmp_path: Path, database_url: str) -> Folder:
+    return Folder(tmp_path, database_url)
+
+
+def test_upgrade_says_from_where_to_where(folder: Folder) -> None:
+    assert folder.run("db", "current") == (
+        "none\n",
+        f'this version brings revision {SCHEMA_REVISION}: run "cronjobs db upgrade"\n',
+    )
+    assert folder.run("db", "upgrade") == (f"revision none → {SCHEMA_REVISION}\n", "")
+    assert folder.run("db", "upgrade") == (f"revision {SCHEMA_REVISION}: nothing to do\n", "")
+    assert folder.run("db", "current") == (f"{SCHEMA_REVISION}\n", "")
+
+
+def test_current_as_json(migrated: Folder) -> None:
+    said = json.loads(migrated.run("db", "current", "--json")[0])
+    assert (said["revision"], said["newest"]) == (SCHEMA_REVISION, SCHEMA_REVISION)
+
+
+def test_check_ends_with_1_when_it_finds_something(folder: Folder) -> None:
+    assert 'run "cronjobs db upgrade"' in folder.run("db", "check", code=1)[0]
+    [finding] = json.loads(folder.run("db", "check", "--json", code=1)[0])
+    assert "has no cronjobs tables" in finding
+    folder.run("db", "upgrade")
+    assert folder.run("db", "check") == ("", "the tables are as they should be\n")
+    assert json.loads(folder.run("db", "check", "--json")[0]) == []
+
+
+def test_adopt_hands_the_database_over(migrated: Folder) -> None:
+    migrated.configure(project="shop", environment="production")
+    assert migrated.run("db", "adopt")[0] == 'nobody → project "shop", environment "production"\n'
+    migrated.configure(environment="staging")
+    assert migrated.run("db", "adopt")[0] == (
+        'project "shop", environment "production" → project "shop", environment "staging"\n'
+    )
+    assert migrated.run("db", "adopt")[0] == 'belongs to project "shop", environment "staging" already: nothing to do\n'
+
+
+def test_adopt_without_tables_names_the_command(folder: Folder) -> None:
+    assert 'run "cronjobs db upgrade"' in folder.run("db", "adopt", code=4)[1]
+
+
+def test_sql_makes_what_upgrade_makes(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, "sqlite:///made.db")
+    script, errors = folder.run("db", "sql")
+    assert errors == ""
+    assert not (tmp_path / "made.db").exists()
+    with closing(sqlite3.connect(tmp_path / "made.db")) as connection:
+        connection.executescript(script)
+    folder.run("db", "check")
+
+
+def test_sql_needs_neither_a_database_nor_a_configuration(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, "sqlite:///made.db")
+    (tmp_path / "cronjobs.yaml").unlink()
+    assert "AUTOINCREMENT" in folder.run("db", "sql", "--dialect", "sqlite")[0]
+    script = folder.run("db", "sql", "--dialect", "postgresql", "--schema", "jobs")[0]
+    assert 'CREATE SCHEMA IF NOT EXISTS "jobs"' in script
+    assert "jsonb" in script.lower()
+
+
+def test_a_database_out_of_reach_ends_with_4_and_one_line(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, "postgresql://u:hunter2-hunter2@127.0.0.1:1/d")
+    for command in ("upgrade", "current", "check", "adopt"):
+        out, errors = folder.run("db", command, code=4)
+        assert out == ""
+        assert errors.count("\n") == 1

@@ -1,0 +1,261 @@
+"""What is a secret, and that it is in no text that is stored or shown; payloads stay what they are."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.project import Project
+
+from cronjobs import events
+from cronjobs.cli import output as show
+from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.config.load import load
+from cronjobs.database.address import parse_url
+from cronjobs.masking import hide_in, mask, named_secrets, remember, url_passwords
+from cronjobs.text import one_line
+from cronjobs.tick.log import Log
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    remember(())
+
+
+@pytest.mark.parametrize(
+    ("url", "passwords"),
+    [
+        ("postgresql://u:geheim@h/db", {"geheim"}),
+        ("postgresql+psycopg://u:ge%40heim@h/db", {"ge%40heim", "ge@heim"}),
+        ("postgresql://u:p@ss:w/rd@h/db", {"p@ss:w/rd"}),
+        ("postgresql://h/db?password=geheim&sslpassword=x123", {"geheim", "x123"}),
+        ("postgresql://u@h/db", set()),
+        ("postgresql://u:abc@h/db", set()),  # too short to look for
+        ("sqlite:////a:b@c.db", set()),
+        ("not a url", set()),
+    ],
+)
+def test_a_password_in_a_url_is_found(url: str, passwords: set[str]) -> None:
+    assert url_passwords(url) == passwords
+
+
+def test_of_an_environment_what_is_named_like_a_secret_is_one() -> None:
+    environment = {
+        "API_KEY": "key-number-1",
+        "smtp_password": "password-1",
+        "STRIPE_SECRET": "sk-live-1234",
+        "PGPASSWORD": "pg-password",
+        "MODE": "production",
+        "PWD": "/srv/app/shop",
+        "OLDPWD": "/srv/app/shop",
+        "KEYBOARD_LAYOUT": "english-us",
+        "AUTHOR": "ada lovelace",
+        "PIN_TOKEN": "short",
+        "CACHE": "redis://:redis-pw@h/0",
+    }
+    assert named_secrets(environment) == {"key-number-1", "password-1", "sk-live-1234", "pg-password", "redis-pw"}
+
+
+def test_masking_takes_the_longest_first() -> None:
+    assert mask("abcdef abcd", {"abcd", "abcdef", ""}) == "*** ***"
+
+
+def test_a_secret_is_found_however_it_is_written_down() -> None:
+    secret = 'line one of a key\n"quoted" line two\x1b'
+    for text in (secret, json.dumps(secret), one_line(secret, 500), "…" + secret.splitlines()[0]):
+        assert "line one" not in mask(text, {secret})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at postgresql://u:unknown@h/d: refused", "at postgresql://u:***@h/d: refused"),
+        ("postgresql://u:pa@ss@host/d", "postgresql://u:***@host/d"),
+        ("?sslpassword=unknown&x=1 of http://h", "?sslpassword=***&x=1 of http://h"),
+        ("see https://h:8080/path?mail=a@b", "see https://h:8080/path?mail=a@b"),
+    ],
+)
+def test_a_password_in_a_url_is_masked_though_nobody_said_that_it_is_one(text: str, shown: str) -> None:
+    assert mask(text, ()) == shown
+
+
+def test_json_is_masked_inside_and_stays_json() -> None:
+    remember({"c4n4ry-one"})
+    value = {"c4n4ry-one": ["xc4n4ry-oney", 5, None, {"a": True}]}
+    assert hide_in(value) == {"***": ["x***y", 5, None, {"a": True}]}
+
+
+def test_each_way_out_masks_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    secret = 'c4n4ry "quoted"'
+    remember({secret})
+    echo(secret)
+    complain(secret)
+    echo_json([secret])
+    show.write([secret])
+    show.write([show.json_text({secret: secret})])
+    assert "c4n4ry" not in show.json_text({secret: secret})
+    assert show.safe(secret, 8) == "***"  # before it is cut
+    assert show.block(secret, "") == ["***"]
+    Log(tmp_path / "log").write(events.Event("job.dead", {"error": secret}))
+    said = capsys.readouterr()
+    for text in (said.out, said.err, (tmp_path / "log").read_text()):
+        assert "***" in text
+        assert "c4n4ry" not in text
+
+
+def test_a_password_with_an_at_sign_is_a_password_not_a_host() -> None:
+    address = parse_url("postgresql://u:pa@ss@host:5433/d")
+    assert (address.url.username, address.url.password, address.url.host) == ("u", "pa@ss", "host")
+    assert "ss@host" not in str(address)
+
+
+def test_what_the_tables_show_by_name_is_no_secret(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("ENVIRONMENT=production\nOTHER=something-else\n")
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text("database: sqlite:///x.db\nenv_file: .env\nenvironment: ${ENVIRONMENT}\n")
+    found = load(file, environ={})
+    assert found.environment == "production"
+    assert found.secrets == frozenset({"something-else"})
+
+
+# --- a canary in every place that a secret may come from -------------------------------------------------------------
+
+CANARIES = {
+    "real": "c4n4ry-real-variable",
+    "env_file": "c4n4ry-env-file",
+    "file": "c4n4ry-from-a-file",
+    "block": "c4n4ry-env-block",
+    "filled": "c4n4ry-filled-in",
+    "url": "c4n4ry-url-pw",
+    "pem": "-----BEGIN c4n4ry\nc4n4ry/second/line\n-----END c4n4ry",
+}
+HANDLERS = """
+import logging, os
+from cronjobs import GiveUp, job
+
+def all_of_them():
+    names = ["SHOP_TOKEN", "PLAIN", "FROM_FILE", "BLOCK_SECRET", "OTHER_URL", "PEM"]
+    return " ".join(os.environ[name] for name in names)
+
+@job("t.tells", isolation=%r)
+def tells(token=None):
+    print(all_of_them(), token)
+    logging.getLogger("shop").error("%%s", all_of_them())
+    raise GiveUp(all_of_them() + str(token))
+"""
+YAML = """
+env_file: .env
+env: {{FROM_FILE: '${{file:token}}', BLOCK_SECRET: c4n4ry-env-block, PEM: '${{file:pem}}'}}
+log: {log}
+job_types:
+  t.command: {{command: [/bin/sh, -c, "echo $SHOP_TOKEN ${{FILLED}}; env; exit 3"], retry: {{max_attempts: 1}}}}
+schedules:
+  nightly: {{cron: "0 0 1 1 *", job: t.tells, payload: {{token: "${{FILLED}}"}}}}
+"""
+SHOWING: list[tuple[str, ...]] = [
+    ("status",),
+    ("history",),
+    ("jobs", "list"),
+    ("jobs", "list", "--group-by", "error"),
+    ("jobs", "show", "1"),
+    ("jobs", "show", "3"),
+    ("explain", "1"),
+    ("schedules", "list"),
+    ("schedules", "show", "nightly"),
+    ("sync", "--plan"),
+    ("check",),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_canary_is_in_no_text_that_is_stored_or_shown(
+    sqlite_migrated: str, tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    (tmp_path / ".env").write_text(f"PLAIN={CANARIES['env_file']}\n")
+    (tmp_path / "token").write_text(CANARIES["file"])
+    (tmp_path / "pem").write_text(CANARIES["pem"])
+    project.write(YAML.format(log="cronjobs.jsonl" if isolation == "process" else "cronjobs.log"), HANDLERS % isolation)
+    real = {
+        "SHOP_TOKEN": CANARIES["real"],
+        "FILLED": CANARIES["filled"],
+        "OTHER_URL": f"redis://u:{CANARIES['url']}@h/0",
+    }
+    for line in ("sync", "trigger nightly", "enqueue t.command", "enqueue t.tells"):
+        answer = project.run(*line.split(), env=real)
+        assert answer.code == 0, answer
+        assert "c4n4ry" not in answer.out + answer.err
+    tick = project.run("run-due", "-v", env=real)
+    assert tick.code == 1
+    assert "3 dead" in tick.out + tick.err
+    log = next(tmp_path.glob("cronjobs.*l*g*")) if isolation == "thread" else tmp_path / "cronjobs.jsonl"
+    said = [tick.out + tick.err, log.read_text()]
+    for name, value in real.items():
+        monkeypatch.setenv(name, value)
+    for command in SHOWING:
+        for form in ((), ("--json",)):
+            answer = project.call(*command, *form)
+            assert answer.code in (0, 1, 2), answer  # 2: the command has no --json
+            said.append(answer.out + answer.err)
+    assert len("".join(said)) > 2000
+    for text in said:
+        assert "c4n4ry" not in text
+    with closing(sqlite3.connect(sqlite_migrated)) as connection:
+        stored = connection.execute("SELECT error, traceback, output FROM cronjobs_job_runs").fetchall()
+        errors = connection.execute("SELECT last_error FROM cronjobs_jobs").fetchall()
+        [payload] = connection.execute("SELECT payload FROM cronjobs_jobs WHERE schedule = 'nightly'").fetchone()
+    assert len(stored) == 3
+    assert all("***" in (output or "") for _, _, output in stored)
+    assert "c4n4ry" not in str([stored, errors])
+    assert json.loads(payload) == {"token": CANARIES["filled"]}  # the handler needs it
+
+
+def test_check_advises_to_read_secrets_in_the_handler(sqlite_migrated: str, tmp_path: Path) -> None:
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write(
+        YAML.format(log="none").replace("env_file: .env\n", "").split("job_types")[0].split("env:")[0]
+        + """
+schedules:
+  nightly: {cron: "0 0 1 1 *", job: t.tells, payload: {token: "${SHOP_TOKEN}"}}
+""",
+        HANDLERS % "thread",
+    )
+    answer = project.run("check", env={"SHOP_TOKEN": CANARIES["real"]})
+    assert "schedules.nightly.payload: a secret in a payload is stored in the database in clear text" in answer.out
+    assert answer.code == 0
+
+
+def test_a_command_inherits_only_what_its_entry_names(sqlite_migrated: str, tmp_path: Path) -> None:
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write(
+        """
+job_types:
+  few: {command: [/usr/bin/env], inherit_env: [PATH, LANG], env: {OWN: here}}
+  none: {command: [/usr/bin/env], inherit_env: []}
+"""
+    )
+    for job_type in ("few", "none"):
+        project.run("enqueue", job_type)
+    assert project.run("run-due", env={"SHOP_TOKEN": CANARIES["real"], "LANG": "C"}).code == 0
+    with closing(sqlite3.connect(sqlite_migrated)) as connection:
+        few, none = (
+            row[0].split() for row in connection.execute("SELECT output FROM cronjobs_job_runs ORDER BY job_id")
+        )
+    assert {line.split("=")[0] for line in few if not line.startswith("CRONJOBS_")} == {"PATH", "LANG", "OWN"}
+    assert all(line.startswith("CRONJOBS_") for line in none)
+
+
+def test_only_a_command_has_an_environment_to_choose(tmp_path: Path) -> None:
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text(
+        "database: sqlite:///x.db\njob_types: {a: {inherit_env: [PATH]}, b: {command: [x], inherit_env: ['A B']}}"
+    )
+    said = [str(problem) for problem in load(file, environ={}).problems]
+    assert "a handler has the environment of the tick" in said[0]
+    assert "is not the name of a variable" in said[1]

@@ -1,0 +1,140 @@
+"""pause --wait: nothing begins from then on, in a running tick neither; it returns when nothing runs any more."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import psycopg
+import pytest
+from support import forked
+from support.commands import until
+from support.ticking import CRONS, Project, cli
+
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.store.claims import ClaimFilter, claim
+
+
+@pytest.fixture
+def project(project: Project) -> Project:
+    return project.configure("run: {workers: 1}\n")
+
+
+def pausing(project: Project, *words: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "cronjobs", "pause", *words, "--config", str(project.folder / "cronjobs.yaml")]
+    return forked.start(argv, env=CRONS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def is_paused(project: Project) -> bool:
+    return bool(project.value("SELECT count(*) FROM cronjobs_pauses"))
+
+
+@pytest.mark.slow
+def test_it_returns_once_what_ran_has_ended_and_a_running_tick_begins_nothing_more(project: Project) -> None:
+    first, second = project.add("t.gated"), project.add("t.gated")
+    tick = project.start()
+    until(lambda: project.effects("start"))
+    with pausing(project, "--all", "--wait", "60s", "--why", "deploy") as pause:
+        until(lambda: is_paused(project))
+        assert pause.poll() is None
+        project.open()
+        out, err = pause.communicate(timeout=30)
+    assert pause.returncode == 0
+    assert out.startswith("everything is paused until someone resumes it, by ")
+    assert "nothing runs any more" in err
+    assert project.statuses() == {"succeeded": 1, "queued": 1}
+    assert tick.wait() == 0  # this one had a free slot and time left
+    assert {effect.job_id for effect in project.effects("start")} == {first}
+    cli(project, "resume", "--all")
+    assert project.tick().wait() == 0
+    assert {effect.job_id for effect in project.effects("end")} == {first, second}
+
+
+def test_when_the_time_is_up_it_says_what_still_runs_and_the_pause_stays(project: Project) -> None:
+    job_id = project.add("t.gated")
+    tick = project.start()
+    until(lambda: project.effects("start"))
+    said = cli(project, "pause", "--all", "--wait", "600ms", code=1)
+    assert "1 job still running" in said
+    assert f"{job_id}  t.gated" in said
+    assert "cronjobs resume --all takes it off" in said
+    assert is_paused(project)
+    project.open()
+    assert tick.wait() == 0
+    assert "quiet" in cli(project, "pause", "--all", "--wait", "0s")
+
+
+def test_jobs_of_other_queues_are_not_waited_for(project: Project) -> None:
+    project.add("t.gated")
+    tick = project.start()
+    until(lambda: project.effects("start"))
+    project.add("t.quick", queue="mail")
+    assert "quiet" in cli(project, "pause", "--queue", "mail", "--wait", "5s")
+    assert "1 job still running" in cli(project, "pause", "--queue", "default", "--wait", "100ms", code=1)
+    project.open()
+    assert tick.wait() == 0
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_pause(project: Project) -> None:
+    project.add("t.gated")
+    tick = project.start()
+    until(lambda: project.effects("start"))
+    with pausing(project, "--all", "--wait", "60s") as pause:
+        assert pause.stdout is not None
+        assert pause.stdout.readline()  # printed before it waits
+        signalled = threading.Event()
+
+        def interrupt() -> None:
+            while not signalled.wait(0.2):  # it may not have come to the waiting yet
+                pause.send_signal(signal.SIGINT)
+                signalled.set()
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        _, err = pause.communicate(timeout=30)
+        signalled.set()
+        thread.join()
+    assert pause.returncode == 130
+    assert "the pause stays: cronjobs resume --all takes it off" in err
+    assert is_paused(project)
+    project.open()
+    assert tick.wait() == 0
+
+
+def test_a_job_whose_runner_is_gone_is_named_with_the_way_out(project: Project) -> None:
+    job_id = project.add("t.gated")
+    tick = project.start()
+    until(lambda: project.effects("start"))
+    tick.send(signal.SIGKILL)
+    tick.wait()
+    said = cli(project, "pause", "--all", "--wait", "0s", code=1)
+    assert f"cronjobs jobs release {job_id}" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("words", [["some-schedule", "--wait", "5s"], ["--all", "--wait", "soon"], ["--wait", "5s"]])
+def test_a_wait_that_cannot_be_meant_pauses_nothing(project: Project, words: list[str]) -> None:
+    cli(project, "db", "upgrade")
+    assert cli(project, "pause", *words, code=2)
+    assert not is_paused(project)
+
+
+def test_a_claim_that_began_before_the_pause_is_waited_for(postgres_project: Project) -> None:
+    """Its transaction is open: what it took is leased only once it commits. (SQLite: a claim is alone.)"""
+    project = postgres_project
+    project.add("t.quick")
+    database = Database(parse_url(project.url))
+    admission = ClaimFilter(known=["t.quick"], fitting=["t.quick"], remaining_s=60, longest_s=60)
+    with database.write() as connection:
+        claim(connection, limit=1, locked_by="someone", lease=timedelta(seconds=60), admission=admission)
+        said = cli(project, "pause", "--all", "--wait", "300ms", code=1)
+        assert "a claim from before the pause is still being committed" in said
+    database.close()
+    assert "1 job still running" in cli(project, "pause", "--all", "--wait", "0s", code=1)
+    with psycopg.connect(project.url) as reader:  # pg_dump reads all tables, for hours
+        reader.execute("SELECT count(*) FROM cronjobs_pauses, cronjobs_jobs")
+        project.sql("DELETE FROM cronjobs_jobs")
+        assert "quiet" in cli(project, "pause", "--all", "--wait", "0s")

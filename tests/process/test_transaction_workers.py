@@ -1,0 +1,89 @@
+"""Four workers in ``ctx.transaction()`` in each of two ticks: leases hold, ticks end on time, a stop is heard."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from support.commands import until
+from support.targets import users_table
+from support.ticking import Project, Tick, events
+
+from cronjobs.clock import SYSTEM
+
+HANDLERS = """
+from cronjobs import Cancelled
+from sqlalchemy import text
+
+NOW = RetryPolicy(base="1s", jitter=0)
+
+
+@job("w.busy", timeout="20s", retry=NOW)
+def busy(ctx, seconds):
+    with ctx.transaction() as connection:
+        connection.execute(text("INSERT INTO work VALUES (:id, :attempt)"), {"id": ctx.job_id, "attempt": ctx.attempt})
+        say("inside", ctx)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.01)
+            if ctx.cancelled:
+                say("told", ctx)
+                ctx.check()
+    say("committed", ctx)
+"""
+
+
+@pytest.fixture
+def working(project: Project) -> Project:
+    users_table(project.url, "job_id integer, attempt integer")
+    lease = "10s" if project.is_sqlite else "4s"  # shorter than the longest job, and no busy machine misses a renewal
+    return project.configure(f"run: {{workers: 4, lease: {lease}, shutdown_grace: 3s}}\n", HANDLERS)
+
+
+def two_ticks(project: Project) -> tuple[Tick, Tick]:
+    return project.start(), project.start()
+
+
+@pytest.mark.slow
+def test_no_lease_is_lost_and_everything_is_done_once(working: Project) -> None:
+    seconds = [0.5, 0.75, 1.0] if working.is_sqlite else [1.0, 3.0, 6.0]
+    jobs = [working.add("w.busy", json.dumps({"seconds": seconds[n % 3]})) for n in range(12)]
+    if working.is_sqlite:
+        too_long = working.add("w.busy", '{"seconds": 3.0}', priority="0", max_attempts="1")
+    ticks = two_ticks(working)
+    assert [tick.wait(50) for tick in ticks] in ([0, 0], [1, 0], [0, 1])
+    for tick in ticks:
+        assert tick.took_s < 55
+    assert "locked" not in working.log() + ticks[0].stderr + ticks[1].stderr
+    assert not events(working.log(), "job.lease_lost")
+    assert not events(working.log(), "database.trouble")
+    assert working.sql("SELECT job_id, attempt FROM work ORDER BY job_id") == [(job_id, 1) for job_id in jobs]
+    assert {working.job(job_id)["status"] for job_id in jobs} == {"succeeded"}
+    if working.is_sqlite:
+        assert working.job(too_long)["error_type"] == "cronjobs.errors.TransactionTooLong"
+        [began] = [effect for effect in working.effects("inside") if effect.job_id == too_long]
+        after = min(effect.at for effect in working.effects("inside") if effect.at > began.at)
+        assert 1.9 < after - began.at < 2.9  # at 2 s the next one begins, while that handler still works
+
+
+@pytest.mark.slow
+def test_when_told_to_stop_the_contexts_say_so_within_half_a_second(working: Project) -> None:
+    for _ in range(8):
+        working.add("w.busy", '{"seconds": %s}' % (1.5 if working.is_sqlite else 15))
+    ticks = two_ticks(working)
+    until(lambda: working.value("SELECT count(*) FROM cronjobs_ticks") == 2, within_s=30)  # both are at work
+    at_once = 1 if working.is_sqlite else 8  # how many can be inside of their transactions
+    until(lambda: len(working.effects("inside")) >= at_once)
+    before, sent = len(working.effects("committed")), SYSTEM.monotonic()
+    for tick in ticks:
+        tick.send(signal.SIGTERM)
+    assert [tick.wait(15) for tick in ticks] == [143, 143]
+    told = working.effects("told")
+    assert len(told) >= at_once - (len(working.effects("committed")) - before)
+    delays = sorted(effect.at - sent for effect in told)
+    print(f"told after {delays[0]:.3f} to {delays[-1]:.3f} s")
+    assert delays[len(delays) // 2] < 0.5
+    assert len(working.sql("SELECT * FROM work")) == len(working.effects("committed"))
+    assert working.value("SELECT count(*) FROM cronjobs_jobs WHERE status = 'running'") == 0
+    assert not events(working.log(), "job.lease_lost")

@@ -1,0 +1,332 @@
+"""Processes of ``python -m cronjobs`` for tests, forked from one that has everything imported.
+
+Starting an interpreter and importing takes half a second of a core, and the tests start thousands; a fork takes some
+milliseconds. It is a process like any other, with its own pid, start time, environment, descriptors and end, to be
+killed and frozen; only its imports are done. Where the start itself is what is tested, and where the environment says
+something to the interpreter, a real one is started; with CRONJOBS_TESTS_FRESH=1 everywhere.
+
+This file is also the program that forks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+HEAD: Final = 8  # bytes of a length, and of a pid
+FOR_THE_INTERPRETER: Final = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
+UNDERSTOOD: Final = {"stdin", "stdout", "stderr", "cwd", "env", "text", "start_new_session"}
+ALWAYS_FRESH: Final = bool(os.environ.get("CRONJOBS_TESTS_FRESH"))
+
+
+def start(argv: Sequence[str], *, fresh: bool = False, **options: Any) -> subprocess.Popen[Any]:
+    """``subprocess.Popen(argv, …)``, forked where that makes no difference; *fresh*: not forked."""
+    if fresh or ALWAYS_FRESH or _words(argv) is None or not options.keys() <= UNDERSTOOD or not _plain(options):
+        return subprocess.Popen(argv, **options)
+    return Forked(argv, **options)
+
+
+def run(argv: Sequence[str], *, within_s: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Start it and wait for its end; what it printed is text. Without ``env``: this process's, as far as that goes."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOR_THE_INTERPRETER)}
+    given: dict[str, Any] = {"env": env | _environment(), "stdin": subprocess.DEVNULL}
+    process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **(given | options))
+    try:
+        out, err = process.communicate(timeout=within_s)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def _words(argv: Sequence[str]) -> list[str] | None:
+    """The arguments of ``python -m cronjobs``, a "-P" in front; None: it is something else."""
+    words = [str(word) for word in argv]
+    for head, kept in ((["-m", "cronjobs"], []), (["-P", "-m", "cronjobs"], ["-P"])):
+        if words[:1] == [sys.executable] and words[1 : 1 + len(head)] == head:
+            return kept + words[1 + len(head) :]
+    return None
+
+
+def _plain(options: Mapping[str, Any]) -> bool:
+    """Whether a forked process can have these: nothing that an interpreter reads at its start, and no terminal."""
+    env = options.get("env")
+    if env is None or _told(env) != _told(_environment()):
+        return False
+    given = [options.get(name) for name in ("stdin", "stdout", "stderr")]
+    descriptors = [each if isinstance(each, int) else each.fileno() for each in given if each is not None]
+    return not any(descriptor >= 0 and os.isatty(descriptor) for descriptor in descriptors)
+
+
+def _told(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(FOR_THE_INTERPRETER)}
+
+
+def _environment() -> dict[str, str]:
+    """Cron's; and which package is tested, where that is not the installed one."""
+    return {"PATH": "/usr/bin:/bin"} | {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+
+
+# --- the tests' side --------------------------------------------------------------------------------------------------
+
+
+class Forked(subprocess.Popen[Any]):
+    """A Popen whose process is a child of the forking one, which tells its end through a pipe."""
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        _, _, _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = rest
+        streams = [given if given >= 0 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        order = {
+            "words": _words(args),
+            "cwd": os.fspath(cwd or Path.cwd()),
+            "env": dict(env),
+            "session": bool(rest[-2]),
+            "umask": _umask(),
+        }
+        self.pid, self._end = _forker().fork(order, streams)
+        self._child_created = True
+        self._close_pipe_fds(  # type: ignore[attr-defined]
+            p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
+        )
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        self._look(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if not self._look(timeout):
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return self.returncode
+
+    def _look(self, timeout: float | None) -> bool:
+        """Whether it has ended, after waiting for that at most so many seconds; None: as long as it takes."""
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is not None:
+                return True
+            if not select.select([self._end], [], [], timeout)[0]:
+                return False
+            told = os.read(self._end, HEAD)
+            os.close(self._end)
+            self.returncode = int.from_bytes(told, "little", signed=True) if told else -signal.SIGKILL
+            return True
+
+
+def _umask() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+
+
+class Forker:
+    """The process that forks, and the line to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        argv = [sys.executable, __file__, str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            argv,
+            env=_environment(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        self._line, self._lock = ours, threading.Lock()
+
+    def fork(self, order: dict[str, Any], streams: list[int]) -> tuple[int, int]:
+        """Fork; return the pid, and a descriptor on which the end is told."""
+        text = json.dumps(order).encode()
+        end, told = os.pipe()
+        with self._lock:
+            socket.send_fds(self._line, [len(text).to_bytes(HEAD, "little")], [*streams, told])
+            self._line.sendall(text)
+            os.close(told)
+            pid = int.from_bytes(_read(self._line, HEAD), "little")
+        return pid, end
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.wait(10)
+
+
+_one: list[Forker] = []
+_making = threading.Lock()
+
+
+def _forker() -> Forker:
+    """This process's own, made when it is first needed."""
+    with _making:
+        if not _one:
+            _one.append(Forker())
+            atexit.register(_one[0].close)
+        return _one[0]
+
+
+def _read(line: socket.socket, length: int) -> bytes:
+    found = b""
+    while len(found) < length:
+        more = line.recv(length - len(found))
+        if not more:
+            raise EOFError
+        found += more
+    return found
+
+
+# --- the process that forks -------------------------------------------------------------------------------------------
+
+
+def serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Fork whenever asked, and tell of every end. Returns in the child: what it is to be, and its descriptors."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    ends: dict[int, int] = {}
+    while True:
+        awaited: list[Any] = [line, woken]
+        ready, _, _ = select.select(awaited, [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(ends)
+        if line in ready:
+            head, streams, _, _ = socket.recv_fds(line, HEAD, 4)
+            if not head:
+                raise EOFError
+            order = json.loads(_read(line, int.from_bytes(head, "little")))
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                return order, streams[:3]
+            ends[pid] = streams.pop()
+            for descriptor in streams:
+                os.close(descriptor)
+            line.sendall(pid.to_bytes(HEAD, "little"))
+
+
+def _tell_ends(ends: dict[int, int]) -> None:
+    while ends:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        end = ends.pop(pid)
+        try:
+            os.write(end, os.waitstatus_to_exitcode(status).to_bytes(HEAD, "little", signed=True))
+        except BrokenPipeError:  # nobody wants to know any more
+            pass
+        os.close(end)
+
+
+def become(order: dict[str, Any], streams: list[int]) -> None:
+    """Be ``python -m cronjobs …``, down to what it finds around it."""
+    import runpy
+    import time
+
+    if order["session"]:
+        os.setsid()
+    kept = [os.dup(stream) for stream in streams]  # one of them may have the number of another's place
+    for number, descriptor in enumerate(kept):
+        os.dup2(descriptor, number)
+    os.closerange(3, max(os.sysconf("SC_OPEN_MAX"), 0) if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+    os.umask(order["umask"])
+    os.chdir(order["cwd"])
+    coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}  # by the interpreter: PEP 538
+    os.environ.clear()
+    os.environ.update(order["env"] | coerced)
+    time.tzset()
+    words = order["words"]
+    if words[:1] == ["-P"]:
+        words = words[1:]
+    else:
+        sys.path.insert(0, order["cwd"])
+    sys.argv = ["-m", *words]
+    _open_standard_streams()
+    try:
+        runpy.run_module("cronjobs", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        _leave(end)
+
+
+def _open_standard_streams() -> None:
+    """As an interpreter does: what they were opened on was another file, of which they remember what it can do."""
+    import io
+
+    for name, mode in (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb")):
+        old = getattr(sys, name)
+        raw = open(old.fileno(), mode, closefd=False)  # noqa: SIM115  # as long as the process lives
+        new = io.TextIOWrapper(
+            raw,
+            old.encoding,
+            old.errors,
+            newline=None if mode == "rb" else "\n",
+            line_buffering=name == "stderr",
+        )
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+def _leave(end: SystemExit) -> NoReturn:
+    """What an interpreter does at its end, but for taking down what it shares with the forking process."""
+    if not isinstance(end.code, int | None):
+        raise end
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    code = end.code or 0
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        code = 120
+    os._exit(code)
+
+
+def load() -> None:
+    """Import all that a command may need, and nothing that is run as a script."""
+    import importlib
+    import pkgutil
+
+    import cronjobs
+    from cronjobs.jobs import registry
+    from support import nofsync
+
+    nofsync.install()
+    ours = [module.name for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs.")]
+    scripts = {"cronjobs.__main__", "cronjobs.launcher", "cronjobs.execution.launcher", "cronjobs_drill.handlers"}
+    others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
+    others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
+    for name in (*others, *ours):
+        if name not in scripts and not name.startswith("cronjobs.alembic"):
+            importlib.import_module(name)
+    assert not registry.registered(), "a job type that no project has"
+
+
+def main() -> None:
+    import gc
+
+    line = socket.socket(fileno=int(sys.argv[1]))
+    sys.path[0] = str(Path(__file__).parents[1])
+    load()
+    del sys.path[0]
+    gc.freeze()
+    try:
+        order, streams = serve(line)
+    except (EOFError, KeyboardInterrupt):  # the tests are over
+        return
+    line.detach()  # closed with all other descriptors
+    become(order, streams)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Handlers that are registered for a thread and for a process of their own, and what becomes of their jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from support.ticking import Project
+
+KINDS = ("thread", "process")
+
+# Every handler of ``both`` is registered twice: as thread.NAME, and as process.NAME with a process of its own.
+HANDLERS = r"""
+import asyncio, atexit, ctypes, locale, logging, signal, subprocess, warnings
+from datetime import timedelta
+
+SOON = RetryPolicy(base="5m", jitter=0)
+
+def apart(name, **options):
+    return job(name, **{"isolation": "process", "timeout": "20s", "retry": SOON} | options)
+
+def both(name, **options):
+    def register(function):
+        job(f"thread.{name}", **{"timeout": "20s", "retry": SOON} | options)(function)
+        return apart(f"process.{name}", **options)(function)
+    return register
+
+class CardDeclined(Exception): pass
+class StolenCard(CardDeclined): pass
+class Rude(BaseException): pass
+
+class Unreadable(Exception):
+    def __str__(self): raise RuntimeError("no words")
+"""
+
+
+def ran(project: Project, job_id: int) -> dict[str, Any]:
+    """What became of a job's only attempt, with how long it waits for the next."""
+    gap = "(j.run_at - r.finished_at) / 1e6" if project.is_sqlite else "extract(epoch FROM j.run_at - r.finished_at)"
+    names = "status, failures, losses, result, outcome, error_type, error, traceback, output, waits_s"
+    [row] = project.sql(
+        f"SELECT j.status, j.failures, j.losses, j.result, r.outcome, r.error_type, r.error, r.traceback, r.output, "
+        f"{gap} FROM cronjobs_jobs j JOIN cronjobs_job_runs r ON r.job_id = j.id WHERE j.id = {job_id}"
+    )
+    found = dict(zip(names.split(", "), row, strict=True))
+    if isinstance(found["result"], str) and project.is_sqlite:
+        found["result"] = json.loads(found["result"])
+    return found
+
+
+def run_each(project: Project, handlers: str, *job_types: str, yaml: str = "", **changes: Any) -> dict[str, Any]:
+    """One tick over a job of each type; what became of them, by the last part of their type."""
+    project.configure(yaml or "run: {workers: 4}\n", handlers)
+    ids = {job_type: project.add(job_type) for job_type in job_types}
+    tick = project.tick(within_s=60, **changes)
+    assert tick.process.returncode in (0, 1), tick.stderr
+    assert "Traceback" not in tick.stderr
+    return {job_type: ran(project, job_id) for job_type, job_id in ids.items()}

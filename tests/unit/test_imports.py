@@ -1,0 +1,137 @@
+"""Imports run one way; each outside library, time and SQL have one home."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "cronjobs"
+
+# Lowest first: a module imports only what stands before it; inside a room, no circle.
+ORDER = [
+    *("version", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
+    *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
+    *("jobs", "execution", "tick", "insight", "crontab", "testing", "cli", "__main__"),
+]
+STUBS = ("launcher", "child", "long")  # where the version before looks for them; for one release
+
+ONLY = {
+    "croniter": {"crontime"},
+    "alembic": {"schema"},
+    "yaml": {"config"},
+    "time": {"clock", "execution"},  # execution.launcher is a script of its own, started without this package
+    "typer": {"cli"},
+}
+
+
+def modules() -> list[tuple[str, Path]]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "__pycache__" in path.parts:
+            continue
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        if name and name not in STUBS:
+            found.append((name, path))
+    return found
+
+
+def imported(path: Path, *, types: bool = False) -> set[str]:
+    """Full names of what a file imports when it is loaded or later; with *types*, also for the type checker alone."""
+    names: set[str] = set()
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only and not types:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def rank(module: str) -> int:
+    """The place of *module* in ORDER: by its own name, or by its folder's."""
+    for name in (module, module.partition(".")[0]):
+        if name in ORDER:
+            return ORDER.index(name)
+    raise AssertionError(f"{module} has no place in the order of tests/unit/test_imports.py")
+
+
+def own(name: str) -> str | None:
+    """The module of ours that an imported full name belongs to."""
+    if not name.startswith("cronjobs."):
+        return None
+    parts = name.removeprefix("cronjobs.").split(".")
+    while parts:
+        path = PACKAGE.joinpath(*parts)
+        if path.with_suffix(".py").exists() or path.is_dir():
+            return ".".join(parts)
+        parts.pop()
+    return None
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
+def test_a_module_imports_only_what_stands_below_it(module: str, path: Path) -> None:
+    place = rank(module)
+    above = {
+        name
+        for full in imported(path)
+        if (name := own(full)) and rank(name) > place and name.partition(".")[0] != module.partition(".")[0]
+    }
+    assert not above, f"{module} imports {sorted(above)}, which stand above it"
+
+
+def test_no_module_comes_back_to_itself_by_imports_not_even_by_those_for_types() -> None:
+    names = {name for name, _ in modules()}
+    graph = {
+        name: {found for full in imported(path, types=True) if (found := own(full)) in names} - {name}
+        for name, path in modules()
+    }
+    while leaves := {name for name, needed in graph.items() if not needed}:
+        graph = {name: needed - leaves for name, needed in graph.items() if name not in leaves}
+    assert not graph, f"circles among, or above: {sorted(graph)}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ONLY)
+def test_each_outside_library_has_one_home(library: str) -> None:
+    users = {
+        module.partition(".")[0]
+        for module, path in modules()
+        if any(name == library or name.startswith(f"{library}.") for name in imported(path))
+    }
+    assert users == ONLY[library] & users
+    assert users, f"nobody imports {library}: the rule is out of date"
+
+
+def test_nobody_but_the_clock_reads_time() -> None:
+    readers = set()
+    for module, path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in ("now", "utcnow", "today")
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("datetime", "date")
+            ):
+                readers.add(module)
+    assert readers == {"clock"}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """A reader who meets a name knows which class it is."""
+    homes: dict[str, list[str]] = {}
+    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.with_name("cronjobs_drill").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE.parent)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
