@@ -149,10 +149,11 @@ def sync(
     first = SyncPlan()
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
+            # First: what another host applies between these reads is then newer than what we know, and we plan again.
+            applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)
             caps = queues.caps_in_force(connection)
-            applying.last_sync = ticks.last_sync(connection)
             begun = ticks.unfinished_sync(connection)
             in_force = ticks.file_in_force(connection)
         todo = with_caps(plan(stored, settings.schedules, settings.disabled_schedules), caps, settings)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Connection, select, text
 from support.databases import opened
 from support.yard import MINUTE, START, Yard, at, broken, minutely, names, statements
 
@@ -23,6 +23,7 @@ from cronjobs.schedules import chunks
 from cronjobs.schedules import sync as core
 from cronjobs.schedules.applying import applies
 from cronjobs.schedules.definition import fingerprint
+from cronjobs.store import schedules as store
 from cronjobs.store import ticks
 from cronjobs.testing import FakeClock
 
@@ -257,6 +258,23 @@ def test_a_file_that_another_host_puts_in_force_meanwhile_wins(yard: Yard, monke
     yard.sync(many(yard, 2))
     ours, theirs = many(yard, 2, priority=1), many(yard, 2, priority=2)
     meanwhile(monkeypatch, lambda: yard.sync(theirs))
+    assert not yard.sync(ours).applied
+    assert [yard.definition(name).definition["priority"] for name in names(2)] == [2, 2]
+
+
+def test_a_file_that_another_host_applies_between_our_reads_wins(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PostgreSQL each statement sees what has been committed by then."""
+    yard.sync(many(yard, 2))
+    ours, theirs = many(yard, 2, priority=1), many(yard, 2, priority=2)
+    read, waiting = store.all_schedules, [lambda: yard.sync(theirs)]
+
+    def read_and_wait(connection: Connection) -> Any:
+        found = read(connection)
+        while waiting:
+            waiting.pop()()
+        return found
+
+    monkeypatch.setattr(store, "all_schedules", read_and_wait)
     assert not yard.sync(ours).applied
     assert [yard.definition(name).definition["priority"] for name in names(2)] == [2, 2]
 
