@@ -113,8 +113,8 @@ MUTANTS = (
         "a lease judged by the host's clock",
         "cronjobs/store/expiry.py",
         'given_up="(j.locked_until < {now} OR',
-        'given_up=lambda postgresql: "(j.locked_until < " + (f"to_timestamp({__import__(\'time\').time()})" if postgresql '
-        'else str(int(__import__("time").time() * 1e6))) + " OR',
+        'given_up=lambda postgresql: "(j.locked_until < " + (f"to_timestamp({__import__(\'time\').time()})" '
+        'if postgresql else str(int(__import__("time").time() * 1e6))) + " OR',
         ("tests/database/test_turns.py::test_a_lease_is_over_when_the_databases_clock_says_so",),
     ),
     Mutant(
