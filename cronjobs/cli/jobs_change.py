@@ -139,16 +139,16 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
         for job_id, holding in held.items()
         if not _may_release(holding, operation, times)
     }
-    called_off: set[int] = set()
+    cancelled: set[int] = set()
     if gone:
         with operation.database.write() as connection:
             written = operating.release(connection, gone, operation.act)
         result.changed += len(written.written)
         result.refused |= dict.fromkeys(written.lost, "was taken over or has ended meanwhile: nothing to release")
-        called_off = set(written.called_off)
-        done = written.written - called_off
+        cancelled = set(written.cancelled)
+        done = written.written - cancelled
         operation.tell(done, "is queued again, due now: its runner is gone")
-        operation.tell(called_off, "is cancelled, as was asked while it ran: its runner is gone")
+        operation.tell(cancelled, "is cancelled, as was asked while it ran: its runner is gone")
         settled = written.written | written.lost
         result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
     _refuse(operation, [job_id for job_id in ids if job_id not in held])

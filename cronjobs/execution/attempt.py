@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
 TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because its type crashed
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
-APART_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process
+ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ def heartbeat_s(lease_s: float) -> float:
 class Attempt:
     """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
 
-    ``apart``: whether its handler gets its own process; None: if its type says so, or after too many losses.
+    ``in_child_process``: whether its handler gets its own process; None: if its type says so, or after too many losses.
     """
 
     job: Job
     job_type: JobType
     timeout: timedelta
-    apart: bool | None = None
+    in_child_process: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
     worker: str = ""
     claimed: float = 0.0
@@ -75,9 +75,9 @@ class Attempt:
     @property
     def has_process(self) -> bool:
         """Whether it runs outside this process, so that it can be killed for certain."""
-        if self.is_command or self.apart is not None:
-            return self.is_command or bool(self.apart)
-        return self.job_type.isolation == "process" or self.job.losses >= APART_FROM_LOSSES
+        if self.is_command or self.in_child_process is not None:
+            return self.is_command or bool(self.in_child_process)
+        return self.job_type.isolation == "process" or self.job.losses >= ISOLATED_FROM_LOSSES
 
     @property
     def to_start(self) -> timedelta:

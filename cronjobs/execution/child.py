@@ -62,7 +62,9 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
     job_type = job_types.JobType(request.job.job_type, left, RetryPolicy(), registration)
-    attempt = Attempt(request.job, job_type, left, apart=False, stop=stop, worker=request.worker, started=now)
+    attempt = Attempt(
+        request.job, job_type, left, in_child_process=False, stop=stop, worker=request.worker, started=now
+    )
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:

@@ -44,16 +44,16 @@ class Full:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A due job, in the order of its turn. ``careful``: claim it only if it starts at once."""
+    """A due job, in the order of its turn. ``no_prefetch``: claim it only if it starts at once."""
 
     id: int
     concurrency_key: str | None
-    careful: bool = False
+    no_prefetch: bool = False
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidates to take; ``running`` includes them. ``cut``: a careful one has to wait, and all behind it."""
+    """The candidates to take; ``running`` includes them. ``cut``: one that is not prefetched has to wait, and all behind it."""
 
     taken: tuple[int, ...]
     running: Mapping[str, int]
@@ -120,7 +120,7 @@ def choose(
 ) -> Choice:
     """Take candidates in order, except those whose limit is reached, counting those taken here.
 
-    *before* are taken already. A careful candidate that is not among the first *free* stops the choice.
+    *before* are taken already. A candidate with ``no_prefetch`` that is not among the first *free* stops the choice.
     """
     slots = _Slots(limits, running)
     taken: list[int] = []
@@ -128,7 +128,7 @@ def choose(
         key = candidate.concurrency_key
         if key is not None and slots.reached(key):
             continue
-        if candidate.careful and before + len(taken) >= free:
+        if candidate.no_prefetch and before + len(taken) >= free:
             return Choice(tuple(taken), slots.by_key, True)
         taken.append(candidate.id)
         if key is not None:

@@ -120,7 +120,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
     return replace(finished, outcome=outcome, output=None)
 
 
-def called_off(decided: Decided, said: str) -> Decided:
+def as_cancelled(decided: Decided, said: str) -> Decided:
     """The same end for a job that was cancelled meanwhile: it is cancelled, whatever the attempt's outcome was."""
     return replace(
         decided,
@@ -144,7 +144,7 @@ def succeeded_itself(decided: Decided) -> Decided:
     )
 
 
-def afterword(finish: Finish) -> Finish | None:
+def late_output(finish: Finish) -> Finish | None:
     """What *finish* adds to the history of an attempt that succeeded by its own transaction; None: nothing."""
     if _is_moot(finish) or finish.outcome == "succeeded":
         finish = replace(finish, error=None, error_type=None, traceback=None)

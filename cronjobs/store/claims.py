@@ -95,10 +95,10 @@ define(
         # The queue's bytes, which need not be UTF-8.
         else "j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority"
     ),
-    among_careful=among("careful"),
+    among_careful=among("no_prefetch"),
     # Losses are not charged, but a job that was lost once must not be lost again only because it waited for a worker.
     with_care="(j.losses > 0 OR j.job_type {among_careful})",
-    candidate="j.id, j.priority, j.run_at, {with_care} AS careful, j.concurrency_key",
+    candidate="j.id, j.priority, j.run_at, {with_care} AS no_prefetch, j.concurrency_key",
     is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
     after_lease=after_now(":lease_s"),
     # The policy by which any host's recovery decides. It includes the attempt's number because an older version claims
@@ -128,7 +128,7 @@ class ClaimFilter:
     """Which jobs a runner may claim now.
 
     ``known``: the job types it can run; ``fitting``: those whose own time-out fits; a row's timeout_s must be at most
-    ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``careful`` types, and of jobs that a runner
+    ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs that a runner
     died with, only those that start at once (``free``) are claimed: none may be lost before it has started. ``limits``
     count the jobs of all runners. ``policies``: by these recovery decides about the attempts. ``runnable``: the types
     that some host is known to run; None: unknown, so any. A schedule's job waits for an older one only if that is
@@ -140,7 +140,7 @@ class ClaimFilter:
     remaining_s: float
     longest_s: float = math.inf
     queue: str | None = None
-    careful: Collection[str] = ()
+    no_prefetch: Collection[str] = ()
     free: int = 1_000_000
     limits: Sequence[Limit] = ()
     policies: ClaimPolicies = NONE_WRITTEN
@@ -150,11 +150,11 @@ class ClaimFilter:
 
 
 class Claim(NamedTuple):
-    """The database's now, and the jobs in the order to run them. ``unseen``: more may be due, not looked at."""
+    """The database's now, and the jobs in the order to run them. ``more_due``: more may be due, not looked at."""
 
     now: datetime
     jobs: list[Job]
-    unseen: bool = False
+    more_due: bool = False
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
 
 
@@ -165,9 +165,9 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     """
     parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
-    unseen = False
+    more_due = False
     if admission.limits:
-        ids, unseen = _choose(connection, parameters, admission)
+        ids, more_due = _choose(connection, parameters, admission)
         rows = _take(connection, ids, lease_parameters)
     elif is_postgresql(connection):
         statement = CLAIM_ANYWHERE if admission.many_queues else CLAIM_POSTGRESQL
@@ -175,10 +175,10 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     else:
         rows = _claim_sqlite(connection, parameters, admission, lease_parameters)
     if not rows:
-        return Claim(database_now(connection), [], unseen or turn_is_taken(connection))
+        return Claim(database_now(connection), [], more_due or turn_is_taken(connection))
     take_turns(connection, [row.id for row in rows if row.schedule is not None], admission.runnable)
     jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
-    return Claim(rows[0].now, jobs, unseen)
+    return Claim(rows[0].now, jobs, more_due)
 
 
 def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
         "fitting": group_value(connection, sorted(admission.fitting)),
         "remaining": admission.remaining_s,
         "longest": min(admission.longest_s, 1e300),
-        "careful": group_value(connection, sorted(admission.careful)),
+        "no_prefetch": group_value(connection, sorted(admission.no_prefetch)),
         "runnable": runnable_value(connection, admission.runnable),
     }
 
@@ -198,8 +198,8 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 # (bug 15715). ``due`` and ``head`` find, without locks, what the claim would take if it were alone: so many rows of
 # each lane (its share). The lateral subqueries then lock row by row, so that no more is locked than taken, and a row
 # that another session has locked costs one step. If a lane has too few rows left, ``picked`` takes more than their
-# share from the others. A careful job ends what is claimed ahead: it waits until it is among the first, and later jobs
-# wait with it.
+# share from the others. A job that is not prefetched ends what is claimed ahead: it waits until it is among the first,
+# and later jobs wait with it.
 PICKED_POSTGRESQL: Final = """
   WITH RECURSIVE {lanes},
   due AS MATERIALIZED (
@@ -241,10 +241,10 @@ PICKED_ANYWHERE: Final = """
     SELECT {candidate} FROM {jobs} j CROSS JOIN LATERAL (SELECT j.*) b
     WHERE {due_anywhere} AND {in_some_turn} AND {holds_turn} ORDER BY j.priority, j.run_at, j.id LIMIT :limit {lock})"""
 _LEASE_PICKED: Final = """,
-  placed AS (SELECT id, careful, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM picked),
+  placed AS (SELECT id, no_prefetch, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM picked),
   taken AS (
     SELECT id FROM placed WHERE place <
-      coalesce((SELECT min(place) FROM placed WHERE careful AND place > :free), 9223372036854775807))
+      coalesce((SELECT min(place) FROM placed WHERE no_prefetch AND place > :free), 9223372036854775807))
   UPDATE {jobs} j SET {leased}
   WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND j.{waiting}
   RETURNING {facts}, {now} AS now"""
@@ -266,7 +266,7 @@ def _claim_sqlite(
 ) -> Sequence[Row[Any]]:
     # SQLite's writer is alone (BEGIN IMMEDIATE), so looking and taking can be separate statements.
     due = _due_sqlite(connection, parameters, admission)
-    end = next((place for place, row in enumerate(due) if row.careful and place >= admission.free), len(due))
+    end = next((place for place, row in enumerate(due) if row.no_prefetch and place >= admission.free), len(due))
     return _take(connection, [row.id for row in due[:end]], lease_parameters)
 
 
@@ -277,7 +277,7 @@ def _due_sqlite(
     if admission.many_queues:
         return list(run(connection, ANYWHERE_SQLITE.replace("{also}", also), **parameters))
     lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest")).all()
-    facts = _named(parameters, "limit careful runnable") | {
+    facts = _named(parameters, "limit no_prefetch runnable") | {
         name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
     }
     due: list[Row[Any]] = []
@@ -307,10 +307,10 @@ LANES_SQLITE: Final = """
     FROM lane b WHERE {open_queue})
   SELECT * FROM placed WHERE head_us <= {now}"""
 DUE_SQLITE: Final = """
-  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful, j.concurrency_key FROM {jobs} j
+  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS no_prefetch, j.concurrency_key FROM {jobs} j
   WHERE {due_in_lane} ORDER BY j.run_at, j.id LIMIT :limit"""
 ANYWHERE_SQLITE: Final = """
-  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS careful, j.concurrency_key
+  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS no_prefetch, j.concurrency_key
   FROM {jobs} b JOIN {jobs} j ON j.id = b.id
   WHERE {due_anywhere} AND {in_some_turn}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
 
@@ -353,10 +353,10 @@ def claim_warily(
     parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
     if admission.limits:
-        ids, unseen = _choose(connection, parameters, admission)
+        ids, more_due = _choose(connection, parameters, admission)
     else:
         seen = _look(connection, parameters, admission, full_parameters(connection, full((), {})), list(admission.but))
-        ids, unseen = list(choose(seen, (), {}, before=0, free=admission.free).taken), False
+        ids, more_due = list(choose(seen, (), {}, before=0, free=admission.free).taken), False
     found, refused = [], {}
     for job_id in ids:
         try:
@@ -367,14 +367,14 @@ def claim_warily(
             refused[job_id] = " ".join(str(error.orig).split())
     take_turns(connection, [job.id for job in found if job.schedule is not None], admission.runnable)
     found.sort(key=lambda job: (job.priority, job.run_at, job.id))
-    return Claim(database_now(connection), found, unseen or bool(refused), refused)  # others may be behind those
+    return Claim(database_now(connection), found, more_due or bool(refused), refused)  # others may be behind those
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
 ROUNDS: Final = 8  # of looking behind full keys within one claim; the next claim continues
 BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
-_SEEN: Final = " SELECT id, careful, concurrency_key FROM picked ORDER BY priority, run_at, id"
+_SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = (
     PICKED_POSTGRESQL.replace("{due_plain}", "{due_plain}" + BUT).replace("{due_timed}", "{due_timed}" + BUT) + _SEEN
 )
@@ -414,7 +414,7 @@ def _look(
         rows = run(connection, LOOK_ANYWHERE if admission.many_queues else LOOK_POSTGRESQL, **parameters).all()
     else:
         rows = _due_sqlite(connection, parameters, admission, BUT)
-    return [Candidate(row.id, row.concurrency_key, bool(row.careful)) for row in rows]
+    return [Candidate(row.id, row.concurrency_key, bool(row.no_prefetch)) for row in rows]
 
 
 def claim_one(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.database.encoding import fitted
 from cronjobs.model import Job, Status
-from cronjobs.rules.ending import afterword
+from cronjobs.rules.ending import late_output
 from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store.claims import held_by
 from cronjobs.store.concurrency import judge_alone
@@ -55,13 +55,13 @@ define(
     finish_rows=group("rows", _FINISH_COLUMNS),
     # An attempt may end before it notices a cancel: then the job is not retried either. Who cancelled and why is in the
     # audit trail; what a cancelled command left running is in the outcome's error.
-    called_off="j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')",
-    called_off_words="""
+    to_cancel="j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')",
+    cancel_words="""
       coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {audit} a
                 WHERE a.action = 'cancel' AND a.subject = 'job ' || CAST(j.id AS text)
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END""",
-    status_after="CASE WHEN {called_off} THEN 'cancelled' ELSE o.status END",
+    status_after="CASE WHEN {to_cancel} THEN 'cancelled' ELSE o.status END",
     # Waits, unlike SKIP LOCKED: another runner may be taking the job over just now. While this transaction lasts none
     # can, and a renewal skips the row and tries again.
     wait_for_lock=lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
@@ -157,13 +157,13 @@ def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row
 class Written:
     """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by another session: try again.
 
-    ``called_off``: those of ``written`` that are now cancelled whatever their outcome was, with who asked and why.
+    ``cancelled``: those of ``written`` that are now cancelled whatever their outcome was, with who asked and why.
     ``succeeded``: those of ``written`` that their attempts had ended in a transaction of their own.
     """
 
     written: frozenset[int]
     lost: frozenset[int]
-    called_off: Mapping[int, str] = field(default_factory=dict)
+    cancelled: Mapping[int, str] = field(default_factory=dict)
     succeeded: frozenset[int] = frozenset()
 
 
@@ -186,7 +186,7 @@ define(
 _FINISH: Final = """
   status = {status_after}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
   locked_by = NULL, locked_until = NULL, policy = NULL, run_at = coalesce(o.run_at, j.run_at),
-  last_error = CASE WHEN {called_off} THEN {called_off_words} ELSE coalesce(o.error, j.last_error) END,
+  last_error = CASE WHEN {to_cancel} THEN {cancel_words} ELSE coalesce(o.error, j.last_error) END,
   error_type = coalesce(o.error_type, j.error_type),
   last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
   result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {json_type}) ELSE j.result END,
@@ -229,7 +229,7 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     return Written(
         written,
         lost=frozenset(held.job_id for held in left if held.job_id not in mine),
-        called_off={row.id: row.last_error or "" for row in ended if row.status == Status.CANCELLED},
+        cancelled={row.id: row.last_error or "" for row in ended if row.status == Status.CANCELLED},
     )
 
 
@@ -397,7 +397,7 @@ def settle(connection: Connection, finishes: Sequence[Finish], written: Written)
     lost = [end for end in finishes if end.lease.job_id in written.lost]
     ours = settled(connection, [end for end in lost if end.outcome])
     ended = succeeded(connection, [end.lease for end in lost])
-    more = [added for end in lost if end.lease.job_id in ended and (added := afterword(end)) is not None]
+    more = [added for end in lost if end.lease.job_id in ended and (added := late_output(end)) is not None]
     if more:
         add_afterword(connection, more)
     return replace(written, written=written.written | ours | ended, lost=written.lost - ours - ended, succeeded=ended)

@@ -95,8 +95,8 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 
 def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Cancel waiting jobs at once, ask running ones to stop."""
-    called_off = "status = 'cancelled', finished_at = {now}, last_error = :error"
-    done = _change(connection, ids, "{can_cancel}", called_off, error=act.words)
+    cancelled = "status = 'cancelled', finished_at = {now}, last_error = :error"
+    done = _change(connection, ids, "{can_cancel}", cancelled, error=act.words)
     request = "cancel_requested_at = coalesce(j.cancel_requested_at, {now})"
     asked = _change(connection, set(ids) - done, "{runs}", request)
     record_act(connection, act, done)
@@ -120,9 +120,9 @@ def dismissed(connection: Connection, ids: Collection[int]) -> set[int]:
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
     """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
-    called_off = "status = 'cancelled', finished_at = {now}, last_error = :error"
+    cancelled = "status = 'cancelled', finished_at = {now}, last_error = :error"
     never_begun = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
-    done = _change(connection, ids, never_begun, called_off, error=act.why)
+    done = _change(connection, ids, never_begun, cancelled, error=act.why)
     record_act(connection, act, done)
     return done
 

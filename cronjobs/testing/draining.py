@@ -181,7 +181,7 @@ class OneHere(Workers):
 
     def _attempt(self, attempt: Attempt) -> Ended:
         attempt.worker, attempt.started = WORKER, self._clock.monotonic()
-        attempt.apart = False  # a process of its own would not see uncommitted rows
+        attempt.in_child_process = False  # a process of its own would not see uncommitted rows
         database, raised_before = self._database, len(self._raised)
         database.written.clear()
         lender = database.lender

@@ -69,7 +69,7 @@ class ClaimPlanner:
 
     def _slots(self, overdue: int, in_flight: InFlight) -> int:
         """Workers that are not occupied by an overdue attempt or by one whose lease is lost."""
-        return self.workers - overdue - len(in_flight.adrift)
+        return self.workers - overdue - len(in_flight.without_lease)
 
     # --- which --------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class ClaimPlanner:
             ],
             remaining_s=min(remaining, longest).total_seconds(),
             queue=self.limits.queue,
-            careful=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
+            no_prefetch=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
             free=max(0, self.free(in_flight)),
             limits=self.settings.limits,
             policies=self.policies(),

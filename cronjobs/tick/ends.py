@@ -16,8 +16,8 @@ from cronjobs.execution.worker_threads import Workers, unbegun
 from cronjobs.model import Finished, Interrupted, Released, RetryPolicy, Succeeded, TimedOut, duration_text
 from cronjobs.rules.ending import (
     Decided,
+    as_cancelled,
     as_stopped,
-    called_off,
     decide_end,
     plain_end,
     running_row,
@@ -237,8 +237,8 @@ class Ends:
             settled.add(job_id)
             if released:
                 self.pace.nothing_due = False  # it is due again, and perhaps nobody else takes it
-            if job_id in written.called_off:
-                decided = called_off(decided, written.called_off[job_id])
+            if job_id in written.cancelled:
+                decided = as_cancelled(decided, written.cancelled[job_id])
             elif job_id in written.succeeded:
                 decided = succeeded_itself(decided)
             self.reporter.ended(ended.attempt, decided)
@@ -256,7 +256,7 @@ class Ends:
         why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
         self.reporter.unwritten(self.in_flight.unwritten, why)
         now = self.clock.monotonic()
-        for attempt in [attempt for attempt in self.in_flight.adrift if attempt.succeeded]:
+        for attempt in [attempt for attempt in self.in_flight.without_lease if attempt.succeeded]:
             ran = timedelta(seconds=now - (attempt.started or now))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
             self.reporter.ended(attempt, self.decide(Ended(attempt, finished, 0.0)))

@@ -126,7 +126,7 @@ class Foreground:
             job,
             job_type,
             declared if job_type.command is not None else NO_LIMIT,
-            apart=False,
+            in_child_process=False,
             stop=_HeardStop(self._hear),
             worker=WORKER,
             claimed=claimed,

@@ -17,7 +17,9 @@ class InFlight:
 
     held: dict[int, Attempt] = field(default_factory=dict)  # every leased attempt, by job id
     leased_at: dict[int, float] = field(default_factory=dict)  # when we sent the statement that last extended the lease
-    adrift: list[Attempt] = field(default_factory=list)  # lease lost, but the thread still runs and keeps its slot
+    without_lease: list[Attempt] = field(
+        default_factory=list
+    )  # lease lost, but the thread still runs and keeps its slot
     unwritten: list[Ended] = field(default_factory=list)
     unrecorded: list[Attempt] = field(default_factory=list)  # overdue; their history row is not written yet
 
@@ -53,7 +55,7 @@ class InFlight:
         self.forget(job_id)
         self.unwritten = [end for end in self.unwritten if end.attempt is not attempt]
         if attempt.started is not None and not ended and not attempt.handed_over:
-            self.adrift.append(attempt)
+            self.without_lease.append(attempt)
         return attempt
 
     def drop(self, ended: Ended) -> None:
@@ -68,11 +70,11 @@ class InFlight:
         attempt.succeeded, attempt.leased_at = True, attempt.overdue_at
         self.forget(job_id)
         if not any(end.attempt is attempt for end in self.unwritten):
-            self.adrift.append(attempt)
+            self.without_lease.append(attempt)
 
     def running_on(self, now: float) -> list[Attempt]:
         """Attempts that recorded their own success and whose handler is still within its timeout."""
-        return [attempt for attempt in self.adrift if attempt.succeeded and now < attempt.overdue_at]
+        return [attempt for attempt in self.without_lease if attempt.succeeded and now < attempt.overdue_at]
 
     def settle(self, job_ids: Collection[int]) -> None:
         """These ends are written, or need not be written any more."""
@@ -83,7 +85,7 @@ class InFlight:
         self.unrecorded = [a for a in self.unrecorded if a.job.id not in job_ids and a.job.id in self.held]
 
     def came_back(self, attempt: Attempt) -> None:
-        self.adrift = [other for other in self.adrift if other is not attempt]
+        self.without_lease = [other for other in self.without_lease if other is not attempt]
 
     def busy(self) -> list[Attempt]:
         """Attempts that are claimed and have not ended, started or not, except those being handed over to a process."""

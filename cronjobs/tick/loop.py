@@ -45,7 +45,7 @@ from cronjobs.tick.watchdog import Watchdog
 from cronjobs.tick.writer import Batch, BatchResult, Writer
 
 CUT_LEASE: Final = timedelta(seconds=2)
-LAST_BREATH_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
+EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
 LOCKED_ROW_S: Final = 0.25  # until the next try to renew, where somebody's open transaction had a row locked
 HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
 LONGEST_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
@@ -140,7 +140,7 @@ class Loop:
         return FAULT
 
     def _round(self) -> str | None:
-        self._tell_stopping()
+        self._report_stopping()
         self.ends.note_overdue()
         self._give_back_what_waits()
         self._turn()
@@ -160,17 +160,17 @@ class Loop:
         """Begin shutdown (called from a signal handler): contexts say so at once, no more claims; again: end now."""
         if self.stopping is not None:
             self.hurry = True
-            self.gone_by = min(self.gone_by, self.clock.monotonic() + LAST_BREATH_S)
+            self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
             self._move_watchdog()
         else:
             self.stopping = reason
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.stop_by = min(self.clock.monotonic() + grace_s, self.deadline)
-            for attempt in [*self.in_flight.held.values(), *self.in_flight.adrift]:
+            for attempt in [*self.in_flight.held.values(), *self.in_flight.without_lease]:
                 attempt.stop.set("shutdown")
         self.workers.wake()
 
-    def _tell_stopping(self) -> None:
+    def _report_stopping(self) -> None:
         # Not in stop(): a signal handler may interrupt the very line that writes to the log.
         if self.stopping is not None and not self.stop_told:
             self.stop_told = True
@@ -190,7 +190,7 @@ class Loop:
             self.writer.write_alone(last_write)
         except Exception as error:
             self.net.catch(error)
-        return bool(self.in_flight.busy() or self.in_flight.adrift)
+        return bool(self.in_flight.busy() or self.in_flight.without_lease)
 
     def _finish(self, last_write: Callable[[Connection], None]) -> bool:
         self.ends.collect(0)
@@ -201,18 +201,18 @@ class Loop:
 
             def write(connection: Connection, stuck: list[Attempt] = stuck) -> None:
                 if stuck:
-                    self.gone_by = min(self.gone_by, self.clock.monotonic() + LAST_BREATH_S)
+                    self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
                     self._move_watchdog()
                     leases.cut_leases(connection, [lease_of(attempt.job) for attempt in stuck], CUT_LEASE)
                 last_write(connection)
 
             unsettled = self.writer.claim_unsettled  # what this turn finds of it goes back in another one
             done = self._turn(last=write) and not unsettled
-            until = min(self.deadline, self.gone_by - LAST_BREATH_S / 2)
+            until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
             if done or self.hurry or hopeless or self.clock.monotonic() >= until:
                 self.ends.report_the_rest()
-                return bool(stuck or self.in_flight.adrift)
+                return bool(stuck or self.in_flight.without_lease)
             sleep(max(0.0, min(self.outage.pause_s, until - self.clock.monotonic())))
 
     # --- one turn -----------------------------------------------------------------------------------------------------
@@ -258,9 +258,9 @@ class Loop:
             return False
         self.outage.over()
         if long is not None:
-            self.pace.looked_for_long_jobs(turn.sent, unseen=turn.unseen)
+            self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if room:
-            self.pace.looked(turn.sent, room=room, found=len(turn.claimed), unseen=turn.unseen)
+            self.pace.looked(turn.sent, room=room, found=len(turn.claimed), more_due=turn.more_due)
         self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
         if last is None:
             self._move_watchdog()
@@ -408,7 +408,7 @@ class Loop:
             workers=self.workers.count,
             busy=self.in_flight.busy(),
             running_on=self.in_flight.running_on(now),
-            adrift=len(self.in_flight.adrift),
+            without_lease=len(self.in_flight.without_lease),
             handing_over=bool(self.in_flight.handing_over()),
             holds_leases=bool(self.in_flight.held),
             unwritten=bool(self.in_flight.unwritten),

@@ -119,10 +119,10 @@ def record(lanes: Iterable[Lane], tick: TickState) -> list[dict[str, Any]]:
             key = tuple(entry.items())
             entries.setdefault(key, entry | {"jobs": 0})
             counts[key] = counts.get(key, 0) + 1
-        unseen = lane.count - len(lane.rows)
+        more_due = lane.count - len(lane.rows)
         for key, count in counts.items():
-            entries[key]["jobs"] += count + (unseen if len(counts) == 1 else 0)
-            if unseen and len(counts) > 1:
+            entries[key]["jobs"] += count + (more_due if len(counts) == 1 else 0)
+            if more_due and len(counts) > 1:
                 entries[key]["more"] = True
     return list(entries.values())[:MOST_ENTRIES]
 

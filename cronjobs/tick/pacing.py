@@ -12,7 +12,7 @@ from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.tick.safety_net import FAULT
 
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
-UNSEEN_S: Final = 0.02  # until the next claim, if another runner was just deciding what limits allow
+MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just deciding what limits allow
 UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started: no slot will be free soon
 LINGER_S: Final = 0.25  # a handler that stops at its time-out when asked can still end within this tick
 LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
@@ -44,13 +44,13 @@ class Pace:
     def no_more_long_jobs(self) -> None:
         self.next_long_claim = math.inf
 
-    def looked(self, sent: float, *, room: int, found: int, unseen: bool) -> None:
-        """A claim sent at *sent* found so many; *unseen*: another runner was judging what limits let begin."""
-        self.nothing_due = found < room and not unseen
-        self.next_claim = sent + (POLL_S if self.nothing_due else UNSEEN_S if unseen else 0.0)
+    def looked(self, sent: float, *, room: int, found: int, more_due: bool) -> None:
+        """A claim sent at *sent* found so many; *more_due*: another runner was judging what limits let begin."""
+        self.nothing_due = found < room and not more_due
+        self.next_claim = sent + (POLL_S if self.nothing_due else MORE_DUE_S if more_due else 0.0)
 
-    def looked_for_long_jobs(self, sent: float, *, unseen: bool) -> None:
-        self.next_long_claim = sent + (UNSEEN_S if unseen else POLL_S)
+    def looked_for_long_jobs(self, sent: float, *, more_due: bool) -> None:
+        self.next_long_claim = sent + (MORE_DUE_S if more_due else POLL_S)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class LoopState:
     """What a loop has to do. Instants are seconds of the monotonic clock; infinity: never.
 
     ``busy``: claimed and not ended. ``running_on``: ended their jobs themselves, and are still within their timeouts.
-    ``adrift``: how many attempts without a lease occupy a slot, those included. ``left``: how many jobs the caller
-    still allows. ``outage_pause_s``: seconds until the next try after a database error; None: there is none.
+    ``without_lease``: how many attempts without a lease occupy a slot, those included. ``left``: how many jobs the
+    caller still allows. ``outage_pause_s``: seconds until the next try after a database error; None: there is none.
     ``outage_stays``: waiting does not help against it.
     """
 
@@ -68,7 +68,7 @@ class LoopState:
     workers: int
     busy: Sequence[Attempt] = ()
     running_on: Sequence[Attempt] = ()
-    adrift: int = 0
+    without_lease: int = 0
     handing_over: bool = False
     holds_leases: bool = False
     unwritten: bool = False
@@ -108,7 +108,7 @@ def why_ended(state: LoopState) -> str | None:
         return None if working else FAULT
     if state.left <= 0 and not working:
         return LIMIT_REACHED
-    if len(state.busy) - len(working) + state.adrift >= state.workers:
+    if len(state.busy) - len(working) + state.without_lease >= state.workers:
         return NO_SLOT
     if not state.busy and not state.running_on and state.nothing_due:
         return NOTHING_DUE
@@ -127,7 +127,7 @@ def wait_s(state: LoopState) -> float:
         moments.append(state.lingers_until)
     if state.unwritten or state.unrecorded:  # another session has locked their rows
         moments.append(now + LOCKED_PAUSE_S)
-    if state.stopping is None and len(state.busy) + state.adrift < state.workers:
+    if state.stopping is None and len(state.busy) + state.without_lease < state.workers:
         moments.append(state.next_claim)
     moments += [attempt.overdue_at for attempt in state.running_on]
     for attempt in state.busy:

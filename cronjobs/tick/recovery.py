@@ -17,7 +17,7 @@ from cronjobs.host.identity import Identity, is_gone
 from cronjobs.jobs.job_types import JobTypes, policy_of
 from cronjobs.model import Lost, RetryPolicy
 from cronjobs.rules.attempt_policy import AttemptPolicy
-from cronjobs.rules.ending import Decided, called_off, settle_expired
+from cronjobs.rules.ending import Decided, as_cancelled, settle_expired
 from cronjobs.rules.lease import Expired
 from cronjobs.store import expiry, leases
 from cronjobs.store.crashing_types import note_deaths
@@ -85,8 +85,8 @@ class Recovery:
             for expired, end in zip(found, decided, strict=True):
                 job_id = end.finish.lease.job_id
                 policy = self._policy_of(expired).retry
-                if job_id in written.called_off:
-                    self._count(called_off(end, written.called_off[job_id]), policy)
+                if job_id in written.cancelled:
+                    self._count(as_cancelled(end, written.cancelled[job_id]), policy)
                 elif job_id in written.written:
                     self._count(end, policy)
                 if job_id in written.written:

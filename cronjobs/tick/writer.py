@@ -66,7 +66,7 @@ class Batch:
 class BatchResult:
     """What one committed transaction did. ``sent``: when its first statement was sent, on the monotonic clock.
 
-    ``unseen``: there may be more due jobs that the claim did not look at.
+    ``more_due``: there may be more due jobs that the claim did not look at.
     """
 
     sent: float
@@ -78,7 +78,7 @@ class BatchResult:
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
-    unseen: bool = False
+    more_due: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
     cleared: Sequence[str] = ()  # types that need not be watched any more
 
@@ -150,7 +150,7 @@ class Writer:
             claimed=claim.jobs if claim else (),
             long=long.jobs if long else (),
             database_now=claim.now if claim else None,
-            unseen=any(each.unseen for each in (claim, long) if each),
+            more_due=any(each.more_due for each in (claim, long) if each),
             refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
             cleared=cleared,
         )

@@ -113,7 +113,7 @@ def waiting(world: World) -> None:
         world.add("crash.ok")
 
 
-def called_off(case: Case) -> Iterator[str]:
+def cancelled(case: Case) -> Iterator[str]:
     entries = {row["subject"] for row in case.killed.audited("cancel")}
     gone = {f"job {job_id}" for job_id, job in case.killed.jobs.items() if job["status"] == "cancelled"}
     if entries != gone:
@@ -122,7 +122,7 @@ def called_off(case: Case) -> Iterator[str]:
         yield f"{len(case.rest.audited('cancel'))} were cancelled, and {len(case.did)} effects"
 
 
-@flow("jobs cancel", seed=waiting, check=called_off, again=True, floor=12)
+@flow("jobs cancel", seed=waiting, check=cancelled, again=True, floor=12)
 def cancel_waiting(world: World) -> None:
     world.command("jobs", "cancel", "1", "2", "--why", "a mistake")
 

@@ -359,7 +359,7 @@ def of_an_older_version(world: World) -> None:
     world.minutes(1)
 
 
-def called_off(world: World) -> None:
+def cancelled(world: World) -> None:
     world.change(update(tables.jobs).values(cancel_requested_at=world.clock.now()))
     world.minutes(2)
 
@@ -447,7 +447,7 @@ INCIDENTS = [
         "a lost job of an older version's",
         of_an_older_version,
         "left_alone",
-        called_off,
+        cancelled,
         code=3,
         mail="job.left_alone",
     ),

@@ -53,7 +53,7 @@ def claim_with(connection: Connection, *limits: Limit, room: int = 10, **changes
 def claim(database: Database, *limits: Limit, room: int = 10, **changes: Any) -> list[Job]:
     with database.write() as connection:
         found = claim_with(connection, *limits, room=room, **changes)
-    assert not found.unseen
+    assert not found.more_due
     return found.jobs
 
 
@@ -101,12 +101,12 @@ def test_with_more_full_keys_than_one_claim_looks_behind_the_next_one_goes_on(
         add(tenant, 3)
     add(None, priority=9)
     found: list[str | None] = []
-    unseen = True
-    while unseen:
+    more_due = True
+    while more_due:
         with database.write() as connection:
             one = claim_with(connection, Limit("tenant:", each=1), room=3)
         assert one.jobs
-        found, unseen = found + keys(one.jobs), one.unseen or len(one.jobs) == 3
+        found, more_due = found + keys(one.jobs), one.more_due or len(one.jobs) == 3
     assert found == [*tenants, None]
 
 
@@ -148,7 +148,7 @@ def test_what_else_decides_whether_a_job_is_taken_does_so_under_limits_too(
     add(None, queue="mail")
     with database.write() as connection:
         connection.execute(insert(pauses).values(scope="queue", name="held"))
-    assert claim(database, SMTP, queue="mail", free=0) == []  # one to be careful with does not begin at once
+    assert claim(database, SMTP, queue="mail", free=0) == []  # one that is not prefetched does not begin at once
     assert keys(claim(database, SMTP, queue="other")) == ["smtp:other queue"]
     assert keys(claim(database, Limit("smtp:", most=9))) == ["smtp:lost", None]
     assert keys(claim(database, Limit("smtp:", most=9), remaining_s=-1, longest_s=60, fitting=[])) == ["smtp:long"]
@@ -209,7 +209,7 @@ def test_while_another_is_judging_only_jobs_without_limits_are_taken_and_it_is_s
         with theirs.write() as judging, ours.write() as connection:
             assert keys(claim_with(judging, SMTP, room=2).jobs) == ["smtp:a"] * 2
             found = claim_with(connection, SMTP)
-            assert (keys(found.jobs), found.unseen) == ([None, None], True)
+            assert (keys(found.jobs), found.more_due) == ([None, None], True)
 
 
 def test_a_claim_sees_what_was_committed_since_its_transaction_began_whatever_the_default(
@@ -226,7 +226,7 @@ def test_a_claim_sees_what_was_committed_since_its_transaction_began_whatever_th
             connection.execute(select(jobs.c.id)).all()  # a turn writes its ends before it claims
             assert len(claim(theirs, SMTP)) == 2
             found = claim_with(connection, SMTP)
-            assert (found.jobs, found.unseen) == ([], False)
+            assert (found.jobs, found.more_due) == ([], False)
 
 
 def is_lock(statement: str) -> bool:

@@ -67,7 +67,7 @@ def test_it_takes_what_a_claim_by_lanes_takes(database: Database, seed: int) -> 
         remaining_s=10,
         longest_s=chance.choice((60, 1e300)),
         queue=chance.choice((None, None, "mail", "été")),
-        careful=chance.choice(((), ("t.b",))),
+        no_prefetch=chance.choice(((), ("t.b",))),
         free=chance.choice((1, 3, 1_000_000)),
         limits=chance.choice(((), (Limit("one", 1),))),
         runnable=chance.choice((None, KNOWN)),

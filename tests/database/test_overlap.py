@@ -203,7 +203,7 @@ def test_what_another_claim_has_not_committed_yet_counts_too(
             change(yard, 1, status="queued", finished_at=None)  # "jobs retry 1", committed
             with mine.write() as ours:
                 found = claims.claim(ours, limit=10, locked_by="r", lease=LEASE, admission=EVERYTHING)
-            assert (found.jobs, found.unseen) == ([], True)  # it comes back in a moment
+            assert (found.jobs, found.more_due) == ([], True)  # it comes back in a moment
         assert claim(yard) == []
         change(yard, tonight, status="dead", locked_by=None, locked_until=None, finished_at=START)
         assert claim(yard) == [1]

@@ -38,7 +38,7 @@ from cronjobs.tick.writer import Writer
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
 LOOP = (
-    *("_tell_stopping", "_give_back_what_waits", "_turn", "_state", "_room", "_long_admission", "_after", "_begin"),
+    *("_report_stopping", "_give_back_what_waits", "_turn", "_state", "_room", "_long_admission", "_after", "_begin"),
     *("_begin_one", "_next_renewal", "_move_watchdog"),
 )
 ENDS = ("collect", "_take", "release", "note_overdue", "overdue_rows", "decided", "decide", "written", "_after_end")

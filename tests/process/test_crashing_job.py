@@ -11,7 +11,7 @@ from support import forked
 from support.commands import until
 from support.ticking import Project, Tick, events
 
-from cronjobs.execution.attempt import APART_FROM_LOSSES
+from cronjobs.execution.attempt import ISOLATED_FROM_LOSSES
 
 WORKERS = 4
 MAX_ATTEMPTS = 3
@@ -74,14 +74,14 @@ def test_one_segfault_among_200_good_jobs_ends_dead_with_its_signal_and_the_200_
     crashing_id = project.add("crash.segfault")
     project.add_many("crash.good", 140)
     # In a thread until so many runners died of it, and then each try is in a process of its own.
-    ticks = tick_until_settled(project, APART_FROM_LOSSES + MAX_ATTEMPTS)
+    ticks = tick_until_settled(project, ISOLATED_FROM_LOSSES + MAX_ATTEMPTS)
     codes = [tick.process.returncode for tick in ticks]
-    assert codes == [-signal.SIGSEGV] * APART_FROM_LOSSES + [0] * (MAX_ATTEMPTS - 1) + [1]
+    assert codes == [-signal.SIGSEGV] * ISOLATED_FROM_LOSSES + [0] * (MAX_ATTEMPTS - 1) + [1]
     crashing = project.job(crashing_id)
     assert (crashing["status"], crashing["error_type"]) == ("dead", "SIGSEGV")
     assert crashing["last_error"].startswith("killed by SIGSEGV")
-    assert (crashing["losses"], crashing["failures"]) == (APART_FROM_LOSSES, MAX_ATTEMPTS)
-    assert project.outcomes(crashing_id) == ["lost"] * APART_FROM_LOSSES + ["failed"] * MAX_ATTEMPTS
+    assert (crashing["losses"], crashing["failures"]) == (ISOLATED_FROM_LOSSES, MAX_ATTEMPTS)
+    assert project.outcomes(crashing_id) == ["lost"] * ISOLATED_FROM_LOSSES + ["failed"] * MAX_ATTEMPTS
     assert project.statuses() == {"succeeded": 200, "dead": 1}
     losses = dict(project.sql("SELECT id, losses FROM cronjobs_jobs WHERE job_type = 'crash.good'"))
     ran = project.times_ran()
@@ -90,7 +90,7 @@ def test_one_segfault_among_200_good_jobs_ends_dead_with_its_signal_and_the_200_
         assert times <= 1 + losses[job_id]
     # What was lost once is taken only when it begins at once, so the next crash meets no more than run beside it.
     assert sum(lost >= 2 for lost in losses.values()) < WORKERS
-    assert max(losses.values()) <= APART_FROM_LOSSES
+    assert max(losses.values()) <= ISOLATED_FROM_LOSSES
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_whichever_way_a_job_takes_its_runner_with_it_it_is_found_and_named(
 ) -> None:
     project = sqlite_project.configure(YAML, HANDLERS)
     job_id, good_id = project.add("crash.ends", f'{{"how": "{how}"}}', max_attempts=1), project.add("crash.good")
-    ticks = tick_until_settled(project, APART_FROM_LOSSES + 1)
+    ticks = tick_until_settled(project, ISOLATED_FROM_LOSSES + 1)
     assert ticks[-1].wait() == 1
     found = project.job(job_id)
     assert (found["status"], found["error_type"]) == ("dead", kind)
@@ -138,7 +138,7 @@ def test_a_job_whose_runners_die_without_its_doing_is_dead_after_max_losses(proj
     for number in range(3):
         tick = project.start()
         until(partial(began, project, number + 1), 30)
-        assert (project.effects("start")[-1].pid == tick.pid) == (number < APART_FROM_LOSSES)
+        assert (project.effects("start")[-1].pid == tick.pid) == (number < ISOLATED_FROM_LOSSES)
         tick.send(signal.SIGKILL)
         tick.wait()
     until(lambda: project.tick().wait() == 1, 30)  # once the process is gone, too

@@ -183,7 +183,7 @@ def test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once(postgres_projec
                 queue=None,
                 known="[]",
                 fitting="[]",
-                careful="[]",
+                no_prefetch="[]",
                 free=1,
                 remaining=1.0,
                 longest=1e300,

@@ -147,7 +147,7 @@ class Inline(Workers):
 
     def _attempt(self, attempt: Attempt) -> Ended:
         attempt.worker, attempt.started = "1", self._clock.monotonic()
-        attempt.apart = False  # a child knows nothing of these handlers
+        attempt.in_child_process = False  # a child knows nothing of these handlers
         finished: Finished = run_attempt(attempt, self._around, self._clock)
         return Ended(attempt, finished, self._clock.monotonic())
 

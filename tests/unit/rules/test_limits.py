@@ -50,7 +50,7 @@ def test_a_prefix_is_text_not_a_pattern() -> None:
 
 
 def test_a_careful_job_that_must_wait_ends_the_row_and_one_that_is_full_does_not() -> None:
-    row = [Candidate(1, "smtp:a"), Candidate(2, "smtp:a", careful=True), Candidate(3, None)]
+    row = [Candidate(1, "smtp:a"), Candidate(2, "smtp:a", no_prefetch=True), Candidate(3, None)]
     assert choose(row, [Limit("smtp:", most=1)], {}, before=0, free=1).taken == (1, 3)
     choice = choose(row, [SMTP], {}, before=0, free=1)
     assert (choice.taken, choice.cut) == ((1,), True)

@@ -29,7 +29,7 @@ from cronjobs.store import leases
 from cronjobs.store.leases import Renewal, Written
 from cronjobs.tick import loop as loop_module
 from cronjobs.tick.long_jobs import ADOPTED
-from cronjobs.tick.loop import CUT_LEASE, LAST_BREATH_S, Loop
+from cronjobs.tick.loop import CUT_LEASE, EXIT_MARGIN_S, Loop
 from cronjobs.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
 from cronjobs.tick.result import NOTHING_DUE
 from cronjobs.tick.safety_net import FAULT
@@ -453,7 +453,7 @@ def test_what_does_not_stop_is_cut_after_the_grace_or_at_a_second_signal(
     assert engine.finish()  # a thread still runs
     assert engine.rows.cut == {1}
     assert engine.rows.overdue == {1: "interrupted"}
-    assert engine.watchdog[-1][1] <= engine.clock.s + LAST_BREATH_S
+    assert engine.watchdog[-1][1] <= engine.clock.s + EXIT_MARGIN_S
 
 
 def test_what_no_worker_could_take_is_released_and_the_tick_ends_with_the_fault(engine: Engine) -> None:

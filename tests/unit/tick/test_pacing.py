@@ -58,7 +58,7 @@ STATE = LoopState(now=NOW, deadline=DEADLINE, workers=2)
         ({"nothing_due": True}, NOTHING_DUE),
         ({"nothing_due": False}, None),  # not asked yet, or as many were claimed as there was room for
         ({"nothing_due": True, "busy": AT_WORK}, None),  # it may enqueue more
-        ({"nothing_due": True, "running_on": AT_WORK, "adrift": 1}, None),
+        ({"nothing_due": True, "running_on": AT_WORK, "without_lease": 1}, None),
         ({"nothing_due": True, "busy": TIMED_OUT}, NOTHING_ELSE_DUE),
         ({"nothing_due": True, "busy": JUST_TIMED_OUT}, None),  # it was told to stop just now
         # what is on its way comes first
@@ -67,10 +67,10 @@ STATE = LoopState(now=NOW, deadline=DEADLINE, workers=2)
         ({"nothing_due": True, "outage_pause_s": 0.1}, None),
         # no slot
         ({"busy": TIMED_OUT * 2}, NO_SLOT),
-        ({"busy": TIMED_OUT, "adrift": 1}, NO_SLOT),
+        ({"busy": TIMED_OUT, "without_lease": 1}, NO_SLOT),
         ({"busy": TIMED_OUT}, None),
-        ({"adrift": 2}, NO_SLOT),
-        ({"adrift": 2, "running_on": AT_WORK * 2}, None),  # those come free
+        ({"without_lease": 2}, NO_SLOT),
+        ({"without_lease": 2, "running_on": AT_WORK * 2}, None),  # those come free
         # the caller's limit
         ({"left": 0}, LIMIT_REACHED),
         ({"left": 0, "busy": AT_WORK}, None),
@@ -83,7 +83,7 @@ STATE = LoopState(now=NOW, deadline=DEADLINE, workers=2)
         ({"stopping": "SIGTERM", "busy": AT_WORK, "stop_by": 110.0}, None),
         ({"stopping": "SIGTERM", "busy": AT_WORK, "stop_by": NOW}, "SIGTERM"),
         ({"stopping": "SIGTERM", "handing_over": True, "stop_by": 110.0}, None),
-        ({"stopping": "SIGTERM", "running_on": AT_WORK, "adrift": 1, "stop_by": 110.0}, None),
+        ({"stopping": "SIGTERM", "running_on": AT_WORK, "without_lease": 1, "stop_by": 110.0}, None),
         ({"stopping": "SIGTERM", "busy": AT_WORK, "stop_by": 110.0, "hurry": True}, "SIGTERM, twice"),
         # the database
         ({"outage_pause_s": 0.1, "outage_stays": True}, NO_WRITES),
@@ -105,11 +105,11 @@ def test_a_loop_ends_when_nothing_is_left_that_it_could_do(changes: dict[str, An
         ({"next_claim": math.inf}, DEADLINE),
         ({"next_claim": 101.0}, 101.0),
         ({"next_claim": 101.0, "busy": AT_WORK * 2}, 130.0),  # no slot is free: an end is what counts
-        ({"next_claim": 101.0, "adrift": 2}, DEADLINE),
+        ({"next_claim": 101.0, "without_lease": 2}, DEADLINE),
         ({"next_claim": 101.0, "stopping": "SIGTERM", "stop_by": 104.0}, 104.0),
         ({"next_claim": math.inf, "next_renewal": 107.5}, 107.5),
         ({"next_claim": math.inf, "busy": AT_WORK}, 130.0),
-        ({"next_claim": math.inf, "running_on": AT_WORK, "adrift": 1}, 130.0),
+        ({"next_claim": math.inf, "running_on": AT_WORK, "without_lease": 1}, 130.0),
         ({"next_claim": math.inf, "busy": TIMED_OUT}, DEADLINE),  # nothing more comes of it by the clock
         ({"next_claim": math.inf, "busy": JUST_TIMED_OUT}, NOW + LINGER_S),
         ({"next_claim": math.inf, "busy": attempts(Running(started=None))}, 99.0 + UNBEGUN_S + 0.01),
