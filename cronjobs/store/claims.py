@@ -127,12 +127,12 @@ define(
 class ClaimFilter:
     """Which jobs a runner may claim now.
 
-    ``known``: the job types it can run; ``fitting``: those whose own time-out fits; a row's timeout_s must be at most
-    ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs that a runner
-    died with, only those that start at once (``free``) are claimed: none may be lost before it has started. ``limits``
-    count the jobs of all runners. ``policies``: by these recovery decides about the attempts. ``runnable``: the types
-    that some host is known to run; None: unknown, so any. A schedule's job waits for an older one only if that is
-    runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``.
+    ``known``: the job types it can run; ``fitting``: those whose own time-out fits; a row's timeout_s must be at
+    most ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs
+    that a runner died with, only those that start at once (``free``) are claimed: none may be lost before it has
+    started. ``limits`` count the jobs of all runners. ``policies``: by these recovery decides about the attempts.
+    ``runnable``: the types that some host is known to run; None: unknown, so any. A schedule's job waits for an
+    older one only if that is runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``.
     """
 
     known: Collection[str]
