@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidates to take; ``running`` includes them. ``cut``: one that is not prefetched waits, and all behind it."""
+    """The candidates to take; ``running`` includes them. ``cut``: one with ``no_prefetch`` waits, and all behind it."""
 
     taken: tuple[int, ...]
     running: Mapping[str, int]
