@@ -44,7 +44,6 @@ class Unbroken:
         self._connection = connection
         self._raw: Any = connection.connection.dbapi_connection
         self._is_sqlite = connection.dialect.name == "sqlite"
-        self._refused: str | None = None  # by SQLite
         self._turned_away = False  # SQLAlchemy's own commit() or rollback()
 
     def __enter__(self) -> Unbroken:
@@ -52,7 +51,7 @@ class Unbroken:
         event.listen(self._connection, "rollback", self._refuse_rollback)
         event.listen(self._connection, "before_cursor_execute", self._refuse_statement)
         if self._is_sqlite:
-            self._raw.set_authorizer(self._authorize)
+            self._raw.refuse = self._refuse_end
         return self
 
     def __exit__(
@@ -66,8 +65,6 @@ class Unbroken:
             return
         if self._was_ended(error):
             raise TransactionBroken from error
-        if self._refused is not None and isinstance(error, DBAPIError | sqlite3.Error):  # "not authorized"
-            raise UsageError(REFUSED.format(what=self._refused)) from error
 
     def check(self) -> None:
         if self._was_ended(None):
@@ -78,8 +75,7 @@ class Unbroken:
         event.remove(self._connection, "rollback", self._refuse_rollback)
         event.remove(self._connection, "before_cursor_execute", self._refuse_statement)
         if self._is_sqlite:
-            with suppress(sqlite3.Error):  # it is closed
-                self._raw.set_authorizer(None)
+            self._raw.refuse = None
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
@@ -107,14 +103,11 @@ class Unbroken:
         raise UsageError(REFUSED.format(what="rollback()"))
 
     def _refuse_statement(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if _ENDS.match(statement):
-            raise UsageError(REFUSED.format(what=" ".join(statement.split())[:40]))
+        self._refuse_end(statement)
 
-    def _authorize(self, action: int, what: str | None, *_: object) -> int:
-        if action != sqlite3.SQLITE_TRANSACTION or threading.current_thread().name == KEEPER:
-            return sqlite3.SQLITE_OK
-        self._refused = what or "COMMIT"
-        return sqlite3.SQLITE_DENY
+    def _refuse_end(self, statement: str) -> None:
+        if _ENDS.match(statement) and threading.current_thread().name != KEEPER:
+            raise UsageError(REFUSED.format(what=" ".join(statement.split())[:40]))
 
 
 def _is_the_databases(error: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""A connection to a SQLite file that a forked copy of its process cannot use.
+"""A connection to a SQLite file that a forked copy of its process cannot use, and that can refuse statements.
 
 The copy believes that it has locks that only the original has, fcntl(2), and shares the memory of the write-ahead log
 with it: a COMMIT there, or a ROLLBACK at the end of a block, would damage the file.
@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 from cronjobs.errors import ForkedCopy
 
 
 class StayingConnection(sqlite3.Connection):
-    """Raises sqlite3.ProgrammingError in a forked copy, where its objects are not closed either (``host.forks``)."""
+    """Raises sqlite3.ProgrammingError in a forked copy, where its objects are not closed either (``host.forks``).
+
+    ``refuse`` is called with each statement and raises for one that may not run now; None: all may. We do not use
+    SQLite's authorizer: it is called with the database's mutex held and needs the GIL. While another thread uses the
+    connection (``sqlite_time_limit``), a thread that has the GIL can be waiting for that mutex.
+    """
+
+    refuse: Callable[[str], None] | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pid = os.getpid()
+
+    def allow(self, statement: str) -> None:
+        self.stay_here()
+        if self.refuse is not None:
+            self.refuse(statement)
 
     def stay_here(self) -> None:
         if self._pid != os.getpid():
@@ -29,24 +42,25 @@ class StayingConnection(sqlite3.Connection):
         return super().cursor(_Cursor)
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        self.stay_here()
-        return super().execute(*args)
+        return self.cursor().execute(*args)
 
     def executemany(self, *args: Any) -> sqlite3.Cursor:
-        self.stay_here()
-        return super().executemany(*args)
+        return self.cursor().executemany(*args)
 
-    def executescript(self, *args: Any) -> sqlite3.Cursor:
-        self.stay_here()
-        return super().executescript(*args)
+    def executescript(self, script: str) -> sqlite3.Cursor:
+        return self.cursor().executescript(script)
 
     def commit(self) -> None:
-        self.stay_here()
+        self.allow("COMMIT")
         super().commit()
 
     def rollback(self) -> None:
-        self.stay_here()
+        self.allow("ROLLBACK")
         super().rollback()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        self.allow("COMMIT" if kind is None else "ROLLBACK")
+        return super().__exit__(kind, error, trace)
 
     def close(self) -> None:
         self.stay_here()
@@ -54,10 +68,14 @@ class StayingConnection(sqlite3.Connection):
 
 
 class _Cursor(sqlite3.Cursor):
-    def execute(self, *args: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        self.connection.stay_here()  # type: ignore[attr-defined]
-        return super().execute(*args)
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        self.connection.allow(sql)  # type: ignore[attr-defined]
+        return super().execute(sql, *parameters)
 
-    def executemany(self, *args: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        self.connection.stay_here()  # type: ignore[attr-defined]
-        return super().executemany(*args)
+    def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        self.connection.allow(sql)  # type: ignore[attr-defined]
+        return super().executemany(sql, *parameters)
+
+    def executescript(self, script: str) -> sqlite3.Cursor:
+        self.connection.allow("COMMIT")  # type: ignore[attr-defined]  # it begins with one
+        return super().executescript(script)

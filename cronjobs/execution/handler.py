@@ -200,7 +200,7 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
 
 def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:
     error = getattr(outcome, "error", None)
-    if not secrets or error is None:
+    if error is None:
         return outcome
     changes: dict[str, Any] = {"error": mask(error, secrets)}
     trace = getattr(outcome, "traceback", None)

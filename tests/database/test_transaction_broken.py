@@ -103,7 +103,10 @@ SLIPS_ON_POSTGRESQL: dict[str, Callable[[Connection], Any]] = {
 DENIED_ON_SQLITE: dict[str, Callable[[Connection], Any]] = {
     "sqlite3's commit()": lambda connection: raw(connection).commit(),
     "sqlite3's rollback()": lambda connection: raw(connection).rollback(),
-    "by its cursor": lambda connection: raw(connection).execute("COMMIT"),
+    "by its cursor": lambda connection: raw(connection).cursor().execute("COMMIT"),
+    "by the connection": lambda connection: raw(connection).execute("/* done */ COMMIT"),
+    "as a block": lambda connection: raw(connection).__exit__(None, None, None),
+    "as a block that fails": lambda connection: raw(connection).__exit__(ValueError, ValueError(), None),
     "by a script": lambda connection: raw(connection).executescript("INSERT INTO work VALUES (9); COMMIT; BEGIN"),
 }
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from support.commands import until
 from support.targets import users_table
 from support.ticking import Project, Tick, events
 
+import cronjobs
 from cronjobs.clock import SYSTEM
 
 HANDLERS = """
@@ -87,3 +92,28 @@ def test_when_told_to_stop_the_contexts_say_so_within_half_a_second(working: Pro
     assert len(working.sql("SELECT * FROM work")) == len(working.effects("committed"))
     assert working.value("SELECT count(*) FROM cronjobs_jobs WHERE status = 'running'") == 0
     assert not events(working.log(), "job.lease_lost")
+
+
+def test_statements_at_the_limit_and_the_thread_that_ends_them_never_wait_for_each_other(tmp_path: Path) -> None:
+    """A callback of SQLite's, which needs the GIL while it has the connection's mutex, froze the whole process."""
+    program = f"""
+import time
+from sqlalchemy import text
+from cronjobs.database import connection
+from cronjobs.database.address import parse_url
+from cronjobs.errors import TransactionTooLong
+
+connection.HANDLER_LIMIT_S = 0.002
+database = connection.Database(parse_url("sqlite:///{tmp_path}/jobs.db"))
+numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) SELECT count(*) FROM n"
+for _ in range(400):
+    try:
+        with database.handler_transaction(5) as (opened, end):
+            while True:
+                opened.execute(text(numbers))
+    except TransactionTooLong:
+        pass
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    source = "".join(file.read_text() for file in Path(cronjobs.__file__).parent.rglob("*.py"))
+    assert not re.search(r"\.set_(authorizer|progress_handler|trace_callback)\(|\.create_function\(", source)
