@@ -19,8 +19,8 @@ from cronjobs.cli.output import complain
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.text import one_line
-from cronjobs.tick.cron_mail import Alarm
 from cronjobs.tick.log import Log
+from cronjobs.tick.mail_throttle import Alarm
 from cronjobs.tick.safety_net import place
 
 VERBOSE: Final = ("-v", "--verbose")

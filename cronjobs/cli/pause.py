@@ -24,7 +24,7 @@ from cronjobs.host.identity import Identity
 from cronjobs.jobs.registry import name_fault
 from cronjobs.model import in_zone
 from cronjobs.rules import pausing
-from cronjobs.rules.retry import Range
+from cronjobs.rules.occurrences import Range
 from cronjobs.schedules.materialise import materialise
 from cronjobs.schedules.pauses import held_back_now
 from cronjobs.store import schedules as store

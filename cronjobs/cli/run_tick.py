@@ -30,8 +30,8 @@ from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember
 from cronjobs.model import duration
 from cronjobs.tick import deadline
-from cronjobs.tick.cron_mail import Alarm, known_log, remember_log, take_word
 from cronjobs.tick.log import Log
+from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
 from cronjobs.tick.result import Result
 from cronjobs.tick.tick import Tick
 from cronjobs.tick.tick_filter import TickFilter

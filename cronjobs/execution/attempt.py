@@ -14,6 +14,7 @@ from cronjobs.model import (
     Finished,
     Job,
 )
+from cronjobs.rules.lease import lease_margin_s
 
 if TYPE_CHECKING:
     from cronjobs.config.settings import Settings
@@ -32,16 +33,6 @@ class WorkerContext:
     settings: Settings
     database: Database | None = None
     on_output: Callable[[str], None] | None = None
-
-
-def lease_margin_s(lease_s: float) -> float:
-    """How long before its lease ends the code of an attempt must be gone."""
-    return min(2.0, lease_s / 10)
-
-
-def heartbeat_s(lease_s: float) -> float:
-    """How often a lease is renewed: three renewals may fail before it ends."""
-    return lease_s / 4
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Runs one attempt: the user's handler, here or in a process of its own, or a declared command."""
+"""The entry of every attempt: a handler here or in a process of its own, or a declared command; masks what it said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one attempt, a declared command or a handler, in a process of its own: starts, watches and stops it.
+"""A process of its own for one attempt, of a declared command or a handler: starts, watches and stops it.
 
 A command is an argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can
 become an option or a command. A handler runs in ``child``. Between us and it stands ``launcher``, which is responsible

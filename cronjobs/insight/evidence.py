@@ -43,8 +43,8 @@ from cronjobs.insight.schedule_history import (
     runs_after_a_gap,
 )
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.rules.pausing import of_schedule
-from cronjobs.rules.retry import ON_TIME_WITHIN
 from cronjobs.schedules.planning import Piece, pieces_from
 from cronjobs.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.store import explaining

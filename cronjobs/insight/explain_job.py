@@ -8,7 +8,7 @@ from typing import Final
 
 from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, plain
 from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
-from cronjobs.rules.retry import RAN_EARLY
+from cronjobs.rules.occurrences import RAN_EARLY
 from cronjobs.text import one_line
 
 JOB_VERDICTS: Final = {

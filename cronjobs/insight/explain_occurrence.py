@@ -15,7 +15,7 @@ from cronjobs.insight.explain_job import brief_job, job_sentences
 from cronjobs.insight.facts import DefinitionFacts, Explanation, JobFacts, OccurrenceFacts, plain
 from cronjobs.insight.phrases import LocalTimes, capital, late, name, pause, span, who
 from cronjobs.model import duration_text, in_zone
-from cronjobs.rules.retry import ON_TIME_WITHIN, RAN_EARLY
+from cronjobs.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.text import one_line
 
 OCCURRENCE_VERDICTS: Final = {

@@ -1,1 +1,1 @@
-"""Every decision, pure: no clock, no SQL, no I/O."""
+"""Decisions that several rooms share, pure: no clock, no SQL, no I/O."""

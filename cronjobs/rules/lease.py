@@ -1,4 +1,4 @@
-"""The right to run one attempt, and how an attempt ended, as the store reads and writes them. Pure."""
+"""A lease, how often it is renewed, and how an attempt ended, as the store reads and writes them. Pure."""
 
 from __future__ import annotations
 
@@ -81,3 +81,13 @@ class Expired:
     error_type: str | None
     policy: AttemptPolicy | None = None
     cancel_requested: bool = False
+
+
+def lease_margin_s(lease_s: float) -> float:
+    """How long before its lease ends the code of an attempt must be gone."""
+    return min(2.0, lease_s / 10)
+
+
+def heartbeat_s(lease_s: float) -> float:
+    """How often a lease is renewed: three renewals may fail before it ends."""
+    return lease_s / 4

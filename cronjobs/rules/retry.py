@@ -1,10 +1,9 @@
-"""What happens next to a job and to an occurrence, as pure functions: decide, backoff, overlap. No I/O, no clock."""
+"""What becomes of a job after an attempt, and how long a retry waits. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -27,7 +26,6 @@ from cronjobs.model import (
 
 FREE_INTERRUPTIONS: Final = 3  # in a row; the next is charged, or a job longer than the time between deploys never ends
 SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry is instant, even if the next occurrence is now
-ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this is missed, and catch_up decides
 
 
 def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
@@ -144,64 +142,3 @@ def fits(timeout: timedelta, remaining: timedelta) -> bool:
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """*count* occurrences from *first* to *last*, both of which are occurrences."""
-
-    first: datetime
-    last: datetime
-    count: int
-
-
-RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for what a wrong clock ran too early
-
-
-def ledger_reason(policy: str, *, paused: bool = False) -> str:
-    """Why occurrences are recorded as missed, by their catch-up policy; *paused*: a pause held them back."""
-    if paused:
-        return {
-            "none": "held back by a pause (catch_up: none)",
-            "latest": "held back by a pause, for longer than catch_up_within",
-            "all": "held back by a pause, for longer than catch_up_within, or more than catch_up_limit were owed",
-        }[policy]
-    return {
-        "none": "no tick came in time (catch_up: none)",
-        "latest": "no tick came within catch_up_within",
-        "all": "no tick came within catch_up_within, or more than catch_up_limit were owed",
-    }[policy]
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """An unfinished job of the schedule, and whether it is only waiting."""
-
-    job_id: int
-    waiting: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """What becomes of one occurrence: a job of its own, or a ledger row that names the job it gave way to."""
-
-    outcome: OccurrenceOutcome
-    reason: str | None = None
-    job_id: int | None = None
-
-    @property
-    def made(self) -> bool:
-        return self.outcome == "enqueued"
-
-
-def overlap(policy: str, busy: Sequence[Busy]) -> Placed:
-    """Decide about an occurrence that is due while *busy* jobs of its schedule are unfinished."""
-    if not busy or policy == "allow":
-        return Placed("enqueued")
-    if policy == "skip":
-        holder = busy[0]
-        return Placed("skipped", f"overlap: job {holder.job_id} was still unfinished", holder.job_id)
-    waiting = next((job for job in busy if job.waiting), None)
-    if waiting is None:
-        return Placed("enqueued")
-    return Placed("coalesced", f"overlap: job {waiting.job_id} is already waiting", waiting.job_id)

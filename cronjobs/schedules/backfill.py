@@ -14,7 +14,7 @@ from cronjobs.config.settings import ScheduleSettings
 from cronjobs.crontime.timing import Timing, count_between, timing
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
-from cronjobs.rules.retry import overlap
+from cronjobs.rules.occurrences import overlap
 from cronjobs.schedules.decide import job_for
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.schedules.pauses import owed_by

@@ -11,7 +11,7 @@ from typing import Final
 from cronjobs import events
 from cronjobs.config.settings import ScheduleSettings
 from cronjobs.rules.capacity import Cap, admit
-from cronjobs.rules.retry import Busy, Placed, Range, overlap
+from cronjobs.rules.occurrences import Busy, Placed, Range, overlap
 from cronjobs.schedules.pauses import owed_by, pauses_of
 from cronjobs.schedules.planning import MICROSECOND, Held, Part, Piece, cut, read, settle
 from cronjobs.schedules.wrong_clock import FUTURE_WATERMARK

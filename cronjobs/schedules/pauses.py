@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from cronjobs.rules.retry import Range
+from cronjobs.rules.occurrences import Range
 from cronjobs.schedules.planning import Owed, Pause, held_back, pieces_from
 from cronjobs.store import schedules as store
 from cronjobs.store.schedules import StoredSchedule

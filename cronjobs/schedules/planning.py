@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.config.settings import ScheduleSettings
 from cronjobs.errors import CronjobsError
-from cronjobs.rules.retry import ON_TIME_WITHIN, Range, ledger_reason
+from cronjobs.rules.occurrences import ON_TIME_WITHIN, Range, ledger_reason
 from cronjobs.schedules.definition import schedule_from_definition
 
 if TYPE_CHECKING:  # computing occurrences is imported on use: an idle tick does not need it

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.events import Event
-from cronjobs.rules.retry import RAN_EARLY
+from cronjobs.rules.occurrences import RAN_EARLY
 from cronjobs.schedules.planning import MICROSECOND, Timed
 from cronjobs.store import operating
 from cronjobs.store import schedules as store

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection
 
 from cronjobs.errors import TurnTaken
-from cronjobs.rules.retry import Busy
+from cronjobs.rules.occurrences import Busy
 from cronjobs.store.sql import Fragment, among, define, group_value, is_postgresql, run
 
 

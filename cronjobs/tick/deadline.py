@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from cronjobs.clock import SYSTEM, process_age
-from cronjobs.tick.watchdog import Watchdog, deadline
+from cronjobs.tick.watchdog import Watchdog
 
 DEFAULT_BUDGET_S: Final = 55.0
 DEFAULT_EVERY_S: Final = 60.0
@@ -76,3 +76,16 @@ def open_standard_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+
+
+def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:
+    """When a tick must be done, on the clock of *started* (monotonic seconds).
+
+    Start + budget; if it started within 10 s after a multiple of *every_s*, as cron's ticks do, at the latest 2 s
+    before the next multiple. One started by hand in mid-minute has its full budget: overlapping a tick is harmless.
+    *started_wall* is the same start in seconds since 1970.
+    """
+    into = started_wall % every_s
+    if into <= 10:
+        budget_s = min(budget_s, every_s - into - 2)
+    return started + budget_s

@@ -20,12 +20,13 @@ from cronjobs.clock import Clock, process_age, sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.execution.attempt import Attempt, heartbeat_s, lease_margin_s
+from cronjobs.execution.attempt import Attempt
 from cronjobs.execution.handler import refusal
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import Job
 from cronjobs.rules.ending import lease_of
+from cronjobs.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.rules.retry import fits
 from cronjobs.store import leases
 from cronjobs.store.claims import ClaimFilter

@@ -26,7 +26,7 @@ from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
 from cronjobs.store.ownership import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
-from cronjobs.tick import pruning
+from cronjobs.tick import prune_when
 from cronjobs.tick.deadline import PAST_DEADLINE_S
 from cronjobs.tick.result import NOTHING_DUE, Result
 from cronjobs.tick.safety_net import SafetyNet
@@ -89,7 +89,7 @@ class Tick:
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
         with self._signals():
             seen = first_look(self._look, self.clock)
-            if pruning.clock_jumped(seen.last_tick_at, seen.now):
+            if prune_when.clock_jumped(seen.last_tick_at, seen.now):
                 # Before the tick's row is written: compared with it, the next tick would see no jump.
                 self._part(partial(self._set_pruned_at, seen.now))
             if self.to_recover:
@@ -100,7 +100,7 @@ class Tick:
                     self._part(self._materialise)  # a part of its own, so that a retry does not apply the file again
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self._go_on():
-                if pruning.is_overdue(seen.pruned_at, seen.now):
+                if prune_when.is_overdue(seen.pruned_at, seen.now):
                     self._part(partial(self._prune, seen, OVERDUE_SHARE))
                 self._part(self._work, retry_until=0)  # the loop does its own retries
                 self._part(self._note_waiting)
@@ -300,7 +300,11 @@ class Tick:
     def _prune(self, seen: Overview, share: float = PRUNING_SHARE) -> None:
         """Remove old rows in short batches; the next tick continues where this one's time ends."""
         held = self.loop is not None and (self.loop.in_flight.held or self.loop.outage.error is not None)
-        if not pruning.is_due(seen.pruned_at, seen.now) or pruning.clock_jumped(seen.last_tick_at, seen.now) or held:
+        if (
+            not prune_when.is_due(seen.pruned_at, seen.now)
+            or prune_when.clock_jumped(seen.last_tick_at, seen.now)
+            or held
+        ):
             return
         from cronjobs.tick.pruner import Before, Pruner
 

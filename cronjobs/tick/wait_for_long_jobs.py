@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from cronjobs.tick.cron_mail import take_word
+from cronjobs.tick.mail_throttle import take_word
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 DEAD: Final = 1  # the exit code of a long job's process whose job ended dead

@@ -1,4 +1,4 @@
-"""Ends a tick on time whatever Python is doing: a kernel timer with SIGALRM's default action.
+"""Ends a tick on time whatever Python is doing: a kernel timer with SIGALRM's default action. It notices nothing itself.
 
 Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, which a C call may hold for seconds. The
 kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where it hung.
@@ -93,16 +93,3 @@ class Unarmed(Watchdog):
 
     def stand_at(self, instant: float) -> None:
         pass
-
-
-def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:
-    """When a tick must be done, on the clock of *started* (monotonic seconds).
-
-    Start + budget; if it started within 10 s after a multiple of *every_s*, as cron's ticks do, at the latest 2 s
-    before the next multiple. One started by hand in mid-minute has its full budget: overlapping a tick is harmless.
-    *started_wall* is the same start in seconds since 1970.
-    """
-    into = started_wall % every_s
-    if into <= 10:
-        budget_s = min(budget_s, every_s - into - 2)
-    return started + budget_s

@@ -12,7 +12,7 @@ import pytest
 from support.ticking import Project, events
 
 from cronjobs.tick import cron_mail as alarm_module
-from cronjobs.tick.cron_mail import Alarm, leave_word, take_word
+from cronjobs.tick.mail_throttle import Alarm, leave_word, take_word
 
 NewProject = Callable[[str], Project]
 

@@ -12,7 +12,7 @@ import pytest
 from support.pausing import MINUTE, START, Story
 
 from cronjobs.config.settings import ScheduleSettings
-from cronjobs.rules.retry import Range
+from cronjobs.rules.occurrences import Range
 from cronjobs.schedules.definition import definition
 from cronjobs.schedules.planning import TIMING, Owed, Pause, Piece, Plan, held_back, pieces_from, settle, stored_pieces
 

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from cronjobs import events
 from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.errors import BadValue, DatabaseBusy, DatabaseReadOnly, DatabaseUnreachable
-from cronjobs.execution.attempt import Attempt, Ended, heartbeat_s, lease_margin_s
+from cronjobs.execution.attempt import Attempt, Ended
 from cronjobs.execution.worker_threads import unbegun
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Failed, Finished, Job, Outcome, Released, RetryPolicy, Succeeded
+from cronjobs.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.store import leases
 from cronjobs.store.leases import Renewal, Written
 from cronjobs.tick import loop as loop_module
