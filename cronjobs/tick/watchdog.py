@@ -1,4 +1,4 @@
-"""Ends a tick on time whatever Python is doing: a kernel timer with SIGALRM's default action. It notices nothing itself.
+"""Ends a tick on time whatever Python is doing, by a kernel timer with SIGALRM's default action.
 
 Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, which a C call may hold for seconds. The
 kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where it hung.
