@@ -16,6 +16,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.hosts import put
 from support.lookingrows import NOW
+from support.postgres import OWNER
 
 from cronjobs.database import tables
 from cronjobs.insight.evidence import ScheduleEvidence
@@ -258,6 +259,7 @@ def test_verdicts_are_words_of_their_own() -> None:
     assert set(JOB_VERDICTS) >= {"waiting", "pruned"}
 
 
+@pytest.mark.connects_as(OWNER)  # who may ANALYZE
 def test_explaining_reads_no_big_table_from_end_to_end(world: World, rows_of_weeks: datetime) -> None:
     sent: list[tuple[str, Any]] = []
 
