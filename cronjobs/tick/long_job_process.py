@@ -38,7 +38,7 @@ from cronjobs.rules.lease import Lease
 from cronjobs.store import leases
 from cronjobs.store.claims import held_by
 from cronjobs.store.sql import database_now
-from cronjobs.tick import cron_mail
+from cronjobs.tick import mail_throttle
 from cronjobs.tick.counts import Counts
 from cronjobs.tick.log import Log
 from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Handover
@@ -206,7 +206,7 @@ class Supervisor:
         loop.finish(_nothing)
         if counts.dead:
             # The next tick prints it: this process has no output, and cron mails what a tick prints.
-            cron_mail.leave_word(
+            mail_throttle.leave_word(
                 self._settings.file, f"long job {job.id} {job.job_type} is dead: cronjobs jobs show {job.id}"
             )
         if loop.outage.error is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.ticking import Project, events
 
-from cronjobs.tick import cron_mail as alarm_module
+from cronjobs.tick import mail_throttle as alarm_module
 from cronjobs.tick.mail_throttle import Alarm, leave_word, take_word
 
 NewProject = Callable[[str], Project]
