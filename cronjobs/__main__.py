@@ -11,6 +11,8 @@ def main() -> None:
     """Run the command line; the process exits with the command's exit code."""
     try:
         command = _load(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:  # the installation is broken, so nothing of it is reliable
         sys.exit(_cannot_start(error))
     command()

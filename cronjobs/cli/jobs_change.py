@@ -266,7 +266,7 @@ def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
     if more:
         rows.append([f"{more:,}", "of other types", ""])
     for line in table(rows, [">jobs", "type", "status"], room=width(), at_most={1: 60}):
-        complain(f"  {line}")
+        complain(f"  {line}", is_safe=True)
     if not typer.confirm("Go on?", err=True):
         complain("nothing was changed")
         raise typer.Exit(1)

@@ -75,9 +75,12 @@ def echo(text: str) -> None:
     _print(sys.stdout, text)
 
 
-def complain(text: str) -> None:
-    """Print to stderr, likewise. It goes into mails, so nothing in it acts on who reads it."""
-    _print(sys.stderr, visible(text))
+def complain(text: str, *, is_safe: bool = False) -> None:
+    """Print to stderr, likewise. It goes into mails, so nothing in it acts on who reads it.
+
+    *is_safe*: lines of ``table``, whose cells are, and which may have colours.
+    """
+    _print(sys.stderr, text if is_safe else visible(text))
 
 
 def _print(stream: TextIO | None, text: str) -> None:

@@ -26,7 +26,7 @@ from cronjobs.model import Snoozed, Status, Succeeded, duration_text
 from cronjobs.schedules.decide import job_for
 from cronjobs.store.enqueue import NewJob
 from cronjobs.text import one_line, visible
-from cronjobs.tick.foreground import Foreground, RunResult
+from cronjobs.tick.foreground import Foreground, RunResult, signals_wait
 from cronjobs.tick.log import Log
 
 
@@ -48,11 +48,11 @@ def run(
 ) -> None:
     """Run one job here and now; you see its output and traceback, and breakpoint() works.
 
-    It is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due now)
-    with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed. A
-    waiting job, given by its ID, runs whether it is due or not; if it fails it retries as usual, and after Ctrl-C it
-    waits as before. Python handlers have no time limit here, commands have theirs. Pauses do not stop it; limits in
-    the file (limits:) do.
+    It is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due
+    now) with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed
+    (only after Snooze does one run it). A waiting job, given by its ID, runs whether it is due or not; if it fails
+    it retries as usual, and after Ctrl-C it waits as before. Python handlers have no time limit here, commands have
+    theirs. Pauses do not stop it; limits in the file (limits:) do.
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
@@ -62,36 +62,37 @@ def run(
         known = job_types.load(settings)
         lease, locked_by = settings.run.lease, str(Identity.here())
         policies, claimed = claim_policies(known, settings), database.clock.monotonic()
-        if _is_id(target) and not schedule:
-            _refuse_payload(arguments)
-            try:
-                job = begin_existing(
-                    database,
-                    _number(target),
-                    known,
-                    locked_by=locked_by,
-                    lease=lease,
-                    limits=settings.limits,
-                    policies=policies,
-                )
-            except UnknownType:
-                _tell_faults(known, streams)
-                raise
-        else:
-            new, alone = _new_job(settings, known, target, arguments, schedule, streams)
-            job = begin_new(database, new, locked_by=locked_by, lease=lease, alone=alone, policies=policies)
-        say(f"job {job.id} {job.job_type} started")
-        done = Foreground(
-            database,
-            settings,
-            job,
-            known.types[job.job_type],
-            by_hand=not _is_id(target) or schedule,
-            claimed=claimed,
-            clock=database.clock,
-            streams=streams,
-            emit=Log(settings.log).write,
-        ).run()
+        with signals_wait():
+            if _is_id(target) and not schedule:
+                _refuse_payload(arguments)
+                try:
+                    job = begin_existing(
+                        database,
+                        _number(target),
+                        known,
+                        locked_by=locked_by,
+                        lease=lease,
+                        limits=settings.limits,
+                        policies=policies,
+                    )
+                except UnknownType:
+                    _tell_faults(known, streams)
+                    raise
+            else:
+                new, alone = _new_job(settings, known, target, arguments, schedule, streams)
+                job = begin_new(database, new, locked_by=locked_by, lease=lease, alone=alone, policies=policies)
+            say(f"job {job.id} {job.job_type} started")
+            done = Foreground(
+                database,
+                settings,
+                job,
+                known.types[job.job_type],
+                by_hand=not _is_id(target) or schedule,
+                claimed=claimed,
+                clock=database.clock,
+                streams=streams,
+                emit=Log(settings.log).write,
+            ).run()
         _tell(done, streams, say)
     leaving.leave(_exit_code(done), stuck=False)
 

@@ -70,6 +70,7 @@ def run_tick(given: TickOptions) -> NoReturn:
     mail = CronMail(given.config_path, throttle=not (talk or given.as_json or given.dry_run))
     fault.circumstances.mailed_for = mail.config if mail.throttle else None
     try:
+        _require_utf8(given)
         settings = _settings(read_settings(given.config, given.database_url), given.workers, given.budget)
         trust.require(settings, os.environ)
         fires = _fire_schedules()
@@ -152,6 +153,15 @@ def _exists(settings: Settings) -> bool:
     """Whether there is a database to look at; opening a SQLite file would make it."""
     address = parse_url(settings.database, settings.schema)
     return not address.is_sqlite or Path(str(address.url.database)).exists()
+
+
+def _require_utf8(given: TickOptions) -> None:
+    """Python reads other bytes of the command line as text that no database and no log takes."""
+    for option, value in (("queue", given.queue), ("only", given.only), ("database-url", given.database_url)):
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"--{option} is not UTF-8") from None
 
 
 def _settings(settings: Settings, workers: int | None, budget: str | None) -> Settings:

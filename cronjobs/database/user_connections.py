@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Dialect, Executable
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
+from cronjobs.errors import UsageError
 from cronjobs.text import decoded
 
 # Positions, written as each driver wants them. Django turns %s into what its driver takes, on SQLite too.
@@ -104,6 +105,11 @@ class _Psycopg(PlainConnection):
         from psycopg import Cursor
         from psycopg.rows import tuple_row
 
+        if self._owners.pgconn.pipeline_status:
+            raise UsageError(
+                "a psycopg pipeline holds back the answers that enqueueing needs: do it before or after the pipeline "
+                "block. Nothing was written"
+            )
         return Cursor(self._owners, row_factory=tuple_row)
 
     def where(self) -> str:

@@ -45,7 +45,7 @@ def read_json(value: str | bytes) -> Any:
     try:
         return _DECODER.decode(text)
     except RecursionError:
-        return BadJson("JSON is nested too deeply")
+        return BadJson("nested too deeply")
     except MemoryError:
         return BadJson("too large for this host's memory")
     except ValueError as error:

@@ -33,9 +33,20 @@ from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.masking import mask
-from cronjobs.model import CancelledByRequest, Failed, Finished, Interrupted, Job, Lost, Outcome, Released, Succeeded
+from cronjobs.model import (
+    OUTCOME_WORDS,
+    CancelledByRequest,
+    Failed,
+    Finished,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    Released,
+    Succeeded,
+)
 from cronjobs.rules.ending import Decided, lease_of
-from cronjobs.text import clean
+from cronjobs.text import clean, one_line
 from cronjobs.tick.counts import Counts
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.tick_filter import TickFilter
@@ -43,7 +54,7 @@ from cronjobs.tick.watchdog import Unarmed
 
 SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
 LOCKED: Final = "somebody's transaction holds the job's row"
-QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit")  # how a person leaves a handler or the debugger
+HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which a person ends a run
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,24 @@ class _LeaseIsLost(BaseException):
     """Ends the handler: not a KeyboardInterrupt, after which a debugger goes on."""
 
 
+class Terminated(BaseException):
+    """Ends the handler on SIGTERM and SIGHUP: likewise."""
+
+
+# How a person leaves a handler or the debugger, as the outcome names it.
+QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit", f"{Terminated.__module__}.{Terminated.__qualname__}")
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Ctrl-C and the like wait until ``Foreground`` hears them: a job that is claimed is never left behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HAND_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Foreground:
     """Runs one claimed job in the main thread. ``by_hand``: it was made for this run; see the module's docstring.
 
@@ -134,6 +163,7 @@ class Foreground:
         )
         self._main = threading.get_ident()
         self._signal: int | None = None
+        self._was_stopped = False  # by a person
         self._running = False  # the job's own code
         self._lost = False
         self._ended = False  # and the loop knows it
@@ -173,8 +203,9 @@ class Foreground:
                 self._hand_back(finished)
                 self._wait_for(beside)
         if self._end.decided is None and not self._lost:
+            self._streams.say(f"the job has ended, and this could not be recorded: {_in_words(finished.outcome)}")
             raise self._loop.outage.error or TransientTrouble(f"the end could not be recorded: {LOCKED}")
-        return RunResult(self._job, self._end.decided, self._signal)
+        return RunResult(self._job, self._end.decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
         """What the thread beside the job does: keep its lease until it has ended, and record that."""
@@ -207,8 +238,10 @@ class Foreground:
         with self._streams.recorded() as output:
             try:
                 self._running = True
+                if self._signal is not None:
+                    raise KeyboardInterrupt
                 finished = run_attempt(self._attempt, self._around, self._clock)
-            except (KeyboardInterrupt, _LeaseIsLost):  # between two lines of ours, or in a command's second Ctrl-C
+            except (KeyboardInterrupt, Terminated, _LeaseIsLost):  # before it, or in a command's second Ctrl-C
                 ran = timedelta(seconds=self._clock.monotonic() - began)
                 finished = Finished(self._job, Interrupted(), ran, WORKER)
             finally:
@@ -219,9 +252,8 @@ class Foreground:
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
         """What *outcome* counts as, since a person may have stopped it, and sees what becomes of it."""
-        if (isinstance(outcome, Failed) and outcome.error_type in QUIT) or (
-            self._signal is not None and isinstance(outcome, Failed | Interrupted)
-        ):
+        self._was_stopped = self._is_stop(outcome)
+        if self._was_stopped:
             number = signal.Signals(self._signal or signal.SIGINT)
             why = "Ctrl-C or the debugger's q" if number == signal.SIGINT else number.name
             outcome = Interrupted(f"interrupted by hand ({why})", by_hand=True)
@@ -230,6 +262,17 @@ class Foreground:
         if self._by_hand and isinstance(outcome, Interrupted | Released):
             return CancelledByRequest(f"{outcome.error}; begun by hand, so it is not run again")
         return outcome
+
+    def _is_stop(self, outcome: Outcome) -> bool:
+        """Whether a person ended it. A failure after a Ctrl-C that only the debugger heard is one of the job's own."""
+        if isinstance(outcome, Interrupted):
+            return self._signal is not None
+        if not isinstance(outcome, Failed):
+            return False
+        said = f"{outcome.error_type} {outcome.traceback or ''}"
+        return outcome.error_type in QUIT or (
+            self._signal is not None and (self._attempt.is_command or any(name in said for name in QUIT))
+        )
 
     # --- what the loop says, from its thread --------------------------------------------------------------------------
 
@@ -273,16 +316,21 @@ class Foreground:
                 for _ in range(2):
                     self._loop.stop(signal.Signals(number).name)
             elif self._running and (again or not self._attempt.is_command):
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        taken = [number for number in HAND_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, on_signal) for number in taken}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HAND_SIGNALS)  # what came since the claim comes now
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _in_words(outcome: Outcome) -> str:
+    error = getattr(outcome, "error", None)
+    return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
 
 
 def _nothing(_connection: Connection) -> None:

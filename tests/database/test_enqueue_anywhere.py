@@ -218,3 +218,15 @@ def test_the_users_connection_keeps_its_own_options(database_url: str) -> None:
         assert connection_of(connection, "jobs").dialect is connection.dialect
         assert dict(connection.get_execution_options()) == before
     engine.dispose()
+
+
+def test_a_psycopg_pipeline_is_refused_before_anything_is_written(postgres_migrated: str) -> None:
+    """It answers when it ends; taken for an answer, nothing looked like a key that comes and goes."""
+    with psycopg.connect(postgres_migrated) as connection:
+        enqueue(connection, "t.before", {})
+        for write in (lambda: enqueue(connection, "t", {}), lambda: enqueue_many(connection, "t", [{}, {}])):
+            with connection.pipeline(), pytest.raises(UsageError, match="pipeline"):
+                write()
+        enqueue(connection, "t.after", {})
+        found = connection.execute("SELECT job_type FROM cronjobs_jobs ORDER BY id").fetchall()
+    assert found == [("t.before",), ("t.after",)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
-from cronjobs.cli import jobs_change, progress
+from cronjobs.cli import jobs_change, output, progress
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.model import Status
@@ -407,3 +408,17 @@ def test_only_what_is_dead_can_be_dismissed(cronjobs: Cronjobs, rows: Rows) -> N
         answer = cronjobs("jobs", "dismiss", str(job_id))
         assert (answer.code, answer.err) == (1, f"job {job_id} is {status}: nothing to dismiss\n")
     assert cronjobs("jobs", "dismiss", "99").err == "job 99 is not there\n"
+
+
+def test_what_a_person_is_asked_about_is_a_table_in_colours_and_nothing_in_it_acts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs_change, "is_interactive", lambda: True)
+    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    jobs_change._ask(jobs_change.DISMISS, Counter({("pay.\x1b[2J", "dead"): 3}), 3)
+    told = capsys.readouterr().err
+    assert "\x1b[31mdead\x1b[0m" in told
+    assert "\\x1b[31m" not in told
+    assert "\x1b[2J" not in told

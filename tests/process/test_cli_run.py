@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import sqlite3
 import subprocess
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select as select_from
+from sqlalchemy import update
 from support.commands import until
 from support.project import CRONJOBS, Project
 
@@ -68,6 +70,11 @@ def debug(ctx):
     x = 41
     breakpoint()
     print("x is", x, sys.stdin.isatty(), sys.stdout.isatty())
+
+@job("t.debug-fails")
+def debug_fails(ctx):
+    breakpoint()
+    raise RuntimeError("a bug of its own")
 
 @job("t.secret")
 def secret(ctx):
@@ -313,6 +320,20 @@ def test_a_job_begun_by_hand_and_interrupted_is_cancelled_for_good(project: Proj
     assert began(project) == 1
 
 
+@pytest.mark.parametrize("moment", range(5))
+def test_ctrl_c_is_heard_from_the_claim_on(lite: Project, moment: int) -> None:
+    """Between "started" and the handler's first line there are a few hundredths of a second."""
+    process = lite.start("run", "t.wait")
+    assert process.stderr is not None
+    assert "started" in process.stderr.readline()
+    give_up = SYSTEM.monotonic() + moment * 0.004
+    until(lambda: SYSTEM.monotonic() > give_up)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, "begun by hand, so it is not run again" in err) == (130, True), err
+    assert [(job["status"], job["locked_by"]) for job in lite.jobs()] == [("cancelled", None)]
+
+
 @pytest.mark.parametrize("job_type", ["t.async", "cmd.wait"])
 def test_async_handlers_and_commands_are_interrupted_too(lite: Project, job_type: str) -> None:
     process = begin(lite, job_type)
@@ -398,7 +419,7 @@ def test_an_end_waits_for_a_row_that_somebody_holds_for_as_long_as_nobody_presse
     database = Database(parse_url(project.url))
     with database.write() as connection:
         if not database.is_sqlite:
-            connection.execute(select(jobs.c.id).with_for_update())
+            connection.execute(select_from(jobs.c.id).with_for_update())
         (project.folder / "gate").touch()
         errors = process.stderr
         assert errors is not None
@@ -432,34 +453,70 @@ def test_the_debugger_works_through_a_pipe(lite: Project) -> None:
     assert lite.jobs()[1]["status"] == "cancelled"
 
 
+class Terminal:
+    """``cronjobs run`` on a terminal of its own."""
+
+    def __init__(self, project: Project, job_type: str) -> None:
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*CRONJOBS, "run", job_type],
+            cwd=project.folder,
+            env={"PATH": "/usr/bin:/bin", "TERM": "dumb"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def wait_for(self, text: str) -> None:
+        while text not in self.seen:
+            assert select.select([self.master], [], [], 20)[0], self.seen
+            self.seen += os.read(self.master, 4096).decode()
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def ends(self) -> int:
+        """Its exit code. A terminal that nobody reads would keep it from ending."""
+        with suppress(OSError):  # Linux says so when the other side is closed
+            while select.select([self.master], [], [], 30)[0]:
+                self.seen += os.read(self.master, 4096).decode()
+        os.close(self.master)
+        return self.process.wait(10)
+
+
 def test_the_debugger_works_on_a_terminal(lite: Project) -> None:
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*CRONJOBS, "run", "t.debug"],
-        cwd=lite.folder,
-        env={"PATH": "/usr/bin:/bin", "TERM": "dumb"},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-    )
-    os.close(slave)
-    seen = ""
-
-    def wait_for(text: str) -> None:
-        nonlocal seen
-        while text not in seen:
-            seen += os.read(master, 4096).decode()
-
-    wait_for("(Pdb) ")
-    os.write(master, b"x = 7\n")
-    wait_for("x = 7\r\n(Pdb) ")
-    os.write(master, b"c\n")
-    wait_for("x is 7 True True")
-    wait_for("succeeded")
-    assert process.wait(30) == 0
-    os.close(master)
+    terminal = Terminal(lite, "t.debug")
+    terminal.wait_for("(Pdb) ")
+    terminal.type("x = 7\n")
+    terminal.wait_for("x = 7\r\n(Pdb) ")
+    terminal.type("c\n")
+    terminal.wait_for("x is 7 True True")
+    terminal.wait_for("succeeded")
+    assert terminal.ends() == 0
     assert "x is 7" in lite.rows("job_runs")[0]["output"]
+
+
+def test_a_failure_after_a_ctrl_c_that_only_the_debugger_heard_is_the_jobs_own(lite: Project) -> None:
+    terminal = Terminal(lite, "t.debug-fails")
+    terminal.wait_for("(Pdb) ")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.wait_for("--KeyboardInterrupt--")
+    terminal.type("c\n")
+    assert terminal.ends() == 1
+    assert "RuntimeError: a bug of its own" in terminal.seen
+    assert lite.jobs()[0]["status"] == "dead"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_debugger_does_not_keep_a_run_from_being_ended(lite: Project, number: signal.Signals) -> None:
+    terminal = Terminal(lite, "t.debug")
+    terminal.wait_for("(Pdb) ")
+    terminal.process.send_signal(number)
+    assert terminal.ends() == 128 + number
+    assert lite.jobs()[0]["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("where", [">&-", "2>&- >&-", ">/dev/full 2>&1", "<&- >&- 2>&-", "| true"])
