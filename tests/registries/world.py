@@ -26,7 +26,6 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, metadata
-from cronjobs.execution import worker_threads
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.worker_threads import Workers
@@ -39,6 +38,7 @@ from cronjobs.model import Finished, RetryPolicy, TimedOut
 from cronjobs.rules.ending import running_row
 from cronjobs.store import claims, leases
 from cronjobs.testing import FakeClock
+from cronjobs.tick import work
 from cronjobs.tick.result import Result
 from cronjobs.tick.tick import Tick
 
@@ -368,7 +368,7 @@ def world(url: str, folder: Path) -> Iterator[World]:
     here = World(database, clock, folder)
     with (
         patch.object(job_types, "load", lambda _settings: here.registry),
-        patch.object(worker_threads, "Workers", Inline),
+        patch.object(work, "Workers", Inline),
         patch.object(identity, "_launchers_of", lambda _pid: []),  # nothing is started here, and /proc is large
     ):
         try:
