@@ -17,9 +17,7 @@ class InFlight:
 
     held: dict[int, Attempt] = field(default_factory=dict)  # every leased attempt, by job id
     leased_at: dict[int, float] = field(default_factory=dict)  # when we sent the statement that last extended the lease
-    without_lease: list[Attempt] = field(
-        default_factory=list
-    )  # lease lost, but the thread still runs and keeps its slot
+    without_lease: list[Attempt] = field(default_factory=list)  # the thread still runs, and keeps its slot
     unwritten: list[Ended] = field(default_factory=list)
     unrecorded: list[Attempt] = field(default_factory=list)  # overdue; their history row is not written yet
 
