@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,8 @@ from cronjobs.jobs import registry as jobs
 from support import forked
 
 CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
-BARE = {"PATH": "/usr/bin:/bin"}  # what cron gives
+# What cron gives; and where the package is, if a mutant of it is being tried.
+BARE = {"PATH": "/usr/bin:/bin"} | ({"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {})
 
 
 @dataclass
