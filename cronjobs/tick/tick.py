@@ -204,7 +204,7 @@ class Tick:
                 self.database,
                 self.settings,
                 self.identity,
-                self.work.types,
+                lambda: self.work.types(),  # not before it is asked: a long job that runs is no work for this tick
                 self.emit,
                 self.result.counts,
                 self.row.begin,

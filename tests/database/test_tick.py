@@ -19,11 +19,13 @@ from cronjobs.database.tables import jobs as jobs_table
 from cronjobs.database.tables import meta as meta_table
 from cronjobs.database.tables import schedules as schedules_table
 from cronjobs.errors import ForeignDatabase
+from cronjobs.host.identity import Identity
 from cronjobs.jobs import registry
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, operating, schedules
 from cronjobs.store.ticks import record
 from cronjobs.testing import FakeClock
+from cronjobs.tick.result import NOTHING_DUE
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -423,3 +425,18 @@ def test_ticks_late_twice_five_at_once_or_not_for_a_week_settle_each_occurrence_
     minutes = (clock.now().replace(second=0, microsecond=0) - START.replace(second=0)) // MINUTE
     assert sum(int(count) for count in settled.values()) == minutes
     assert len(done) == int(settled["enqueued"]) == 3
+
+
+def test_a_tick_with_nothing_to_do_beside_a_running_long_job_loads_no_engine(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object) -> None:
+        raise AssertionError("the loop and the handlers were imported")
+
+    host, here = Host(database, tmp_path), Identity.here()
+    alive = Identity(host.name, here.boot_id, here.pid_namespace, here.pid, here.started, "long-0123456789ab")
+    now = database.clock.now()
+    put(database, status="running", attempts=1, locked_by=str(alive), locked_until=now + timedelta(seconds=50))
+    monkeypatch.setattr("cronjobs.tick.work.Work", loaded)
+    result = host.tick()
+    assert (result.ended, result.exit_code()) == (NOTHING_DUE, 0)
