@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.cli.output import coloured, counted, echo, echo_json
-from cronjobs.cli.pause import local, pause_lines
+from cronjobs.cli.output import coloured, counted, echo, echo_json, local
+from cronjobs.cli.pause import pause_lines
 from cronjobs.cli.sync import renamed
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database

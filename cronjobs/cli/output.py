@@ -25,6 +25,7 @@ from cronjobs.model import duration, duration_text, in_zone
 from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
+    from cronjobs.config.settings import Settings
     from cronjobs.insight.unresolved import Finding
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
@@ -134,6 +135,11 @@ def coloured(text: str, colour: str | None, stream: str = "stdout") -> str:
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------
+
+
+def local(settings: Settings, instant: datetime) -> str:
+    """*instant* on the clocks of the file's time zone."""
+    return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

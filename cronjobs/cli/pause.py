@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
-from zoneinfo import ZoneInfo
 
 import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli import typed
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
-from cronjobs.cli.output import complain, echo, echo_json
+from cronjobs.cli.output import complain, echo, echo_json, local
 from cronjobs.cli.pause_wait import wait_until_quiet
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.config.reader import nearest
@@ -22,7 +21,6 @@ from cronjobs.errors import DatabaseError, UsageError
 from cronjobs.events import Event
 from cronjobs.host.identity import Identity
 from cronjobs.jobs.registry import name_fault
-from cronjobs.model import in_zone
 from cronjobs.rules import pausing
 from cronjobs.rules.occurrences import Range
 from cronjobs.schedules.materialise import materialise
@@ -276,7 +274,3 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
         skips = ", and skips what comes due" if pause.skip else ""
         lines.append(one_line(f"{pausing.what(pause.scope, pause.name)} is paused {until}{skips}{by}{why}", 1000))
     return lines
-
-
-def local(settings: Settings, instant: datetime) -> str:
-    return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")

@@ -216,15 +216,12 @@ class Reporter:
         self.talk = talk
         self.outlet = Outlet()
         self.told: list[events.Event] = []
-        self.deaths = 0
         self.well: set[str] = set()  # job types of which a job succeeded
 
     def note(self, event: events.Event) -> None:
         event = replace(event, facts=masking.hide_in(event.facts))
         self.log.write(event)
-        if event.name == "job.dead":
-            self.deaths += 1
-        elif event.name == "job.succeeded":
+        if event.name == "job.succeeded":
             self.well.add(event.facts["job_type"])
         if event.told and (event.level != events.INFO or len(self.told) < 1000):
             self.told.append(event)

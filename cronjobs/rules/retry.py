@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from cronjobs.model import (
     CancelledByRequest,
@@ -137,8 +137,3 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def fits(timeout: timedelta, remaining: timedelta) -> bool:
     """Whether a job may start now: its time-out ends before the tick does, so that the tick never interrupts it."""
     return timeout <= remaining
-
-
-# --- schedules --------------------------------------------------------------------------------------------------------
-
-OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]

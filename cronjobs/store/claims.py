@@ -95,10 +95,10 @@ define(
         # The queue's bytes, which need not be UTF-8.
         else "j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority"
     ),
-    among_careful=among("no_prefetch"),
+    among_no_prefetch=among("no_prefetch"),
     # Losses are not charged, but a job that was lost once must not be lost again only because it waited for a worker.
-    with_care="(j.losses > 0 OR j.job_type {among_careful})",
-    candidate="j.id, j.priority, j.run_at, {with_care} AS no_prefetch, j.concurrency_key",
+    not_prefetched="(j.losses > 0 OR j.job_type {among_no_prefetch})",
+    candidate="j.id, j.priority, j.run_at, {not_prefetched} AS no_prefetch, j.concurrency_key",
     is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
     after_lease=after_now(":lease_s"),
     # The policy by which any host's recovery decides. It includes the attempt's number because an older version claims
@@ -307,10 +307,10 @@ LANES_SQLITE: Final = """
     FROM lane b WHERE {open_queue})
   SELECT * FROM placed WHERE head_us <= {now}"""
 DUE_SQLITE: Final = """
-  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS no_prefetch, j.concurrency_key FROM {jobs} j
+  SELECT j.priority, j.run_at AS due_us, j.id, {not_prefetched} AS no_prefetch, j.concurrency_key FROM {jobs} j
   WHERE {due_in_lane} ORDER BY j.run_at, j.id LIMIT :limit"""
 ANYWHERE_SQLITE: Final = """
-  SELECT j.priority, j.run_at AS due_us, j.id, {with_care} AS no_prefetch, j.concurrency_key
+  SELECT j.priority, j.run_at AS due_us, j.id, {not_prefetched} AS no_prefetch, j.concurrency_key
   FROM {jobs} b JOIN {jobs} j ON j.id = b.id
   WHERE {due_anywhere} AND {in_some_turn}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
 
