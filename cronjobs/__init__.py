@@ -6,11 +6,9 @@ Names are loaded on first use: cron starts this package every minute, and an idl
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
-
 from cronjobs.version import __version__
 
+TYPE_CHECKING = False  # for mypy; importing typing would take a quarter of Python's own start
 if TYPE_CHECKING:
     from cronjobs.crontime.timing import fire_times
     from cronjobs.errors import (
@@ -75,7 +73,7 @@ __all__ = [
     "job",
 ]
 
-_HOMES: Final = {
+_HOMES = {
     "Cancelled": "errors",
     "ConfigError": "errors",
     "Context": "jobs.context",
@@ -112,6 +110,8 @@ _HOMES: Final = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(f"cronjobs.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

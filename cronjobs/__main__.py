@@ -1,10 +1,13 @@
-"""``cronjobs`` and ``python -m cronjobs``: set the tick's time limit first, then load everything else."""
+"""``cronjobs`` and ``python -m cronjobs``: for cron's tick first the fast path, then whatever the command needs."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
-from functools import partial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main() -> None:
@@ -18,14 +21,17 @@ def main() -> None:
     command()
 
 
-def _load(arguments: list[str]) -> Callable[[], None]:
+def _load(arguments: list[str]) -> Callable[[], object]:
     """Import what this command line needs, and no more."""
-    from cronjobs.tick import deadline
-
-    deadline.open_standard_streams()
     if _command(arguments) == "run-due":
-        # Before any import that could hang (a network file system, a broken driver): from now on the kernel ends
-        # this process in time. run-due moves the timer once it knows the file's budget.
+        from cronjobs.probe.idle import was_idle
+
+        # It also starts the kernel's timer, before any import or file that could hang (a network file system, a broken
+        # driver): that ends this process in time. The full tick moves it once it knows the file's budget.
+        if was_idle(arguments):
+            return lambda: os._exit(0)
+        from cronjobs.tick import deadline
+
         deadline.arm()
         from cronjobs.cli.plain import tick_options
 
@@ -34,7 +40,11 @@ def _load(arguments: list[str]) -> Callable[[], None]:
             from cronjobs.cli.fault import guarded
             from cronjobs.cli.run_tick import run_tick
 
-            return partial(guarded, partial(run_tick, given))
+            return lambda: guarded(lambda: run_tick(given))
+    else:
+        from cronjobs.probe.timer import open_standard_streams
+
+        open_standard_streams()
     from cronjobs.cli.main import run
 
     return run

@@ -16,11 +16,12 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
-from cronjobs.clock import SYSTEM, process_started, sleep
+from cronjobs.clock import SYSTEM, sleep
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, DatabaseBusy
 from cronjobs.host.identity import Identity
 from cronjobs.jobs.registry import enqueue
+from cronjobs.probe.here import process_started
 from cronjobs_drill import statements as store
 
 T = TypeVar("T")

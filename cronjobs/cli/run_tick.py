@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -29,7 +30,9 @@ from cronjobs.host.forks import keep_streams_from_copies
 from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember
 from cronjobs.model import duration
-from cronjobs.tick import deadline
+from cronjobs.probe.inputs import Start
+from cronjobs.probe.question import NOTHING_DUE
+from cronjobs.tick import deadline, idle_inputs
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
 from cronjobs.tick.result import Result
@@ -66,6 +69,7 @@ class TickOptions:
 def run_tick(given: TickOptions) -> NoReturn:
     """Run one tick and end the process with its exit code."""
     armed = deadline.arm()
+    start = Start(sys.argv[1:])  # before handlers may change the environment
     talk = not given.quiet and not given.as_json and (given.verbose or is_terminal())
     mail = CronMail(given.config_path, throttle=not (talk or given.as_json or given.dry_run))
     fault.circumstances.mailed_for = mail.config if mail.throttle else None
@@ -119,8 +123,9 @@ def run_tick(given: TickOptions) -> NoReturn:
             echo_json({"exit_code": error.exit_code, "error": str(error)})
         leaving.leave(error.exit_code, stuck=False)
     took = timedelta(seconds=SYSTEM.monotonic() - armed.began)
-    reporter.note(events.tick_ended(result.did(), result.ended, took))
     code = result.exit_code(given.fail_on)
+    if code or result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; 1,440 lines a day say no more
+        reporter.note(events.tick_ended(result.did(), result.ended, took))
     leaving.end_anyway(code)
     if result.fault is not None:
         log.write(events.traceback_of_ours(), fault.text_of(result.fault))
@@ -135,6 +140,8 @@ def run_tick(given: TickOptions) -> NoReturn:
     if not talk:
         mail.tell(reporter)
     mail.send()
+    if code == 0 and fires and not mail.said and not talk and not given.as_json and tick.seen is not None:
+        idle_inputs.leave(start, settings, database.address, tick.seen)
     if given.wait and tick.long_jobs:
         if talk:
             reporter.outlet.say(
@@ -242,6 +249,7 @@ class CronMail:
         self._causes: list[str] = []
         self._lines: list[str] = []
         self._well: set[str] = set()
+        self.said = False  # whether anything was, or would have been if it were not repeated
 
     def trouble(self, cause: str) -> None:
         """Something that will be the same next minute until someone mends it."""
@@ -281,7 +289,9 @@ class CronMail:
 
     def send(self) -> None:
         now = SYSTEM.now()
-        for line in [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]:
+        lines = [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]
+        self.said = bool(lines or self._causes)
+        for line in lines:
             complain(line)
         if not self.throttle:
             for cause in dict.fromkeys(self._causes):

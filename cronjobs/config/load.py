@@ -174,13 +174,13 @@ def load(
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
     reading = Reading(str(given), folder, Variables(environ, folder))
-    tree, flaws = read_file(given)
+    tree, flaws = read_file(given, reading.variables.files)
     reading.problems += flaws
     if tree is None:
         raise ConfigError(reading.masked_problems())
 
     from_env_file = read_env(reading, tree)
-    reading.variables = Variables({**(from_env_file or {}), **environ}, folder)
+    reading.variables = replace(reading.variables, environ={**(from_env_file or {}), **environ})
     values, bad = reading.fields(tree, "", FILE)
     override = ("CRONJOBS_DATABASE_URL", environ.get("CRONJOBS_DATABASE_URL"))
     if database_url is not None:
@@ -199,6 +199,8 @@ def load(
         file=given.absolute(),
         folder=folder,
         env_file=fields.path_beside_file(reading, values["env_file"], "env_file") if "env_file" in values else None,
+        contents=reading.variables.files,
+        variables=tuple(sorted(reading.variables.names)),
         database=database,
         env=tuple(env.items()),
         retry=values.get("defaults", RetryChanges()),

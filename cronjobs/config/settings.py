@@ -131,6 +131,8 @@ class Settings:
     setup: str | None = None  # "django.setup": module.function, called before the imports
     env: tuple[tuple[str, str], ...] = ()
     env_file: Path | None = None
+    contents: dict[Path, bytes] = field(default_factory=dict, repr=False)  # itself, its env_file, ${file:…}, as read
+    variables: tuple[str, ...] = ()  # that ${…} asked for, set or not
     log: Path | None = None
     run: RunSettings = RunSettings()
     retry: RetryChanges = RetryChanges()  # defaults.retry

@@ -9,22 +9,27 @@ from pathlib import Path
 
 from cronjobs.config import fields
 from cronjobs.config.reader import FieldError, Reading, ReportedError, UnsetError, shown
-from cronjobs.config.variables import read_env_file
+from cronjobs.config.variables import read_env_file, text_of
 from cronjobs.config.yaml_nodes import MAX_BYTES, Node, Scalar, decode, parse
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.host.files import open_regular
 
 
-def read_file(file: Path) -> tuple[YamlMapping | None, list[Problem]]:
-    """The tree of *file* and what keeps it from being one; both if more can be said than the first mistake."""
+def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
+    """The tree of *file* and what keeps it from being one; both if more can be said than the first mistake.
+
+    What was read is put into *contents*.
+    """
 
     def problem(message: str, line: int = 0, column: int = 0) -> Problem:
         return Problem(str(file), line, column, "", message)
 
     try:
         with file.open("rb") as opened:
-            text = decode(opened.read(MAX_BYTES + 1))
+            content = opened.read(MAX_BYTES + 1)
+        contents[file.absolute()] = content
+        text = decode(content)
     except FileNotFoundError:
         return None, [problem('there is no such file: run "cronjobs init" to write one, or name yours with --config')]
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -57,12 +62,14 @@ def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
 def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, str]:
     file = fields.path_beside_file(reading, node, path)
     try:
-        with open(open_regular(file, os.O_RDONLY), encoding="utf-8-sig") as opened:
-            variables, wrong = read_env_file(opened.read(MAX_BYTES))
+        with open(open_regular(file, os.O_RDONLY), "rb") as opened:
+            content = opened.read(MAX_BYTES)
+        variables, wrong = read_env_file(text_of(content))
     except OSError as error:
         raise FieldError(f"{shown(node)} cannot be read: {error.strerror} ({file})") from None
     except ValueError:
         raise FieldError(f"{shown(node)} is not UTF-8 text") from None
+    reading.variables.files[file] = content
     reading.problems += [Problem(str(file), line, 1, "", message) for line, message in wrong]
     return variables
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +20,15 @@ class UnsetVariableError(ValueError):
 
 @dataclass(frozen=True)
 class Variables:
-    """Where ``${…}`` looks: the environment, and files beside *folder* for ``${file:relative}``."""
+    """Where ``${…}`` looks: the environment, and files beside *folder* for ``${file:relative}``.
+
+    ``names`` are the variables that were asked for, set or not, ``files`` what was read.
+    """
 
     environ: Mapping[str, str]
     folder: Path
+    names: set[str] = field(default_factory=set)
+    files: dict[Path, bytes] = field(default_factory=dict)
 
     def fill(self, text: str) -> tuple[str, list[str]]:
         """*text* with ``${…}`` replaced and ``$${`` made ``${``, and the values that came in; they are not read again.
@@ -42,7 +47,11 @@ class Variables:
             raise ValueError(
                 "this is no variable: write ${NAME}, ${NAME:-default}, ${file:/path}, or $${ for a plain ${"
             )
-        value = self._file(reference["file"]) if reference["file"] else self.environ.get(reference["name"])
+        if reference["file"]:
+            value: str | None = self._file(reference["file"])
+        else:
+            self.names.add(reference["name"])
+            value = self.environ.get(reference["name"])
         if not value and reference["default"] is not None:
             return reference["default"]  # as in the shell: also for an empty one
         if value is None:
@@ -57,15 +66,17 @@ class Variables:
 
     def _file(self, name: str) -> str:
         try:
-            with open(open_regular(self.folder / name, os.O_RDONLY), encoding="utf-8") as opened:
-                value = opened.read(_MAX_SECRET_FILE + 1)
+            with open(open_regular(self.folder / name, os.O_RDONLY), "rb") as opened:
+                content = opened.read(_MAX_SECRET_FILE + 1)
+            value = text_of(content)
         except OSError as error:
             raise ValueError(f"${{file:{name}}} cannot be read: {error.strerror}") from None
         except ValueError:
             raise ValueError(f"${{file:{name}}} is not UTF-8 text") from None
-        if len(value) > _MAX_SECRET_FILE:
+        if len(content) > _MAX_SECRET_FILE:
             raise ValueError(f"${{file:{name}}} is larger than 64 KiB")
-        return value.removesuffix("\n").removesuffix("\r")
+        self.files[self.folder / name] = content
+        return value.removesuffix("\n")
 
 
 _REFERENCE: Final = re.compile(
@@ -73,6 +84,11 @@ _REFERENCE: Final = re.compile(
     r"|\$\{(?:file:(?P<file>[^{}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?)\}"
     r"|\$\{"
 )
+
+
+def text_of(content: bytes) -> str:
+    """*content* as text with lines that end in \\n only; raises ValueError if it is not UTF-8."""
+    return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
@@ -84,7 +100,6 @@ def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
     variables: dict[str, str] = {}
     problems: list[tuple[int, str]] = []
     position = 0
-    text = text.replace("\r\n", "\n")
     while position < len(text):
         if blank := _BLANK.match(text, position):
             position = blank.end()

@@ -40,13 +40,13 @@ from cronjobs.errors import (
     ServerTooOld,
 )
 from cronjobs.host.forks import OutOfReach, replace_by_nothing
+from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SETTINGS, TIMEOUTS, begin
 from cronjobs.rules.payload import read_json
 from cronjobs.text import decoded, is_utf8
 
 T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
-CONNECT_TIMEOUT_S: Final = 5
 BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
 LEAST_PATIENCE_S: Final = 0.05  # even when time is up, for a last write
 READ_PATIENCE_S: Final = 5.0
@@ -55,15 +55,6 @@ SETTLE_PAUSE_S: Final = 0.1
 HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may keep SQLite's only write lock
 LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
 HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for that lock behind others
-
-# Limits on what a frozen peer, a lock of others or a dead runner may cost. In milliseconds, set for each transaction.
-POSTGRESQL_TIMEOUTS: Final = {
-    "statement_timeout": 15_000,
-    "lock_timeout": 2_000,
-    "idle_in_transaction_session_timeout": 30_000,
-    # Otherwise the SQL of a dead runner goes on, and even commits.
-    "client_connection_check_interval": 2_000,
-}
 
 
 class Database(OutOfReach):
@@ -148,8 +139,8 @@ class Database(OutOfReach):
             if not self.is_sqlite:
                 # The user's statements may take as long as the job; then the server ends what a frozen runner began.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
-                begin = _begin_postgresql(limits_ms, MARK)
-                engine = self.engine.execution_options(cronjobs_begin=begin, schema_translate_map={})
+                opening = begin(TIMEOUTS | limits_ms, MARK)
+                engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
                 with (
                     self._write_postgresql(settle=True, engine=engine) as connection,
                     Unbroken(connection) as unbroken,
@@ -268,14 +259,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _open_sqlite)
         return engine
-    defaults = {
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "application_name": "cronjobs",
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 15_000,
-    }
+    defaults = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
     # prepare_threshold: a prepared statement belongs to a session, which PgBouncer passes on to other clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
@@ -373,13 +357,6 @@ def _open_sqlite(connection: Connection) -> None:
 _ENCODING: Final = "cronjobs_encoding"  # key in a connection's ``info``
 
 
-def _begin_postgresql(timeouts: dict[str, int], *more: str) -> str:
-    local = [f"SET LOCAL {name} = {ms}" for name, ms in (POSTGRESQL_TIMEOUTS | timeouts).items()]
-    # Each statement must see what was committed when it began, whatever the role's default: counts under a lock rely on
-    # it, and so does a handler's last statement, whose row may have been renewed in between.
-    return "; ".join(["BEGIN", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *more, *local])
-
-
 def _session(encoding: str) -> str:
     """Set the encoding of a transaction's texts, whatever the server, the database, the role or the URL is set to.
 
@@ -389,18 +366,7 @@ def _session(encoding: str) -> str:
     return f"SET LOCAL client_encoding = '{encoding}'"
 
 
-# UTC: days have 24 hours in our statements whatever the server's zone is, and instants need no conversion. The others:
-# psycopg reads instants only in that style, and floats must come back exactly as written.
-_OURS: Final = (
-    "SET LOCAL timezone = 'UTC'",
-    "SET LOCAL datestyle = 'ISO, MDY'",
-    "SET LOCAL intervalstyle = 'postgres'",
-    "SET LOCAL standard_conforming_strings = on",
-    "SET LOCAL extra_float_digits = 1",
-    # Compiling a claim would take longer than a thousand of them, as the planner takes its recursive parts for huge.
-    "SET LOCAL jit = off",
-)
-_POSTGRESQL_BEGIN: Final = _begin_postgresql({}, *_OURS)
+_POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SETTINGS)
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -412,8 +378,8 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 
 def _open_postgresql(connection: Connection) -> None:
-    begin = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
-    connection.exec_driver_sql(f"{begin}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
+    opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
+    connection.exec_driver_sql(f"{opening}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:
@@ -422,7 +388,7 @@ def tell(address: Address, error: DBAPIError) -> DatabaseError:
     if address.is_sqlite:
         file = Path(str(address.url.database))
         return sqlite_refusal(str(address), error, reason, file=file, waited_s=BUSY_TIMEOUT_MS / 1000)
-    lock_timeout_s = POSTGRESQL_TIMEOUTS["lock_timeout"] / 1000
+    lock_timeout_s = TIMEOUTS["lock_timeout"] / 1000
     return postgresql_refusal(str(address), error, reason, lock_timeout_s=lock_timeout_s)
 
 

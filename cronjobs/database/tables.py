@@ -34,8 +34,8 @@ from cronjobs.database.column_types import (
     server_caller,
     server_now,
 )
+from cronjobs.probe.question import WAITING_SQL
 
-WAITING_SQL: Final = "status IN ('queued', 'failed')"
 # A death that has not been dealt with; a dismissed job that was retried and died again counts.
 UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"

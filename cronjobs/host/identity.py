@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from cronjobs.clock import age_of, process_started
+from cronjobs.probe import here as kernel
+from cronjobs.probe.here import UNKNOWN, age_of, process_started
 
-UNKNOWN: Final = "-"
 LAUNCHER: Final = "cronjobs/launcher.py"
 
 
@@ -29,10 +27,9 @@ class Identity:
     @classmethod
     def here(cls) -> Identity:
         return cls(
-            # Containers get a new random name each time; CRONJOBS_HOST gives them a fixed one.
-            host=(os.environ.get("CRONJOBS_HOST") or socket.gethostname() or "localhost").replace(":", "-"),
-            boot_id=_read("/proc/sys/kernel/random/boot_id"),
-            pid_namespace=_namespace(),
+            host=kernel.host_name(),
+            boot_id=kernel.boot_id(),
+            pid_namespace=kernel.pid_namespace(),
             pid=os.getpid(),
             started=process_started(os.getpid()) or "0",
             tick=secrets.token_hex(6),
@@ -57,18 +54,7 @@ class Identity:
 
 
 def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace").strip()
-    except OSError:
-        return UNKNOWN
-
-
-def _namespace() -> str:
-    # Two containers share the host's boot id and count their pids separately.
-    try:
-        return str(Path("/proc/self/ns/pid").readlink()).removeprefix("pid:").strip("[]")
-    except OSError:
-        return UNKNOWN
+    return (kernel.read(path) or UNKNOWN).strip()
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:

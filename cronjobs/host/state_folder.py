@@ -7,31 +7,19 @@ So it must be ours, writable by no one else, and no link is followed; otherwise 
 from __future__ import annotations
 
 import os
-import pwd
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
 
 from cronjobs.host.files import make_folder
-
-LONGEST: Final = 1 << 20  # of a file; a longer one is not ours
-_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+from cronjobs.probe import state_files
 
 
 def state_folder() -> Path:
     """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file: cron may set no HOME."""
-    named = os.environ.get("XDG_STATE_HOME")
-    if named and Path(named).is_absolute():
-        return Path(named) / "cronjobs"
-    home = os.environ.get("HOME") or ""
-    if not home:
-        with suppress(KeyError):
-            home = pwd.getpwuid(os.getuid()).pw_dir
-    if home and os.access(home, os.W_OK):
-        return Path(home) / ".local/state/cronjobs"
+    if (lasting := state_files.lasting_folder()) is not None:
+        return Path(lasting)
     return Path(tempfile.gettempdir()) / f"cronjobs-{os.getuid()}"
 
 
@@ -43,32 +31,40 @@ class State:
 
     def read(self, name: str) -> str | None:
         """The file's content; None if it does not exist, or is not safe to read."""
-        with suppress(OSError, UnicodeError), self._opened() as folder:
-            return _read(folder, name)
+        content = self.read_bytes(name)
+        return None if content is None else content.decode(errors="replace")
+
+    def read_bytes(self, name: str) -> bytes | None:
+        with suppress(OSError), self._opened() as folder:
+            return state_files.read_file(folder, name)
         return None
 
     def write(self, name: str, text: str) -> None:
         """Replace the file's content with *text*, atomically."""
+        self.write_bytes(name, text.encode(errors="replace"))
+
+    def write_bytes(self, name: str, content: bytes) -> None:
         with suppress(OSError), self._opened(make=True) as folder:
             fresh = f"{name}.{os.getpid()}"
             with suppress(FileNotFoundError):
                 os.unlink(fresh, dir_fd=folder)  # left by an earlier process that was killed
-            _put(folder, fresh, os.O_CREAT | os.O_EXCL, text)
+            _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
             os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def append(self, name: str, text: str) -> None:
         with suppress(OSError), self._opened(make=True) as folder:
-            _put(folder, name, os.O_CREAT | os.O_APPEND, text)
+            _put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
 
     def take(self, name: str) -> str | None:
         """Read and remove the file; of two processes that do so together, one gets the content."""
-        with suppress(OSError, UnicodeError), self._opened() as folder:
+        with suppress(OSError), self._opened() as folder:
             taken = f"{name}.{os.getpid()}"
             os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)
             try:
-                return _read(folder, taken)
+                content = state_files.read_file(folder, taken)
             finally:
                 os.unlink(taken, dir_fd=folder)
+            return None if content is None else content.decode(errors="replace")
         return None
 
     @contextmanager
@@ -76,27 +72,14 @@ class State:
         """The folder's descriptor: files are opened in the folder that was checked, even if it is renamed."""
         if make:
             make_folder(self.folder, 0o700)
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = state_files.open_folder(str(self.folder))
         try:
-            found = os.fstat(descriptor)
-            if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:
-                raise PermissionError(f"{self.folder} is not ours alone")
             yield descriptor
         finally:
             os.close(descriptor)
 
 
-def _read(folder: int, name: str) -> str | None:
-    # NONBLOCK: otherwise open() would wait on a FIFO.
-    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        content = file.read(LONGEST + 1)
-    return content.decode(errors="replace") if len(content) <= LONGEST else None
-
-
-def _put(folder: int, name: str, flags: int, text: str) -> None:
+def _put(folder: int, name: str, flags: int, content: bytes) -> None:
     descriptor = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600, dir_fd=folder)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode(errors="replace"))
+        file.write(content)

@@ -13,13 +13,14 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
 from cronjobs.model import Job
+from cronjobs.probe.question import after_now
 from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.store.concurrency import full_parameters, judge_alone, running_by_key
 from cronjobs.store.job_rows import fetch_by_itself, job_from
 from cronjobs.store.overlap import runnable_value, take_turns, turn_is_taken
 from cronjobs.store.sizes import stored
-from cronjobs.store.sql import Fragment, after_now, among, database_now, define, group_value, is_postgresql, run
+from cronjobs.store.sql import Fragment, among, database_now, define, group_value, is_postgresql, run
 
 
 def _lanes(kind: str, types: str, where: str = "true") -> Fragment:

@@ -23,8 +23,9 @@ from cronjobs.database.tables import jobs
 from cronjobs.errors import PayloadError
 from cronjobs.host.caller import caller
 from cronjobs.model import Status
+from cronjobs.probe.question import after_now
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import after_now, among, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
 
 _COLUMNS: Final = {
     "n": "int",

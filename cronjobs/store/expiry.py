@@ -14,7 +14,6 @@ from cronjobs.rules.attempt_policy import read_policy, seconds
 from cronjobs.rules.lease import Expired, Lease
 from cronjobs.store.job_rows import job_from
 from cronjobs.store.sql import (
-    after_now,
     among,
     database_now,
     define,
@@ -151,7 +150,6 @@ def _given_up(
 
 
 define(
-    beyond=after_now(":beyond_s"),
     given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
     among_dead=among("dead"),
     among_working=among("working"),

@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import job_type_lists
+from cronjobs.probe.question import after_now
 from cronjobs.store.overlap import runnable_value
-from cronjobs.store.sql import after_now, define, is_postgresql, run
+from cronjobs.store.sql import define, is_postgresql, run
 
 REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
 

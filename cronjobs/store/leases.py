@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.database.encoding import fitted
 from cronjobs.model import Job, Status
+from cronjobs.probe.question import after_now
 from cronjobs.rules.ending import late_output
 from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store.claims import held_by
 from cronjobs.store.concurrency import judge_alone
 from cronjobs.store.sql import (
-    after_now,
     define,
     group,
     group_value,

@@ -28,10 +28,11 @@ from sqlalchemy import (
 )
 
 from cronjobs.database.column_types import to_microseconds
-from cronjobs.database.tables import WAITING_SQL, job_runs, jobs, occurrences, schedules
+from cronjobs.database.tables import job_runs, jobs, occurrences, schedules
 from cronjobs.model import FINAL, Status
+from cronjobs.probe.question import WAITING_SQL, after_now
 from cronjobs.store.shown import LONGEST, beginning, fetched, shown
-from cronjobs.store.sql import Fragment, after_now, define, is_postgresql, run
+from cronjobs.store.sql import Fragment, define, is_postgresql, run
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
 STREAM_BATCH: Final = 2000  # rows in memory at once

@@ -18,59 +18,18 @@ from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import tables
 from cronjobs.database.column_types import Instant, Json, to_microseconds
 from cronjobs.database.encoding import ANY_BYTES, server_encoding
+from cronjobs.probe import question
+from cronjobs.probe.question import FRAGMENTS, after_now
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 Fragment = str | Callable[[bool], str]  # a function of "is this PostgreSQL?" if the two databases differ
 
-_fragments: dict[str, Fragment] = {
-    # A literal: a bound value would hide the partial index from the planner.
-    "waiting": tables.WAITING_SQL,
+_fragments: dict[str, Fragment] = FRAGMENTS | {
     # A write about an attempt counts only while that attempt still has the lease.
     "fence": "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'",
-    # statement_timestamp(), never clock_timestamp(), which is volatile and cannot be an index condition. :now_ is zero
-    # outside tests, which travel in time on a real database. SQLite's clock is the host's.
-    "now": lambda postgresql: "(statement_timestamp() + make_interval(secs => :now_))" if postgresql else ":now_",
     "json_type": lambda postgresql: "jsonb" if postgresql else "text",
-    # The pairs (queue, priority) that have waiting rows, each found by one index step: how many rows a pair has does
-    # not matter. They are numbered, up to :most_branches.
-    "branches": """
-      branch(queue, priority, place) AS (
-        SELECT * FROM (SELECT queue, priority, 1 FROM {jobs} WHERE {waiting} ORDER BY queue, priority LIMIT 1) AS best
-        UNION ALL
-        SELECT {next_branch}, b.place + 1 FROM branch b WHERE b.queue IS NOT NULL AND b.place < :most_branches
-      )""",
-    "next_branch": lambda postgresql: (
-        """
-               (SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
-                ORDER BY j.queue, j.priority LIMIT 1),
-               (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
-                ORDER BY j.queue, j.priority LIMIT 1)"""
-        if postgresql
-        # SQLite uses only the first column of a row comparison for the index, so it would scan the whole queue.
-        else """
-               coalesce((SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND j.queue = b.queue
-                         AND j.priority > b.priority LIMIT 1),
-                        (SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND j.queue > b.queue
-                         ORDER BY j.queue LIMIT 1)),
-               coalesce((SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND j.queue = b.queue
-                         AND j.priority > b.priority ORDER BY j.priority LIMIT 1),
-                        (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND j.queue > b.queue
-                         ORDER BY j.queue, j.priority LIMIT 1))"""
-    ),
-    # "p" is a pause; for "b", of a queue, and for "j", a schedule. In Python: rules/pausing.py.
-    "in_force": "(p.until IS NULL OR p.until > {now})",
-    "stops_queue": "(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {in_force}",
-    "stops_schedule": "(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {in_force}",
-    "paused": "EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_queue})",
     "open_queue": "(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
-    # A schedule is not due while it is paused, so that an idle tick stays idle; but a pause that skips has rows to
-    # write. A watermark in the future was written by a wrong clock, and is corrected in any case.
-    "schedule_due": """
-      (j.status = 'active' AND j.next_at IS NOT NULL AND (j.seen_until > {now} OR j.next_at <= {now}
-         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))
-       OR j.owed IS NOT NULL AND (j.seen_until > {now}
-         OR NOT EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_schedule})))""",
     # Skips rows that others have locked. On SQLite a writer is alone.
     "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
     # Pruned except for its key: what the job was to do is gone.
@@ -94,7 +53,13 @@ _TYPES: Final = {
     for table in tables.metadata.sorted_tables
     for column in table.columns
     if isinstance(column.type, Instant | Json)
-} | {"now": Instant(), "read_at": Instant(), "next_occurrence": Instant(), "last_tick_at": Instant()}
+} | {
+    "now": Instant(),
+    "read_at": Instant(),
+    "next_occurrence": Instant(),
+    "last_tick_at": Instant(),
+    "handlers_at": Instant(),
+}
 
 
 def define(**fragments: Fragment) -> None:
@@ -107,15 +72,6 @@ def define(**fragments: Fragment) -> None:
 
 def _texts(fragment: Fragment) -> tuple[str, str]:
     return (fragment, fragment) if isinstance(fragment, str) else (fragment(True), fragment(False))
-
-
-def after_now(seconds: str) -> Fragment:
-    """The instant *seconds* (an SQL expression, may be negative) after now."""
-    return lambda postgresql: (
-        "({now} + make_interval(secs => " + seconds + "))"
-        if postgresql
-        else "({now} + CAST((" + seconds + ") * 1000000 AS INTEGER))"
-    )
 
 
 def _has_policy(alias: str) -> Fragment:
@@ -203,21 +159,10 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
 
 @lru_cache(maxsize=256)
 def _prepare(statement: str, postgresql: bool, schema: str | None) -> tuple[Executable, bool]:
-    names = {name.removeprefix("cronjobs_"): _qualified(name, schema) for name in tables.metadata.tables}
-    for name, fragment in _fragments.items():
-        names[name] = fragment if isinstance(fragment, str) else fragment(postgresql)
-    while "{" in statement:
-        statement = statement.format_map(names)
-    return text(statement).columns(**_TYPES), ":now_" in statement
-
-
-def _qualified(table: str, schema: str | None) -> str:
-    if schema is None:
-        return table
-    if "{" in schema or "}" in schema:
-        raise ValueError("a schema's name has no braces")
-    quoted = schema.replace('"', '""').replace(":", "\\:")
-    return f'"{quoted}".{table}'
+    names = [name.removeprefix("cronjobs_") for name in tables.metadata.tables]
+    qualified = {name: question.qualified(name, schema).replace(":", "\\:") for name in names}
+    filled = question.fill(statement, postgresql, schema, _fragments | qualified)
+    return text(filled).columns(**_TYPES), ":now_" in filled
 
 
 def is_postgresql(connection: Connection) -> bool:

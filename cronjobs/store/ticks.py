@@ -12,7 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import audit, ticks
-from cronjobs.store.sql import after_now, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.probe.question import MANY_QUEUES, SEEN
+from cronjobs.store.sql import define, group, group_value, is_postgresql, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
 
@@ -38,30 +39,8 @@ class Overview:
     last_tick_at: datetime | None  # of any host
     paused_due: bool  # jobs are due in paused queues
     not_started: Any  # the record of this host's last tick that loaded handlers
+    handlers_at: datetime | None  # when that tick started
     many_queues: bool  # so many that reading all waiting jobs is quicker than stepping from queue to queue
-
-
-MANY_QUEUES: Final = 1000
-define(
-    beyond=after_now(":beyond_s"),
-    # "b" is a queue or a job; with very many queues all their jobs are read instead.
-    due_in_branch="""
-      EXISTS (SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
-              AND j.run_at <= {now})""",
-    many_queues="EXISTS (SELECT 1 FROM branch b WHERE b.place = :most_branches AND b.queue IS NOT NULL)",
-)
-
-
-def _any_due(queues: str) -> str:
-    """Whether a job is due in one of those *queues*."""
-    return (
-        f"(NOT {{many_queues}} AND EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND {queues} "
-        "AND {due_in_branch}) OR {many_queues} AND EXISTS (SELECT 1 FROM {jobs} b WHERE b.{waiting} "
-        f"AND b.run_at <= {{now}} AND {queues}))"
-    )
-
-
-define(jobs_due=_any_due("NOT {paused}"), paused_jobs_due=_any_due("{paused}"))
 
 
 def overview(
@@ -70,26 +49,7 @@ def overview(
     """Read what is due; *host*, *fingerprint*, *lease* and *place* (how ``locked_by`` begins) are this tick's."""
     row = run(
         connection,
-        """
-        WITH RECURSIVE {branches}
-        SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at,
-          EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}) AS expired,
-          EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until > {beyond}) AS far_lease,
-          EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL
-                  AND substr(locked_by, 1, :place_length) = :place) AS held_here,
-          EXISTS (SELECT 1 FROM {schedules} j WHERE {schedule_due}) AS schedules_due,
-          {jobs_due} AS jobs_due, {many_queues} AS many_queues,
-          EXISTS (SELECT 1 FROM {pauses} p WHERE p.scope IN ('all', 'queue') AND {in_force})
-            AND {paused_jobs_due} AS paused_due,
-          (SELECT t.not_started FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
-           ORDER BY t.id DESC LIMIT 1) AS not_started,
-          -- by id: a clock that stepped back must not make an older tick the last one
-          (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1) AS last_fingerprint,
-          EXISTS (SELECT 1 FROM {audit} a WHERE a.action = 'sync' AND a.subject = :fingerprint) AS fingerprint_known,
-          EXISTS (SELECT 1 FROM {audit} a WHERE {unfinished_sync}) AS sync_unfinished,
-          -- by id here too: a tick whose clock was years ahead would be the last one for years
-          (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at
-        FROM {meta} m WHERE m.id = 1""",
+        f"WITH RECURSIVE {{branches}} {SEEN}",
         host=host,
         beyond_s=lease.total_seconds(),
         place=place,
@@ -195,12 +155,9 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str, a
 
 # --- which file is in force -------------------------------------------------------------------------------------------
 
-# "sync" is recorded when all of a file is in force; a sync of several transactions begins with "sync_begun".
 define(
     audit_rows=group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"}),
     instant_type=lambda postgresql: "timestamptz" if postgresql else "integer",
-    unfinished_sync="""
-      a.action = 'sync_begun' AND NOT EXISTS (SELECT 1 FROM {audit} s WHERE s.action = 'sync' AND s.id > a.id)""",
 )
 
 

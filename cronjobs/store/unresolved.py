@@ -13,7 +13,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.database.tables import UNSETTLED_DEAD_SQL
-from cronjobs.store.sql import after_now, define, group_value, run
+from cronjobs.probe.question import after_now
+from cronjobs.store.sql import define, group_value, run
 
 DEATHS_COUNTED: Final = 10_000
 TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
 
-from cronjobs.clock import SYSTEM, process_age
+from cronjobs.clock import SYSTEM
+from cronjobs.probe.here import process_age
+from cronjobs.probe.timer import (
+    DEFAULT_BUDGET_S,
+    DEFAULT_EVERY_S,
+    LONGEST_START_S,
+    PAST_DEADLINE_S,
+    deadline,
+    open_standard_streams,
+)
 from cronjobs.tick.watchdog import Watchdog
-
-DEFAULT_BUDGET_S: Final = 55.0
-DEFAULT_EVERY_S: Final = 60.0
-PAST_DEADLINE_S: Final = 1.0
-# If the process is older than this, it exec'ed us after doing something else (``sleep 30; exec cronjobs run-due``, a
-# container's entrypoint), and the kernel's start time is not the tick's.
-LONGEST_START_S: Final = 10.0
 
 
 @dataclass
@@ -65,27 +65,3 @@ def left_s() -> float:
 
 def user_code_ran() -> bool:
     return _armed is not None and _armed.watchdog.hardened
-
-
-def open_standard_streams() -> None:
-    """Open /dev/null on descriptors 0 to 2 where the caller closed them (``>&-``).
-
-    Otherwise the next file opened, the database or the log, would get such a number, and prints would go
-    into it.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-
-
-def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:
-    """When a tick must be done, on the clock of *started* (monotonic seconds).
-
-    Start + budget; if it started within 10 s after a multiple of *every_s*, as cron's ticks do, at the latest 2 s
-    before the next multiple. One started by hand in mid-minute has its full budget: overlapping a tick is harmless.
-    *started_wall* is the same start in seconds since 1970.
-    """
-    into = started_wall % every_s
-    if into <= 10:
-        budget_s = min(budget_s, every_s - into - 2)
-    return started + budget_s

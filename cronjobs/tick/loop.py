@@ -16,7 +16,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.clock import Clock, process_age, sleep
+from cronjobs.clock import Clock, sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
@@ -25,6 +25,8 @@ from cronjobs.execution.handler import refusal
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import Job
+from cronjobs.probe.here import process_age
+from cronjobs.probe.timer import PAST_DEADLINE_S
 from cronjobs.rules.ending import lease_of
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.rules.retry import fits
@@ -33,7 +35,6 @@ from cronjobs.store.claims import ClaimFilter
 from cronjobs.store.leases import Renewal
 from cronjobs.tick.claiming import ClaimPlanner
 from cronjobs.tick.counts import Counts
-from cronjobs.tick.deadline import PAST_DEADLINE_S
 from cronjobs.tick.ends import Ends
 from cronjobs.tick.in_flight import InFlight
 from cronjobs.tick.long_jobs import Handovers

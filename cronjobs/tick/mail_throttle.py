@@ -27,7 +27,7 @@ class Alarm:
 
     def __init__(self, config: Path, folder: Path | None = None) -> None:
         self._state = State(folder)
-        self._name = f"alarm-{_name(config)}.json"
+        self._name = alarm_name(config)
 
     def worth_telling(self, cause: str, now: datetime, *, job_type: str | None = None, times: int = 1) -> bool:
         """Whether to report *cause* (its text) now; remembers that it occurred.
@@ -108,12 +108,12 @@ def _is_sound(entry: Any) -> bool:
 
 def leave_word(config: Path, line: str) -> None:
     """Keep *line* for the next tick of this configuration file to print; for processes whose output nobody reads."""
-    State().append(f"word-{_name(config)}", one_line(line, 1000) + "\n")
+    State().append(word_name(config), one_line(line, 1000) + "\n")
 
 
 def take_word(config: Path) -> list[str]:
     """Remove and return the kept lines; the caller prints them."""
-    return (State().take(f"word-{_name(config)}") or "").splitlines()
+    return (State().take(word_name(config)) or "").splitlines()
 
 
 # --- the log of a file that cannot be read any more -------------------------------------------------------------------
@@ -130,6 +130,16 @@ def known_log(config: Path) -> Path | None:
     """Where ticks of *config* wrote their log when the file could last be read."""
     kept = State().read(f"log-{_name(config)}")
     return Path(kept) if kept and Path(kept).is_absolute() and Path(kept).exists() else None
+
+
+def alarm_name(config: Path) -> str:
+    """The file of the causes that were reported."""
+    return f"alarm-{_name(config)}.json"
+
+
+def word_name(config: Path) -> str:
+    """The file of the words for the next tick."""
+    return f"word-{_name(config)}"
 
 
 def _name(config: Path) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.execution.attempt import Attempt
-from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.probe.question import NOTHING_DUE
+from cronjobs.tick.result import NOTHING_ELSE_DUE
 from cronjobs.tick.safety_net import FAULT
 
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run

@@ -5,9 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-EVERY: Final = timedelta(hours=1)  # between two rounds of pruning; only time limits how many rows one removes
+from cronjobs.probe.question import PRUNE_EVERY_S, WRONG_CLOCK_S
+
+EVERY: Final = timedelta(
+    seconds=PRUNE_EVERY_S
+)  # between two rounds of pruning; only time limits how many rows one removes
 OVERDUE: Final = timedelta(hours=2)  # after this even a tick with work spends a little of its time on pruning
-WRONG_CLOCK: Final = timedelta(days=1)
+WRONG_CLOCK: Final = timedelta(seconds=WRONG_CLOCK_S)
 
 
 def is_due(pruned_at: datetime | None, now: datetime) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, Final
 from cronjobs.errors import EX_SOFTWARE
 from cronjobs.tick.counts import Counts
 
-NOTHING_DUE: Final = "nothing is due"
 NOTHING_ELSE_DUE: Final = "nothing else is due"
 
 

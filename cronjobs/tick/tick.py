@@ -21,14 +21,15 @@ from cronjobs.database.connection import Database
 from cronjobs.database.retrying import fails_every_statement, first_look, patiently
 from cronjobs.errors import CronjobsError, DatabaseBusy, DatabaseError
 from cronjobs.host.identity import Identity
+from cronjobs.probe.question import CLOCK_SKEW_S, NOTHING_DUE
+from cronjobs.probe.timer import PAST_DEADLINE_S
 from cronjobs.schedules.applying import applies
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
 from cronjobs.store.ownership import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.tick import prune_when
-from cronjobs.tick.deadline import PAST_DEADLINE_S
-from cronjobs.tick.result import NOTHING_DUE, Result
+from cronjobs.tick.result import Result
 from cronjobs.tick.safety_net import SafetyNet
 from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.tick_row import TickRow
@@ -44,7 +45,7 @@ PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work ma
 PRUNING_SHARE: Final = 0.75  # of what is left of the tick after its work
 OVERDUE_SHARE: Final = 0.1  # of a tick with work, if no tick had time to prune for hours
 ALL_PAUSED: Final = "all that is due is paused"
-SKEW: Final = timedelta(seconds=60)
+SKEW: Final = timedelta(seconds=CLOCK_SKEW_S)
 
 
 @dataclass
@@ -71,6 +72,7 @@ class Tick:
         self.result = Result()
         self._work_here: Work | None = None
         self.row = TickRow(self.identity, self.fire_schedules)
+        self.seen: Overview | None = None
         self.applied = False  # whether this tick has put its file in force
         self.stop_requested: str | None = None
         self.applies = False  # whether this tick has to put its file in force
@@ -88,7 +90,7 @@ class Tick:
         self.database.give_up_at = self.deadline
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
         with self._signals():
-            seen = first_look(self._look, self.clock)
+            self.seen = seen = first_look(self._look, self.clock)
             if prune_when.clock_jumped(seen.last_tick_at, seen.now):
                 # Before the tick's row is written: compared with it, the next tick would see no jump.
                 self._part(partial(self._set_pruned_at, seen.now))
@@ -108,9 +110,10 @@ class Tick:
             elif seen.paused_due:
                 result.not_started = [{"why": "paused"}]
             # If this host's last tick found an unknown type, even a tick without work loads its handlers: they may be
-            # fixed by now.
+            # fixed by now. And once an hour: a deploy may have changed only Python.
             loaded = self._work_here is not None and self._work_here.loaded is not None
-            if loaded or self.applied or self._knew_no_type(seen.not_started):
+            stale = prune_when.is_due(seen.handlers_at, seen.now)
+            if loaded or self.applied or stale or self._knew_no_type(seen.not_started):
                 self._part(self.work.note_unknown_types)
             self._part(partial(self._prune, seen))
             self._part(self._record, retry_until=self.deadline)

@@ -20,13 +20,14 @@ from cronjobs.execution.worker_threads import Workers
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.probe.question import NOTHING_DUE
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.crashing_types import watched
 from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types, unknown_to_schedules
 from cronjobs.store.not_started import lanes_due
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.not_started import TickState, counted, record, unknown_type
-from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result
+from cronjobs.tick.result import NOTHING_ELSE_DUE, Result
 from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.tick_row import TickRow
 from cronjobs.tick.watchdog import Watchdog

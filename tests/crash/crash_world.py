@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from cronjobs import events
 from cronjobs.cli.main import app
-from cronjobs.clock import SYSTEM, process_started, sleep
+from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config import load
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
@@ -25,6 +25,7 @@ from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError
 from cronjobs.host.identity import Identity
+from cronjobs.probe.here import process_started
 from cronjobs.testing import FakeClock
 from cronjobs.tick.result import Result
 from cronjobs.tick.tick import Tick

@@ -11,6 +11,7 @@ from sqlalchemy import delete, insert, select
 
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, pauses, schedules
+from cronjobs.probe.question import MANY_QUEUES
 from cronjobs.rules.concurrency import Limit
 from cronjobs.store import ticks
 from cronjobs.store.claims import ClaimFilter, claim
@@ -81,11 +82,11 @@ def test_it_takes_what_a_claim_by_lanes_takes(database: Database, seed: int) -> 
 @pytest.mark.parametrize(
     ("seconds", "paused", "queues", "expected"),
     [
-        (-1, False, ticks.MANY_QUEUES, (True, False, True)),
-        (60, False, ticks.MANY_QUEUES, (False, False, True)),
-        (-1, True, ticks.MANY_QUEUES, (False, True, True)),
-        (-1, False, ticks.MANY_QUEUES - 1, (True, False, False)),
-        (-1, True, ticks.MANY_QUEUES - 1, (False, True, False)),
+        (-1, False, MANY_QUEUES, (True, False, True)),
+        (60, False, MANY_QUEUES, (False, False, True)),
+        (-1, True, MANY_QUEUES, (False, True, True)),
+        (-1, False, MANY_QUEUES - 1, (True, False, False)),
+        (-1, True, MANY_QUEUES - 1, (False, True, False)),
     ],
 )
 def test_a_tick_s_first_look_notices_very_many_queues(

@@ -122,6 +122,7 @@ def test_each_reason_is_recorded_and_told(
 
 
 def test_a_tick_that_finds_only_paused_work_does_not_say_that_nothing_is_due(database: Database, host: Host) -> None:
+    host.tick()  # loads the handlers, as once an hour
     put(database, queue="mail")
     pause(database, "queue", "mail")
     host.tick()

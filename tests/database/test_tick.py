@@ -21,11 +21,11 @@ from cronjobs.database.tables import schedules as schedules_table
 from cronjobs.errors import ForeignDatabase
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import registry
+from cronjobs.probe.question import NOTHING_DUE
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, operating, schedules
 from cronjobs.store.ticks import record
 from cronjobs.testing import FakeClock
-from cronjobs.tick.result import NOTHING_DUE
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -434,6 +434,7 @@ def test_a_tick_with_nothing_to_do_beside_a_running_long_job_loads_no_engine(
         raise AssertionError("the loop and the handlers were imported")
 
     host, here = Host(database, tmp_path), Identity.here()
+    host.tick()  # loads the handlers, as once an hour
     alive = Identity(host.name, here.boot_id, here.pid_namespace, here.pid, here.started, "long-0123456789ab")
     now = database.clock.now()
     put(database, status="running", attempts=1, locked_by=str(alive), locked_until=now + timedelta(seconds=50))

@@ -207,6 +207,7 @@ def test_while_an_older_version_ticks_nobody_can_say_what_is_unknown(
 def test_a_tick_that_loads_handlers_records_its_types_once_and_an_idle_one_none(
     database: Database, host: Host, clock: FakeClock
 ) -> None:
+    host.tick()  # the first of a host loads them in any case
     host.tick()
     for _ in range(2):
         put(database)
@@ -215,12 +216,20 @@ def test_a_tick_that_loads_handlers_records_its_types_once_and_an_idle_one_none(
     put(database)
     host.tick()
     hashes = [hash_ for (hash_,) in rows(database, ticks.c.job_types)]
-    assert hashes[0] is None
-    assert hashes[1] == hashes[2] != hashes[3]
+    assert hashes[1] is None
+    assert hashes[0] == hashes[2] == hashes[3] != hashes[4]
     with database.read() as connection:
         lists = {row.hash: row.names for row in connection.execute(select(job_type_lists))}
-    assert lists == {hashes[1]: ["t.say"], hashes[3]: ["t.more", "t.say"]}
-    assert [on for (on,) in rows(database, ticks.c.schedules_on)] == [1] * 4
+    assert lists == {hashes[0]: ["t.say"], hashes[4]: ["t.more", "t.say"]}
+    assert [on for (on,) in rows(database, ticks.c.schedules_on)] == [1] * 5
+
+
+def test_even_an_idle_host_loads_its_handlers_once_an_hour(database: Database, host: Host, clock: FakeClock) -> None:
+    """A deploy that changes only Python is noticed before the night."""
+    for minutes in (0, 1, 58, 1, 1):
+        clock.advance(timedelta(minutes=minutes))
+        host.tick()
+    assert [hash_ is not None for (hash_,) in rows(database, ticks.c.job_types)] == [True, False, False, True, False]
 
 
 def test_the_record_of_a_tick_that_was_killed_counts(database: Database, host: Host) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cronjobs.probe.question import IDLE
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -228,7 +230,7 @@ MUTANTS = (
     ),
     Mutant(
         "whatever DateStyle the server has",
-        "cronjobs/database/connection.py",
+        "cronjobs/probe/server_session.py",
         "    \"SET LOCAL datestyle = 'ISO, MDY'\",\n",
         "",
         ("tests/database/test_encodings.py",),
@@ -256,9 +258,9 @@ MUTANTS = (
     ),
     Mutant(
         "state kept where others may write",
-        "cronjobs/host/state_folder.py",
-        "            if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:",
-        "            if False:",
+        "cronjobs/probe/state_files.py",
+        "    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_MAY_WRITE:",
+        "    if False:",
         ("tests/process/test_alarm.py",),
     ),
     Mutant(
@@ -298,14 +300,14 @@ MUTANTS = (
     ),
     Mutant(
         "the last tick by its clock",
-        "cronjobs/store/ticks.py",
-        "          (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at",
-        "          (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at",
+        "cronjobs/probe/question.py",
+        "    (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at",
+        "    (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at",
         ("tests/database/test_pruning.py", "tests/database/test_tick.py"),
     ),
     Mutant(
         "what a pause holds back is due",
-        "cronjobs/store/sql.py",
+        "cronjobs/probe/question.py",
         "\n         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))",
         ")",
         ("tests/database/test_pauses.py",),
@@ -351,5 +353,36 @@ MUTANTS = (
         "            if attempt.started is not None and attempt.leased_at <= leased_since:",
         "            if False:",
         ("tests/process/test_cli_run.py",),
+    ),
+    *(
+        Mutant(
+            f"the fast path forgets to ask: {name}",
+            "cronjobs/probe/question.py",
+            f'    "{name}": ',
+            f'    "{name}": "true" or ',
+            ("tests/database/test_probe.py",),
+        )
+        for name in IDLE
+    ),
+    Mutant(
+        "the fast path does not look whether the runners here live",
+        "cronjobs/probe/idle.py",
+        "all(map(is_alive, holders.split(",
+        "bool(str(holders.split(",
+        ("tests/database/test_probe.py",),
+    ),
+    Mutant(
+        "the fast path trusts the inputs of another configuration",
+        "cronjobs/probe/inputs.py",
+        "if sources.hash() != was:",
+        "if not was:",
+        ("tests/process/test_idle_tick.py",),
+    ),
+    Mutant(
+        "the fast path makes an empty SQLite file",
+        "cronjobs/probe/sqlite.py",
+        "?mode=rw",
+        "?mode=rwc",
+        ("tests/process/test_idle_tick.py",),
     ),
 )

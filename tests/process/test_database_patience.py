@@ -24,7 +24,7 @@ from cronjobs import errors
 from cronjobs.clock import SYSTEM
 from cronjobs.database import retrying
 from cronjobs.database.address import parse_url
-from cronjobs.database.connection import CONNECT_TIMEOUT_S, POSTGRESQL_TIMEOUTS, tell
+from cronjobs.database.connection import tell
 from cronjobs.database.retrying import TRIES, first_look, growing_pauses, patiently
 from cronjobs.errors import (
     DatabaseBusy,
@@ -36,6 +36,7 @@ from cronjobs.errors import (
     DatabaseUnreachable,
     TransientTrouble,
 )
+from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, TIMEOUTS
 from cronjobs.schema import migrations
 from cronjobs.testing import FakeClock
 
@@ -364,10 +365,10 @@ def test_every_timeout_is_in_force_in_a_transaction(postgres_migrated: str) -> N
     with opened(postgres_migrated) as database, database.read() as connection:
         shown = {
             name: connection.exec_driver_sql(f"SELECT setting FROM pg_settings WHERE name = '{name}'").scalar()
-            for name in POSTGRESQL_TIMEOUTS
+            for name in TIMEOUTS
         }
         given = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
-    assert shown == {name: str(ms) for name, ms in POSTGRESQL_TIMEOUTS.items()}
+    assert shown == {name: str(ms) for name, ms in TIMEOUTS.items()}
     assert given["connect_timeout"] == "5"
     assert given["tcp_user_timeout"] == "15000"
     assert (given["keepalives_idle"], given["keepalives_interval"], given["keepalives_count"]) == ("10", "5", "3")

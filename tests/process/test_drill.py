@@ -18,7 +18,7 @@ import pytest
 from support.commands import LINUX_ONLY, until
 from support.postgres import PostgresServer
 
-from cronjobs.clock import process_started
+from cronjobs.probe.here import process_started
 from cronjobs_drill import checks
 from cronjobs_drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
 from cronjobs_drill.plan import MIX, Mishap, Planned, plan

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from support.commands import LINUX_ONLY, until
 
-from cronjobs.clock import process_started
 from cronjobs.host import identity
 from cronjobs.host.identity import Identity, is_gone
+from cronjobs.probe.here import process_started
 
 pytestmark = LINUX_ONLY
 

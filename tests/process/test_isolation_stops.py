@@ -11,8 +11,9 @@ from support.commands import LINUX_ONLY, launcher_of, until
 from support.isolated import HANDLERS, KINDS, ran, run_each
 from support.ticking import Project, Tick
 
-from cronjobs.clock import SYSTEM, process_started
+from cronjobs.clock import SYSTEM
 from cronjobs.execution.launcher import descendants
+from cronjobs.probe.here import process_started
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.commands import LINUX_ONLY, Shell, launcher_of, marked_shell, until
 
-from cronjobs.clock import process_started
 from cronjobs.model import CancelledByRequest, Interrupted, Lost, Outcome, Succeeded, TimedOut
+from cronjobs.probe.here import process_started
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from support.hosts import Host, put
 from support.lost import claim_as_a_tick, paying, row
 from support.ticking import Project, cli
 
-from cronjobs.clock import process_started
 from cronjobs.database.connection import Database
 from cronjobs.host.identity import Identity, age_at_work
 from cronjobs.model import Job, RetryPolicy
+from cronjobs.probe.here import process_started
 from cronjobs.rules.attempt_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.rules.lease import Lease
 from cronjobs.store import claims, leases

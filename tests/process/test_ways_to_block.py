@@ -17,7 +17,8 @@ import pytest
 from support.commands import LINUX_ONLY, until
 from support.ticking import Project, Tick, events
 
-from cronjobs.clock import SYSTEM, process_started
+from cronjobs.clock import SYSTEM
+from cronjobs.probe.here import process_started
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,8 @@ from sqlalchemy import func, select, text, update
 
 from cronjobs.clock import SYSTEM
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import WAITING_SQL, jobs, queues
+from cronjobs.database.tables import jobs, queues
+from cronjobs.probe.question import WAITING_SQL
 from cronjobs.rules.capacity import Cap, OnFull
 from cronjobs.store.queues import put_caps
 

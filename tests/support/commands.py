@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.clock import SYSTEM, process_started, sleep
+from cronjobs.clock import SYSTEM, sleep
 from cronjobs.execution.command import Command
 from cronjobs.execution.process import run_command
 from cronjobs.model import ExitCodes, Outcome
+from cronjobs.probe.here import process_started
 from cronjobs.testing import FakeClock
 
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="subreaper, PDEATHSIG and /proc are Linux's")

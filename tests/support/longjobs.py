@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cronjobs.clock import process_started
 from cronjobs.host.identity import Identity
+from cronjobs.probe.here import process_started
 from support import forked
 from support.commands import until
 from support.ticking import Project, Tick

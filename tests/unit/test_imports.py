@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "cronjobs"
 
 # Lowest first: a module imports only what stands before it; inside a room, no circle.
 ORDER = [
-    *("version", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
+    *("version", "probe", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
     *("jobs", "execution", "tick", "insight", "crontab", "testing", "cli", "__main__"),
 ]
@@ -21,7 +21,7 @@ ONLY = {
     "croniter": {"crontime"},
     "alembic": {"schema"},
     "yaml": {"config"},
-    "time": {"clock", "execution"},  # execution.launcher is a script of its own, started without this package
+    "time": {"clock", "probe", "execution"},  # execution.launcher is a script of its own, started without this package
     "typer": {"cli"},
 }
 

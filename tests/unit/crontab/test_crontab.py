@@ -24,6 +24,7 @@ from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host as cron_host
 from cronjobs.crontab import program
 from cronjobs.errors import UsageError
+from cronjobs.probe.here import process_started
 
 CONFIG = Path("/srv/shop/cronjobs.yaml")
 PYTHON = Path("/srv/shop/.venv/bin/python")
@@ -453,10 +454,10 @@ def test_a_tick_that_does_not_end_is_ended_with_its_children(host: Host) -> None
     assert "had not ended after 1 s" in tick.said
     child = int((host.folder / "pid").read_text())
     for _ in range(500):
-        if clock.process_started(child) is None:
+        if process_started(child) is None:
             break
         clock.sleep(0.01)
-    assert clock.process_started(child) is None
+    assert process_started(child) is None
 
 
 def test_a_tick_that_a_signal_ended_has_the_code_a_shell_would_give(host: Host) -> None:

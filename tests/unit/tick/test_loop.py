@@ -25,6 +25,7 @@ from cronjobs.execution.attempt import Attempt, Ended
 from cronjobs.execution.worker_threads import unbegun
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Failed, Finished, Job, Outcome, Released, RetryPolicy, Succeeded
+from cronjobs.probe.question import NOTHING_DUE
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.store import leases
 from cronjobs.store.leases import Renewal, Written
@@ -32,7 +33,6 @@ from cronjobs.tick import loop as loop_module
 from cronjobs.tick.long_jobs import ADOPTED
 from cronjobs.tick.loop import CUT_LEASE, EXIT_MARGIN_S, Loop
 from cronjobs.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
-from cronjobs.tick.result import NOTHING_DUE
 from cronjobs.tick.safety_net import FAULT
 from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.watchdog import Watchdog

@@ -1,0 +1,162 @@
+"""What the fast path needs to know of a configuration: a file that a full tick without any fault left behind.
+
+It holds no value that came from the configuration, an env_file, a variable or the command line, only where in them to
+take it; and a hash of all of them. If anything differs, or cannot be read, the full tick decides.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+try:
+    from _blake2 import blake2b  # hashlib's, without OpenSSL, whose loading takes as long as Python's own start
+except ImportError:  # pragma: no cover - a Python without it
+    from hashlib import blake2b
+
+from cronjobs.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    # A text in pieces: (which source, from, to), each a stretch of that source's bytes.
+    Pieces = list[tuple[int, int, int]]
+
+LONGEST_SOURCE = 16 << 20
+SEPARATOR = b"\0"  # no path, variable or argument can contain it
+ALWAYS = (  # variables that a tick looks at besides those of its file
+    "CRONJOBS_CONFIG",
+    "CRONJOBS_DATABASE_URL",
+    "CRONJOBS_SCHEDULES",
+    "CRONJOBS_HOST",
+    "CRONJOBS_TRUST_FILES",
+)
+
+
+class Start:
+    """How this process was started: its arguments, its environment, the folder it was in."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = [*map(os.fsencode, arguments)]
+        self.environ = dict(os.environb)  # handlers may change it
+        self.folder = os.fsencode(os.getcwd())
+
+    @property
+    def name(self) -> str:
+        """The name of the file for this command line, run in this folder."""
+        return f"idle-{_hash([*self.arguments, self.environ.get(b'CRONJOBS_CONFIG'), self.folder])[:16]}"
+
+
+def _hash(parts: Sequence[bytes | None]) -> str:
+    total = blake2b(digest_size=16)
+    for part in parts:
+        total.update(b"-" if part is None else b"%d:" % len(part))
+        total.update(part or b"")
+    return total.hexdigest()
+
+
+class Sources:
+    """What a configuration is made of: the command line, variables by name, and files with their exact bytes."""
+
+    def __init__(self, start: Start, variables: Sequence[str], files: Mapping[str, bytes]) -> None:
+        self.start = start
+        self.variables = variables
+        self.files = files
+        self.texts: list[bytes | None] = [
+            *map(os.fsencode, files),
+            *start.arguments,
+            *(start.environ.get(os.fsencode(name)) for name in variables),
+            *files.values(),
+        ]
+
+    def hash(self) -> str:
+        """Of everything that a tick's configuration depends on, our own version and place included."""
+        ours = [__version__, sys.version, __file__, *self.variables]
+        return _hash([*map(os.fsencode, ours), self.start.folder, *self.texts])
+
+    def text_of(self, pieces: Pieces) -> str:
+        return b"".join((self.texts[source] or b"")[start:end] for source, start, end in pieces).decode()
+
+    def pieces_of(self, text: str) -> Pieces | None:
+        """Where *text* can be taken from, in at most 16 pieces; None: from nowhere."""
+        left = text.encode()
+        at = 0
+        found: Pieces = []
+        while at < len(left):
+            longest = (0, 0, 0)  # length, source, start
+            for number, source in enumerate(self.texts):
+                length = longest[0]
+                while at + length < len(left) and (start := (source or b"").find(left[at : at + length + 1])) >= 0:
+                    length += 1
+                    longest = (length, number, start)
+            length, number, start = longest
+            if length == 0 or len(found) == 16:
+                return None
+            found.append((number, start, start + length))
+            at += length
+        return found
+
+
+def content_of(path: str) -> bytes:
+    """The bytes of a regular file; raises OSError for anything else, and never waits."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        content = file.read(LONGEST_SOURCE + 1)
+    if len(content) > LONGEST_SOURCE:
+        raise OSError(f"{path} is too long")
+    return content
+
+
+class Inputs:
+    """What the last full tick knew, by name: numbers and texts of ours as text, the user's texts as pieces."""
+
+    def __init__(self, sources: Sources, ours: dict[str, str], theirs: dict[str, Pieces]) -> None:
+        self.sources = sources
+        self.ours = ours
+        self.theirs = theirs
+
+    def __getitem__(self, name: str) -> str:
+        return self.ours[name] if name in self.ours else self.sources.text_of(self.theirs[name])
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        lists = [list(self.sources.files), list(self.sources.variables)]
+        lists += [[f"{name}={value}" for name, value in self.ours.items()]]
+        lists += [[f"{name}={_written(pieces)}" for name, pieces in self.theirs.items()]]
+        words = [self.sources.hash(), *(str(len(each)) for each in lists), *(word for each in lists for word in each)]
+        return SEPARATOR.join(map(os.fsencode, words))
+
+    @classmethod
+    def from_bytes(cls, content: bytes, start: Start) -> Inputs | None:
+        """Read what ``to_bytes`` wrote; None if a source has changed. Raises OSError or ValueError."""
+        words = [os.fsdecode(word) for word in content.split(SEPARATOR)]
+        was, counts, at = words[0], map(int, words[1:5]), 5
+        lists = []
+        for count in counts:
+            lists.append(words[at : at + count])
+            at += count
+        files, variables, ours, theirs = lists
+        sources = Sources(start, variables, {path: content_of(path) for path in files})
+        if sources.hash() != was:
+            return None
+        return cls(
+            sources,
+            dict(each.split("=", 1) for each in ours),
+            {name: _read(written) for name, written in (each.split("=", 1) for each in theirs)},
+        )
+
+
+def _written(pieces: Pieces) -> str:
+    return " ".join(f"{source},{start},{end}" for source, start, end in pieces)
+
+
+def _read(written: str) -> Pieces:
+    found = []
+    for piece in written.split():
+        source, start, end = piece.split(",")
+        found.append((int(source), int(start), int(end)))
+    return found

@@ -1,0 +1,204 @@
+"""What a tick asks the database first, as SQL: the fast path and the full tick ask by the same text.
+
+A statement is a template: ``{jobs}`` and the like become table names, other names the fragments below, and those may
+contain names again. A fragment is a text, or a function of "is this PostgreSQL?" where the two databases differ.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Fragment = str | Callable[[bool], str]
+
+PRUNE_EVERY_S = 3600
+HANDLERS_EVERY_S = 3600  # even an idle host loads its handlers this often: a deploy may have changed only Python
+CLOCK_SKEW_S = 60
+WRONG_CLOCK_S = 86_400
+MANY_QUEUES = 1000
+NOTHING_DUE = "nothing is due"
+
+WAITING_SQL = "status IN ('queued', 'failed')"
+TABLES = ("jobs", "schedules", "pauses", "ticks", "audit", "queues", "meta")
+
+
+def after_now(seconds: str) -> Fragment:
+    """The instant *seconds* (an SQL expression, may be negative) after now."""
+    return lambda postgresql: (
+        "({now} + make_interval(secs => " + seconds + "))"
+        if postgresql
+        else "({now} + CAST((" + seconds + ") * 1000000 AS INTEGER))"
+    )
+
+
+def _around_now(column: str, seconds: int) -> str:
+    return f"({column} > {{ago_{seconds}}} AND {column} < {{ahead_{seconds}}})"
+
+
+def _any_due(queues: str) -> str:
+    """Whether a job is due in one of those *queues*."""
+    return (
+        f"(NOT {{many_queues}} AND EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND {queues} "
+        "AND {due_in_branch}) OR {many_queues} AND EXISTS (SELECT 1 FROM {jobs} b WHERE b.{waiting} "
+        f"AND b.run_at <= {{now}} AND {queues}))"
+    )
+
+
+FRAGMENTS: dict[str, Fragment] = {
+    # A literal: a bound value would hide the partial index from the planner.
+    "waiting": WAITING_SQL,
+    # statement_timestamp(), never clock_timestamp(), which is volatile and cannot be an index condition. :now_ is zero
+    # outside tests, which travel in time on a real database. SQLite's clock is the host's.
+    "now": lambda postgresql: "(statement_timestamp() + make_interval(secs => :now_))" if postgresql else ":now_",
+    "now_s": lambda postgresql: "extract(epoch FROM {now})" if postgresql else "({now} / 1000000.0)",
+    # The pairs (queue, priority) that have waiting rows, each found by one index step: how many rows a pair has does
+    # not matter. They are numbered, up to :most_branches.
+    "branches": """
+      branch(queue, priority, place) AS (
+        SELECT * FROM (SELECT queue, priority, 1 FROM {jobs} WHERE {waiting} ORDER BY queue, priority LIMIT 1) AS best
+        UNION ALL
+        SELECT {next_branch}, b.place + 1 FROM branch b WHERE b.queue IS NOT NULL AND b.place < :most_branches
+      )""",
+    "next_branch": lambda postgresql: (
+        """
+               (SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
+                ORDER BY j.queue, j.priority LIMIT 1),
+               (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND (j.queue, j.priority) > (b.queue, b.priority)
+                ORDER BY j.queue, j.priority LIMIT 1)"""
+        if postgresql
+        # SQLite uses only the first column of a row comparison for the index, so it would scan the whole queue.
+        else """
+               coalesce((SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND j.queue = b.queue
+                         AND j.priority > b.priority LIMIT 1),
+                        (SELECT j.queue FROM {jobs} j WHERE j.{waiting} AND j.queue > b.queue
+                         ORDER BY j.queue LIMIT 1)),
+               coalesce((SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND j.queue = b.queue
+                         AND j.priority > b.priority ORDER BY j.priority LIMIT 1),
+                        (SELECT j.priority FROM {jobs} j WHERE j.{waiting} AND j.queue > b.queue
+                         ORDER BY j.queue, j.priority LIMIT 1))"""
+    ),
+    # "p" is a pause; for "b", of a queue, and for "j", a schedule. In Python: rules/pausing.py.
+    "in_force": "(p.until IS NULL OR p.until > {now})",
+    "stops_queue": "(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {in_force}",
+    "stops_schedule": "(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {in_force}",
+    "paused": "EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_queue})",
+    # A schedule is not due while it is paused, so that an idle tick stays idle; but a pause that skips has rows to
+    # write. A watermark in the future was written by a wrong clock, and is corrected in any case.
+    "schedule_due": """
+      (j.status = 'active' AND j.next_at IS NOT NULL AND (j.seen_until > {now} OR j.next_at <= {now}
+         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))
+       OR j.owed IS NOT NULL AND (j.seen_until > {now}
+         OR NOT EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_schedule})))""",
+    # "b" is a queue or a job; with very many queues all their jobs are read instead.
+    "due_in_branch": """
+      EXISTS (SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
+              AND j.run_at <= {now})""",
+    "many_queues": "EXISTS (SELECT 1 FROM branch b WHERE b.place = :most_branches AND b.queue IS NOT NULL)",
+    "jobs_due": _any_due("NOT {paused}"),
+    "paused_jobs_due": _any_due("{paused}"),
+    # "sync" is recorded when all of a file is in force; a sync of several transactions begins with "sync_begun".
+    "unfinished_sync": """
+      a.action = 'sync_begun' AND NOT EXISTS (SELECT 1 FROM {audit} s WHERE s.action = 'sync' AND s.id > a.id)""",
+    "beyond": after_now(":beyond_s"),
+    # Runners of this host, boot and pid namespace, dead or alive: how their locked_by begins.
+    "held_here": "locked_until IS NOT NULL AND substr(locked_by, 1, :place_length) = :place",
+    "no_definitions": """
+      (NOT EXISTS (SELECT 1 FROM {schedules}) AND NOT EXISTS (SELECT 1 FROM {queues} WHERE max_waiting IS NOT NULL))""",
+    "lines": lambda postgresql: (
+        "string_agg(h.locked_by, chr(10))" if postgresql else "group_concat(h.locked_by, char(10))"
+    ),
+    **{
+        f"{name}_{seconds}": after_now(str(sign * seconds))
+        for seconds in {PRUNE_EVERY_S, HANDLERS_EVERY_S, WRONG_CLOCK_S}
+        for name, sign in (("ago", -1), ("ahead", 1))
+    },
+}
+
+# All that an idle tick needs to know, in one row; to be preceded by WITH RECURSIVE {branches}.
+SEEN = """
+  SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at,
+    EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}) AS expired,
+    EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until > {beyond}) AS far_lease,
+    EXISTS (SELECT 1 FROM {jobs} WHERE {held_here}) AS held_here,
+    EXISTS (SELECT 1 FROM {schedules} j WHERE {schedule_due}) AS schedules_due,
+    {jobs_due} AS jobs_due, {many_queues} AS many_queues,
+    EXISTS (SELECT 1 FROM {pauses} p WHERE p.scope IN ('all', 'queue') AND {in_force})
+      AND {paused_jobs_due} AS paused_due,
+    (SELECT t.not_started FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
+     ORDER BY t.id DESC LIMIT 1) AS not_started,
+    (SELECT t.started_at FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
+     ORDER BY t.id DESC LIMIT 1) AS handlers_at,
+    -- by id: a clock that stepped back must not make an older tick the last one
+    (SELECT t.fingerprint FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1) AS last_fingerprint,
+    EXISTS (SELECT 1 FROM {audit} a WHERE a.action = 'sync' AND a.subject = :fingerprint) AS fingerprint_known,
+    EXISTS (SELECT 1 FROM {audit} a WHERE {unfinished_sync}) AS sync_unfinished,
+    -- by id here too: a tick whose clock was years ahead would be the last one for years
+    (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at
+  FROM {meta} m WHERE m.id = 1"""
+
+# Why a tick is idle: each of these is true. Whatever is not (NULL too) needs the full tick.
+IDLE = {
+    "it is our database": "project = :project AND environment = :environment",
+    "the tables are those that the last full tick saw": (
+        "schema_revision = :schema_revision AND oldest_code = :oldest_code"
+    ),
+    "no lease has expired": "NOT expired",
+    "no lease was written by a wrong clock": "NOT far_lease",
+    "no schedule is due": "NOT schedules_due",
+    "no job is due": "NOT jobs_due",
+    "no job waits in a paused queue, which is recorded": "NOT paused_due",
+    "the last tick with handlers left nothing that may be fixed now": "not_started IS NULL",
+    "handlers were loaded lately": _around_now("handlers_at", HANDLERS_EVERY_S),
+    "this host's last tick had this file": "last_fingerprint = :fingerprint",
+    "the file was applied, or says nothing": "(fingerprint_known OR :defines_nothing = 1 AND {no_definitions})",
+    "no sync was interrupted": "NOT sync_unfinished",
+    "old rows were pruned lately": _around_now("pruned_at", PRUNE_EVERY_S),
+    "the clock did not jump": _around_now("last_tick_at", WRONG_CLOCK_S),
+    "this host's clock is right": f"abs({{now_s}} - :host_s) <= {CLOCK_SKEW_S}",
+}
+
+# What a tick that did nothing leaves. ":age_s" is how long ago it started.
+ROW = """
+  INSERT INTO {ticks} (tick, host, boot_id, pid, version, fingerprint, schedules_on, started_at, finished_at, ended)
+  SELECT :tick, :host, :boot_id, :pid, :version, :fingerprint, 1, {started_at}, {now}, {ended}"""
+
+
+# One row: whether the tick is idle, and who holds leases here, one a line; NULL if nobody does.
+VERDICT = """
+WITH RECURSIVE {branches}, seen AS ({seen}),
+verdict AS (
+  SELECT {idle} AS idle,
+    CASE WHEN held_here THEN (
+      SELECT {lines} FROM (SELECT DISTINCT locked_by FROM {jobs} WHERE {held_here}) h
+    ) END AS holders
+  FROM seen
+)"""
+FRAGMENTS |= {
+    "seen": SEEN,
+    "idle": f"coalesce({' AND '.join(f'({each})' for each in IDLE.values())}, false)",
+    "verdict": VERDICT,
+    "row": ROW,
+    "ended": f"'{NOTHING_DUE}'",
+    "started_at": after_now("-(:age_s)"),
+}
+
+
+def qualified(table: str, schema: str | None) -> str:
+    """*table* in the configured *schema*; None: where the search_path finds it."""
+    if schema is None:
+        return f"cronjobs_{table}"
+    if "{" in schema or "}" in schema:
+        raise ValueError("a schema's name has no braces")
+    quoted = schema.replace('"', '""')
+    return f'"{quoted}".cronjobs_{table}'
+
+
+def fill(template: str, postgresql: bool, schema: str | None, more: Mapping[str, Fragment] | None = None) -> str:
+    """The statement that *template* stands for; *more* goes before the fragments above."""
+    names = {table: qualified(table, schema) for table in TABLES}
+    for name, fragment in {**FRAGMENTS, **(more or {})}.items():
+        names[name] = fragment if isinstance(fragment, str) else fragment(postgresql)
+    while "{" in template:
+        template = template.format_map(names)
+    return template

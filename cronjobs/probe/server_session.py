@@ -1,0 +1,47 @@
+"""How we talk to a PostgreSQL server, by libpq or by psycopg: parameters, timeouts and settings."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONNECT_TIMEOUT_S = 5
+# Parameters of a connection, unless the URL says otherwise.
+KEEPALIVES = {
+    "application_name": "cronjobs",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+# Limits on what a frozen peer, a lock of others or a dead runner may cost. In milliseconds, set for each transaction.
+TIMEOUTS = {
+    "statement_timeout": 15_000,
+    "lock_timeout": 2_000,
+    "idle_in_transaction_session_timeout": 30_000,
+    # Otherwise the SQL of a dead runner goes on, and even commits.
+    "client_connection_check_interval": 2_000,
+}
+# UTC: days have 24 hours in our statements whatever the server's zone is, and instants need no conversion. The others:
+# psycopg reads instants only in that style, and floats must come back exactly as written.
+SETTINGS = (
+    "SET LOCAL timezone = 'UTC'",
+    "SET LOCAL datestyle = 'ISO, MDY'",
+    "SET LOCAL intervalstyle = 'postgres'",
+    "SET LOCAL standard_conforming_strings = on",
+    "SET LOCAL extra_float_digits = 1",
+    # Compiling a claim would take longer than a thousand of them, as the planner takes its recursive parts for huge.
+    "SET LOCAL jit = off",
+)
+
+
+def begin(timeouts_ms: Mapping[str, int], *more: str) -> str:
+    """The statements that open a transaction; one round trip carries them and what follows.
+
+    SET LOCAL: nothing may outlive the transaction in PgBouncer's transaction mode.
+    """
+    local = [f"SET LOCAL {name} = {ms}" for name, ms in timeouts_ms.items()]
+    # Each statement must see what was committed when it began, whatever the role's default: counts under a lock rely on
+    # it, and so does a handler's last statement, whose row may have been renewed in between.
+    return "; ".join(["BEGIN", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *more, *local])

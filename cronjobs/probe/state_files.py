@@ -1,0 +1,49 @@
+"""Small files in the user's state folder, only if it is ours alone, opened without following links."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+
+LONGEST = 1 << 20  # of a file; a longer one is not ours
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def lasting_folder() -> str | None:
+    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file, as cron may set no HOME; or None."""
+    named = os.environ.get("XDG_STATE_HOME")
+    if named and named.startswith("/"):
+        return f"{named}/cronjobs"
+    home = os.environ.get("HOME") or ""
+    if not home:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return None
+    return f"{home}/.local/state/cronjobs" if home and os.access(home, os.W_OK) else None
+
+
+def open_folder(path: str) -> int:
+    """The folder's descriptor: files are opened in the folder that was checked, even if it is renamed.
+
+    Raises OSError if it does not exist, or others may write in it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_MAY_WRITE:
+        os.close(descriptor)
+        raise PermissionError(f"{path} is not ours alone")
+    return descriptor
+
+
+def read_file(folder: int, name: str) -> bytes | None:
+    """The content of one file of an open folder; None if it is no regular file of ours. Raises OSError."""
+    # NONBLOCK: otherwise open() would wait on a FIFO.
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with open(descriptor, "rb", buffering=0) as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        content = file.read(LONGEST + 1)
+    return content if len(content) <= LONGEST else None

@@ -1,0 +1,62 @@
+"""The tick's time limit from its first moment, by a kernel timer that needs no Python to end the process."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import time
+
+# The C part of the signal module, whose own file imports enum: that would take longer than the question.
+from _signal import ITIMER_REAL, SIG_DFL, SIGALRM, SIGINT, setitimer, signal  # type: ignore[import-not-found]
+
+from cronjobs.probe.here import process_age
+
+DEFAULT_BUDGET_S = 55.0
+DEFAULT_EVERY_S = 60.0
+PAST_DEADLINE_S = 1.0
+# If the process is older than this, it exec'ed us after doing something else (``sleep 30; exec cronjobs run-due``, a
+# container's entrypoint), and the kernel's start time is not the tick's.
+LONGEST_START_S = 10.0
+
+
+def start() -> float:
+    """Start the timer with the default budget, which is right until the file is read; return the process's age."""
+    open_standard_streams()
+    # Until the tick installs its own handler, and after it removed it, Ctrl-C ends the process without a traceback.
+    signal(SIGINT, SIG_DFL)
+    signal(SIGALRM, SIG_DFL)
+    age = process_age()
+    if age > LONGEST_START_S:
+        age = 0.0
+    left_s = deadline(started_wall=time.time() - age, started=-age, budget_s=DEFAULT_BUDGET_S, every_s=DEFAULT_EVERY_S)
+    try:
+        # chain: after the dump run the default action, which ends the process
+        faulthandler.register(SIGALRM, all_threads=True, chain=True)
+    except (ValueError, OSError, AttributeError, RuntimeError):  # a closed or unusual stderr: end without stacks
+        faulthandler.unregister(SIGALRM)
+    setitimer(ITIMER_REAL, max(0.001, left_s + PAST_DEADLINE_S))
+    return age
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null on descriptors 0 to 2 where the caller closed them (``>&-``).
+
+    Otherwise the next file opened, the database or the log, would get such a number, and prints would go
+    into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:
+    """When a tick must be done, on the clock of *started* (monotonic seconds).
+
+    Start + budget; if it started within 10 s after a multiple of *every_s*, as cron's ticks do, at the latest 2 s
+    before the next multiple. One started by hand in mid-minute has its full budget: overlapping a tick is harmless.
+    *started_wall* is the same start in seconds since 1970.
+    """
+    into = started_wall % every_s
+    if into <= 10:
+        budget_s = min(budget_s, every_s - into - 2)
+    return started + budget_s

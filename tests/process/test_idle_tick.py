@@ -1,0 +1,230 @@
+"""An idle tick as cron starts it: what it loads, what it leaves, and all that makes it a full one."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ticking import Project, Tick
+
+from cronjobs.probe.here import host_name
+
+YAML = "schedules:\n  nightly: {cron: '15 2 29 2 *', job: t.quick}\n"
+
+# Writes which modules the process had loaded when it ended, by whichever of its two ways.
+LOOK = """
+import os, sys
+end = os._exit
+def noting(code):
+    file = os.open("modules", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(file, " ".join(sys.modules).encode())
+    end(code)
+os._exit = noting
+before = {*sys.modules}
+from cronjobs.__main__ import main
+main()
+"""
+
+# What Python loads of itself for an idle tick, beyond what it has at its start. Each one more is a fault of this list
+# or of the tick: 1,440 times a day.
+MAY_LOAD = {
+    *("cronjobs", "cronjobs.__main__", "cronjobs.version", "cronjobs.probe", "cronjobs.probe.idle"),
+    *("cronjobs.probe.here", "cronjobs.probe.inputs", "cronjobs.probe.question", "cronjobs.probe.state_files"),
+    *("cronjobs.probe.timer", "__future__", "_blake2", "pwd", "faulthandler"),
+}
+FOR_SQLITE = {
+    *("cronjobs.probe.sqlite", "_sqlite3"),
+    # _sqlite3 keeps its statements in an lru_cache
+    *("functools", "_functools", "collections", "_collections", "itertools", "keyword", "operator", "_operator"),
+    *("reprlib", "types"),
+}
+FOR_POSTGRESQL = {
+    *("cronjobs.probe.postgresql", "cronjobs.probe.server_session"),
+    *("ctypes", "ctypes._endian", "_ctypes", "struct", "_struct", "select", "types"),
+}
+HEAVY = {"re", "argparse", "dataclasses", "typing", "logging", "importlib.metadata", "pathlib", "enum", "json"}
+
+
+def modules_of(project: Project, *options: str, **changes: Any) -> set[str]:
+    """What a tick loaded beyond a bare Python."""
+    base = "import sys; print(' '.join(sys.modules))"
+    file = project.folder / "modules"
+    file.unlink(missing_ok=True)
+    argv = [sys.executable, "-c", LOOK, "run-due", "--config", str(project.folder / "cronjobs.yaml"), *options]
+    tick = project.tick(argv=argv, cwd=project.folder, **changes)
+    assert (tick.wait(), tick.stdout, tick.stderr) == (0, "", "")
+    plain = project.tick(argv=[sys.executable, "-c", base], cwd=project.folder)
+    return set(file.read_text().split()) - set(plain.stdout.split())
+
+
+def is_fast(loaded: set[str]) -> bool:
+    return "cronjobs.tick.tick" not in loaded
+
+
+@pytest.fixture
+def idle(project: Project) -> Project:
+    """A project whose ticks have nothing to do, after the full one that says so."""
+    project.configure(YAML)
+    assert not is_fast(modules_of(project))
+    assert is_fast(modules_of(project))
+    return project
+
+
+def test_an_idle_tick_loads_these_modules_and_no_others(idle: Project) -> None:
+    loaded = modules_of(idle)
+    allowed = MAY_LOAD | (FOR_SQLITE if idle.is_sqlite else FOR_POSTGRESQL)
+    assert loaded <= allowed, f"more than before: {sorted(loaded - allowed)}"
+    assert not loaded & HEAVY
+    assert len({name for name in loaded if name.startswith("cronjobs")}) <= 12
+
+
+def test_an_idle_tick_is_silent_and_leaves_one_row_and_no_line_in_the_log(idle: Project) -> None:
+    log = idle.folder / "tick.log"
+    before, said = idle.everything(), log.read_text()
+    tick = idle.tick(
+        argv=[sys.executable, "-c", LOOK, "run-due", "--config", f"{idle.folder}/cronjobs.yaml"], cwd=idle.folder
+    )
+    assert (tick.wait(), tick.stdout, tick.stderr) == (0, "", "")
+    after = idle.everything()
+    assert after[:2] == before[:2]
+    assert after[2][:-1] == before[2]
+    [row] = idle.sql("SELECT host, ended, schedules_on, job_types FROM cronjobs_ticks ORDER BY id DESC LIMIT 1")
+    assert row == (host_name(), "nothing is due", 1, None)
+    assert log.read_text() == said
+
+
+def state(project: Project) -> Path:
+    [file] = (project.folder / "cronjobs").glob("idle-*")
+    return file
+
+
+def test_the_state_file_is_private_and_holds_nothing_of_the_configuration(project: Project) -> None:
+    project.configure("project: '${SHOP}'\nenv_file: .env\n" + YAML)
+    (project.folder / "cronjobs.yaml").write_text(
+        (project.folder / "cronjobs.yaml").read_text().replace(f'"{project.url}"', "${JOBS}")
+    )
+    (project.folder / ".env").write_text(f"JOBS={project.url}\nSHOP=secret-shop\n")
+    assert not is_fast(modules_of(project))
+    assert is_fast(modules_of(project)), "values of an env_file are taken from there"
+    content = state(project).read_text()
+    assert state(project).stat().st_mode & 0o777 == 0o600
+    assert project.url not in content
+    assert "secret" not in content
+
+
+def touched(change: Callable[[Project], object]) -> Callable[[Project], dict[str, object]]:
+    def do(project: Project) -> dict[str, object]:
+        change(project)
+        return {}
+
+    return do
+
+
+def rewrite(project: Project, old: str, new: str) -> None:
+    file = project.folder / "cronjobs.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def write_state(project: Project, mode: int) -> None:
+    state(project).chmod(mode)
+
+
+def link_state(project: Project) -> None:
+    file = state(project)
+    file.rename(file.with_name("elsewhere"))
+    file.symlink_to("elsewhere")
+
+
+FULL: dict[str, Callable[[Project], dict[str, object]]] = {
+    "a job is due": touched(lambda project: project.add("t.quick")),
+    "the file changed": touched(lambda project: rewrite(project, "15 2", "16 2")),
+    "a comment changed": touched(lambda project: rewrite(project, "schedules:", "# hello\nschedules:")),
+    "another variable": lambda project: {"env": {"CRONJOBS_HOST": "another"}},
+    "schedules are off": lambda project: {"env": {"CRONJOBS_SCHEDULES": "off"}},
+    "no state": touched(lambda project: state(project).unlink()),
+    "a truncated state": touched(lambda project: os.truncate(state(project), 40)),
+    "an empty state": touched(lambda project: os.truncate(state(project), 0)),
+    "a state of nonsense": touched(lambda project: state(project).write_bytes(b"\0" * 4000)),
+    "a state of bytes": touched(lambda project: state(project).write_bytes(os.urandom(500))),
+    "a linked state": touched(link_state),
+    "a folder that others may write": touched(lambda project: (project.folder / "cronjobs").chmod(0o777)),
+    "a word of a long job": touched(
+        lambda project: (
+            project.folder / "cronjobs" / re.findall("word=([^\0]+)", state(project).read_text())[0]
+        ).touch()
+    ),
+    "an alarm": touched(
+        lambda project: (
+            project.folder / "cronjobs" / re.findall("alarm=([^\0]+)", state(project).read_text())[0]
+        ).write_text('{"x": {}}')
+    ),
+}
+
+
+@pytest.mark.parametrize("why", FULL)
+def test_this_takes_the_full_tick(idle: Project, why: str) -> None:
+    changes = FULL[why](idle)
+    assert not is_fast(modules_of(idle, **changes))
+
+
+@pytest.mark.parametrize("options", [["--queue", "mail"], ["--limit", "3"], ["--quiet"], ["--wait"]])
+def test_options_have_a_fast_path_of_their_own(idle: Project, options: list[str]) -> None:
+    assert not is_fast(modules_of(idle, *options))
+    assert is_fast(modules_of(idle, *options))
+
+
+@pytest.mark.parametrize("options", [["--json"], ["--verbose"], ["--dry-run"]])
+def test_what_prints_is_always_a_full_tick(idle: Project, options: list[str]) -> None:
+    for _ in range(2):
+        tick = idle.tick(*options)
+        assert tick.wait() == 0
+        assert tick.stdout + tick.stderr
+    assert len([*(idle.folder / "cronjobs").glob("idle-*")]) == 1
+
+
+def test_a_tick_with_a_fault_leaves_no_fast_path(project: Project) -> None:
+    project.configure(YAML + "  broken: {cron: 'nonsense', job: t.quick}\n")
+    for _ in range(2):
+        assert project.tick().wait() == 3
+    assert not [*(project.folder / "cronjobs").glob("idle-*")]
+
+
+def test_a_fault_that_comes_up_takes_the_fast_path_away(idle: Project) -> None:
+    (idle.folder / "handlers.py").write_text("raise ValueError('no')\n")
+    idle.add("t.quick")
+    assert idle.tick().wait() != 0
+    assert idle.tick().wait() != 0, "the full tick says it again"
+
+
+def test_a_database_that_is_away_is_reported_by_the_full_tick(sqlite_project: Project) -> None:
+    sqlite_project.configure(YAML)
+    for _ in range(2):
+        assert sqlite_project.tick().wait() == 0
+    file = Path(sqlite_project.file)
+    for name in [file, *file.parent.glob(f"{file.name}-*")]:
+        name.unlink(missing_ok=True)
+    tick = sqlite_project.tick()
+    assert tick.wait() == 4
+    assert "was there" in tick.stderr or "gone" in tick.stderr
+    assert not file.exists(), "no empty file takes its place"
+
+
+def test_a_writer_that_holds_sqlite_does_not_break_an_idle_tick(sqlite_project: Project) -> None:
+    sqlite_project.configure(YAML)
+    for _ in range(2):
+        assert sqlite_project.tick().wait() == 0
+    holder = sqlite_project.connect()
+    holder.execute("BEGIN IMMEDIATE")
+    tick: Tick = sqlite_project.start()
+    try:
+        assert tick.process.poll() is None
+    finally:
+        holder.execute("ROLLBACK")
+        holder.close()
+    assert (tick.wait(), tick.stderr) == (0, "")
