@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from cronjobs import starting
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,7 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         # driver): that ends this process in time. The full tick moves it once it knows the file's budget.
         if was_idle(arguments):
             return lambda: os._exit(0)
+        starting.begin()
         from cronjobs.tick import deadline
 
         deadline.arm()
@@ -45,6 +48,7 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         from cronjobs.probe.timer import open_standard_streams
 
         open_standard_streams()
+        starting.begin()
     from cronjobs.cli.main import run
 
     return run

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
+from cronjobs import starting
 from cronjobs.config.settings import JobTypeSettings, RunSettings, Settings
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
@@ -133,6 +134,7 @@ def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
 
 
 def import_handlers(settings: Settings) -> list[Fault]:
+    starting.end()
     for name, value in settings.env:
         os.environ[name] = value  # settings leaves out what real variables override; cron itself sets PATH
     for folder in (*reversed(settings.python_path), settings.folder):

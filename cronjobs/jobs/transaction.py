@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
 from cronjobs.database.connection import Database
-from cronjobs.database.user_connections import commits_by_itself
 from cronjobs.errors import LeaseLost, UsageError
 from cronjobs.jobs.enqueue import Target, connection_of
 from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
@@ -65,6 +64,8 @@ class OwnTransaction:
     def finish(self, target: Target, result: Any) -> None:
         """Write the success on *target*, in the transaction that is open there. Raises LeaseLost."""
         self.refuse_if_over("ctx.finish()")
+        from cronjobs.database.user_connections import commits_by_itself  # both dialects, for few jobs
+
         self._check()
         connection = connection_of(target, self._database.address.schema)
         if commits_by_itself(connection):

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "cronjobs"
 
 # Lowest first: a module imports only what stands before it; inside a room, no circle.
 ORDER = [
-    *("version", "probe", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
+    *("version", "starting", "probe", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
     *("jobs", "execution", "tick", "insight", "crontab", "testing", "cli", "__main__"),
 ]
