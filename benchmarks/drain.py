@@ -1,29 +1,26 @@
-"""Idle-tick time and drain rate on both databases, beside a raw-driver floor measured in the same run.
+"""Drain rate on both databases, beside a raw-driver floor measured in the same run.
 
     python benchmarks/drain.py [--jobs 10000] [--rounds 3] [--json]
 
 Machines are noisy, so figures count only as ratios within one run. The floor is what the database itself costs: rows
 claimed and finished in batches of 250 by hand-written SQL through the bare driver, nothing else. A drain is a real
-``run-due`` process over no-op jobs. Its rate is told with the process's start (and all else that an idle tick does too)
-and without; the ratio to the floor, which has no start, is of the latter. Peak memory is the process's own.
+``run-due`` process over no-op jobs; its rate is N / (time(N + 1) − time(1)), since a tick with one job loads all that a
+drain loads. Peak memory is the process's own. For idle ticks see ticks.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from lab import DATABASES, cronjobs, database, timed
+
 BATCH = 250
 
 CONFIG = """\
@@ -45,10 +42,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--database", choices=["sqlite", "postgresql"], action="append")
+    parser.add_argument("--database", choices=DATABASES, action="append")
     options = parser.parse_args()
     figures = []
-    for name in options.database or ["sqlite", "postgresql"]:
+    for name in options.database or DATABASES:
         with tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder:
             figures.append(measure(name, Path(folder), options.jobs, options.rounds))
     if options.json:
@@ -56,9 +53,8 @@ def main() -> None:
         return
     for figure in figures:
         print(f"{figure['database']}: {figure['jobs']:,} no-op jobs, median of {options.rounds} rounds")
-        print(f"  idle tick          {figure['idle_tick_ms']:7.0f} ms   (python -c pass: {figure['python_ms']:.0f} ms)")
         print(f"  drain              {figure['drain_per_s']:7,.0f} jobs/s")
-        print(f"  … with its start   {figure['with_start_per_s']:7,.0f} jobs/s")
+        print(f"  start              {figure['start_ms']:7,.0f} ms   (a tick with one job)")
         print(f"  raw batched floor  {figure['floor_per_s']:7,.0f} jobs/s")
         print(f"  ratio              {figure['ratio']:7.2f}")
         print(f"  peak memory        {figure['peak_mib']:7.0f} MiB")
@@ -66,78 +62,34 @@ def main() -> None:
 
 def measure(name: str, folder: Path, jobs: int, rounds: int) -> dict[str, Any]:
     """Figures of one database; floor and drain alternate, so that noise hits both."""
-    server = None
-    if name == "postgresql":
-        sys.path.insert(0, str(ROOT / "tests"))
-        from support import postgres
-
-        # As in production: a commit is on disk. The tests' server does without.
-        postgres.SETTINGS.update(fsync="on", full_page_writes="on", max_wal_size="1GB")
-        server = postgres.PostgresServer()
-        server.start()
-        server.execute("CREATE DATABASE bench")
-        url = server.url("bench")
-    else:
-        url = f"sqlite:///{folder}/bench.db"
-    try:
+    with database(name, folder) as url:
         (folder / "cronjobs.yaml").write_text(CONFIG.format(url=url))
         (folder / "bench_jobs.py").write_text(HANDLERS)
         cronjobs(folder, "db", "upgrade")
-        floors, drains, with_starts, idles, starts, peak = [], [], [], [], [], 0.0
+        floors, drains, starts, peak = [], [], [], 0.0
         for _ in range(rounds):
             floors.append(jobs / floor(url, jobs))
-            fill(url, jobs)
-            started = time.perf_counter()
-            left, ticks = jobs, 0
-            while left:
+            fill(url, 1)
+            starts.append(timed(lambda: cronjobs(folder, "run-due")))
+            fill(url, jobs + 1)
+            took, ticks = 0.0, 0
+            while ticks == 0 or waiting(url):
+                started = time.perf_counter()
                 peak = max(peak, cronjobs(folder, "run-due"))
+                took += time.perf_counter() - started
                 ticks += 1
-                left = waiting(url)
                 if ticks > 50:
-                    raise SystemExit(f"{left} jobs are still waiting after {ticks} ticks")
-            took = time.perf_counter() - started
-            idle = [timed(lambda: cronjobs(folder, "run-due")) for _ in range(5)]
-            with_starts.append(jobs / took)
-            drains.append(jobs / (took - ticks * median(idle)))
-            idles += idle
-            starts += [timed(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)) for _ in range(5)]
+                    raise SystemExit(f"{waiting(url)} jobs are still waiting after {ticks} ticks")
+            drains.append(jobs / (took - ticks * starts[-1]))
         return {
             "database": name,
             "jobs": jobs,
-            "idle_tick_ms": round(1000 * median(idles), 1),
-            "python_ms": round(1000 * median(starts), 1),
+            "start_ms": round(1000 * median(starts), 1),
             "drain_per_s": round(median(drains)),
-            "with_start_per_s": round(median(with_starts)),
             "floor_per_s": round(median(floors)),
             "ratio": round(median(d / f for d, f in zip(drains, floors, strict=True)), 3),
             "peak_mib": round(peak, 1),
         }
-    finally:
-        if server is not None:
-            server.remove()
-
-
-def cronjobs(folder: Path, *arguments: str) -> float:
-    """Run the command line in *folder*; its peak memory in MiB."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cronjobs", *arguments, "--config", str(folder / "cronjobs.yaml")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=folder,
-    )
-    assert process.stdout is not None
-    said = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"cronjobs {' '.join(arguments)} ended with {process.returncode}:\n{said.decode()}")
-    return usage.ru_maxrss / 1024
-
-
-def timed(call: Any) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
@@ -227,7 +179,4 @@ def floor(url: str, jobs: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     main()
