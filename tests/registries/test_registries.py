@@ -9,7 +9,7 @@ from support.postgres import OWNER
 
 from registries.world import world
 
-CASES = 40
+CASES = 24
 
 
 @pytest.mark.slow
