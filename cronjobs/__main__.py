@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from cronjobs import starting
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +30,8 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         # driver): that ends this process in time. The full tick moves it once it knows the file's budget.
         if was_idle(arguments):
             return lambda: os._exit(0)
+        from cronjobs import starting
+
         starting.begin()
         from cronjobs.tick import deadline
 
@@ -45,6 +45,7 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 
             return lambda: guarded(lambda: run_tick(given))
     else:
+        from cronjobs import starting
         from cronjobs.probe.timer import open_standard_streams
 
         open_standard_streams()
