@@ -24,12 +24,13 @@ def main() -> None:
 def _load(arguments: list[str]) -> Callable[[], object]:
     """Import what this command line needs, and no more."""
     if _command(arguments) == "run-due":
-        from cronjobs.probe.idle import was_idle
+        from cronjobs.probe.idle import settle_tick
 
         # It also starts the kernel's timer, before any import or file that could hang (a network file system, a broken
         # driver): that ends this process in time. The full tick moves it once it knows the file's budget.
-        if was_idle(arguments):
-            return lambda: os._exit(0)
+        code = settle_tick(arguments)
+        if code is not None:
+            return lambda: os._exit(code)
         from cronjobs import starting
 
         starting.begin()

@@ -67,6 +67,13 @@ def _run(reading: Reading, node: Node, path: str) -> RunSettings:
     return replace(run, lease=max(run.lease, run.budget + timedelta(seconds=5)))
 
 
+def _linger(reading: Reading, node: Node, path: str) -> timedelta | None:
+    if reading.text(node) in ("true", "false"):
+        return timedelta(seconds=1) if fields.flag(reading, node, path) else None
+    every: timedelta = fields.span("100ms", "30s")(reading, node, path)
+    return every
+
+
 def _retention(reading: Reading, node: Node, path: str) -> Retention:
     return Retention(**reading.fields(node, path, RETENTION).values)
 
@@ -92,6 +99,7 @@ RUN: Final[dict[str, Reader]] = {
     "lease": fields.span("2s", "1d"),
     "shutdown_grace": fields.span("0s", "10m"),
     "every": fields.span("1m", "1d"),
+    "linger": _linger,
     "trust_files": fields.flag,
     "long_jobs": fields.integer(0, 64),
     "max_losses": fields.integer(1, 1000),
@@ -116,7 +124,7 @@ QUEUE: Final[dict[str, Reader]] = {
 }
 SCHEDULE: Final[dict[str, Reader]] = {
     "cron": fields.cron,
-    "every": fields.span("1m", "366d", whole_seconds=True),
+    "every": fields.span("1s", "366d", whole_seconds=True),
     "timezone": fields.zone,
     "job": fields.name,
     "command": fields.command,
@@ -230,7 +238,8 @@ def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> d
     queues, bad_queues = _entries(reading, values, bad, "queues", _queue)
     taken = job_types.keys() | bad_job_types
     timezone = None if "timezone" in bad else values.get("timezone", "UTC")
-    read = partial(_schedule, timezone_of_file=timezone, taken=taken)
+    lingers = values.get("run", RunSettings()).linger is not None
+    read = partial(_schedule, timezone_of_file=timezone, taken=taken, lingers=lingers)
     schedules, bad_schedules = _entries(reading, values, bad, "schedules", read)
     commands = {name: command for name, (_, command) in schedules.items() if command is not None}
     bad_commands = {name for name in bad_schedules if f"schedules.{name}.command" in reading.positions}
@@ -315,11 +324,19 @@ def _clashes(entry: JobTypeSettings) -> dict[str, str]:
 
 
 def _schedule(
-    reading: Reading, key: Scalar, node: Node, path: str, *, timezone_of_file: str | None, taken: Set[str]
+    reading: Reading,
+    key: Scalar,
+    node: Node,
+    path: str,
+    *,
+    timezone_of_file: str | None,
+    taken: Set[str],
+    lingers: bool,
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
     """A schedule, and the job type of its inline command, which bears its name.
 
-    *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types.
+    *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types; *lingers*:
+    ticks stay for their minute.
     """
     values, bad = reading.fields(node, path, SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
@@ -334,6 +351,11 @@ def _schedule(
         "command",
         "what does it run? job: billing.send_invoice or command: [backup, --all]",
     )
+    if "every" in values and values["every"] < timedelta(minutes=1) and not lingers:
+        message = "cron wakes once a minute: write 1m or more, or let ticks stay for theirs, run: {linger: true}"
+        node_of = node.entries["every"][1] if isinstance(node, YamlMapping) else key
+        reading.report(node_of, f"{path}.every", message)
+        good = False
     if "command" in written and key.text in taken:
         reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
         good = False

@@ -30,6 +30,7 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
+    linger: timedelta | None = None  # how often a tick looks again that stays for its minute; None: it does not stay
     trust_files: bool = False  # root's tick runs what others may write, too
 
     @property

@@ -26,7 +26,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronjobs.crontime.grammar import CronExpression, parse
 from cronjobs.errors import CronError, UsageError
-from cronjobs.model import duration_text
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
@@ -102,16 +101,12 @@ class CronTiming:
 
 @dataclass(frozen=True, slots=True)
 class EveryTiming:
-    """The multiples of *interval* since 1970-01-01T00:00Z; at least a minute, in whole seconds, else CronError."""
+    """The multiples of *interval* since 1970-01-01T00:00Z; in whole seconds, else CronError."""
 
     interval: timedelta
 
     def __post_init__(self) -> None:
-        if self.interval < timedelta(minutes=1):
-            raise CronError(
-                f"every {duration_text(self.interval)} is too often: cron wakes once a minute, write 1m or more"
-            )
-        if self.interval % timedelta(seconds=1):
+        if self.interval < timedelta(seconds=1) or self.interval % timedelta(seconds=1):
             raise CronError("every: is a number of whole seconds, write it as 90s or 10m")
 
     def after(self, instant: datetime) -> Iterator[datetime]:

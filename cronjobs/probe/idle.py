@@ -13,39 +13,53 @@ from cronjobs.version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
+
+    from cronjobs.probe.postgresql import ServerSession
+    from cronjobs.probe.sqlite import FileSession
 
 NO_ALARM = (None, b"", b"{}")
 
 
-def was_idle(arguments: Sequence[str]) -> bool:
-    """Start the tick's time limit; then, if there is nothing to do, record that and return True.
+def settle_tick(arguments: Sequence[str]) -> int | None:
+    """Start the tick's time limit; then, if there is nothing to do, record that and return the exit code.
 
-    Never raises. False: nothing was written, and the full tick has to look.
+    Never raises. None: nothing was written, and the full tick has to look. With ``linger`` the process stays for its
+    minute, and starts full ticks as processes of their own.
     """
     begun = time.monotonic() - timer.start()
     try:
         return _settle(arguments, begun)
     except Exception:
         # A file that changes, a database that is away, an error of ours: the full tick meets it too, and reports it.
-        return False
+        return None
 
 
-def _settle(arguments: Sequence[str], begun: float) -> bool:
+def _settle(arguments: Sequence[str], begun: float) -> int | None:
     folder = state_files.lasting_folder()
     if folder is None or os.isatty(1) or os.isatty(2):
-        return False
+        return None
     start = Start(arguments)
     descriptor = state_files.open_folder(folder)
     try:
         content = state_files.read_file(descriptor, start.name)
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
-            return False
+            return None
         if _kept(descriptor, inputs["alarm"]) not in NO_ALARM or _kept(descriptor, inputs["word"]) is not None:
-            return False  # an alarm that may be over, or something to print
+            return None  # an alarm that may be over, or something to print
     finally:
         os.close(descriptor)
-    return _ask(inputs, begun)
+    probe = Probe(inputs, place_here())
+    try:
+        idle = probe.settle(age_s=time.monotonic() - begun)
+        if float(inputs["linger_s"]) and timer.UNTIL not in os.environ:
+            from cronjobs.probe.linger import stay_here
+
+            return stay_here(probe.look_again, inputs, arguments, begun=begun, idle=idle)
+        return 0 if idle else None
+    finally:
+        probe.close()
 
 
 def _kept(folder: int, name: str) -> bytes | None:
@@ -55,52 +69,84 @@ def _kept(folder: int, name: str) -> bytes | None:
         return None
 
 
-def _ask(inputs: Inputs, begun: float) -> bool:
-    host, boot_id, namespace = here.host_name(), here.boot_id(), here.pid_namespace()
-    facts = facts_of(inputs, f"{host}:{boot_id}:{namespace}:", age_s=time.monotonic() - begun, host_s=time.time())
-    return settle(inputs, facts)
+def place_here() -> str:
+    """How ``locked_by`` begins for all processes of this host, boot and pid namespace."""
+    return f"{here.host_name()}:{here.boot_id()}:{here.pid_namespace()}:"
 
 
-def facts_of(inputs: Inputs, place: str, *, age_s: float, host_s: float, shift_s: float = 0) -> dict[str, object]:
-    """The parameters of the question and of the tick's row.
+class Probe:
+    """The question to the configured database, on one connection. Every method raises whatever goes wrong."""
 
-    *place* is how ``locked_by`` begins here, *age_s* how long ago the tick began, *host_s* this host's clock; *shift_s*
-    is added to a server's clock, in tests.
-    """
-    host, boot_id, _ = place.split(":", 2)
-    facts: dict[str, object] = {
-        "tick": os.urandom(6).hex(),
-        "host": host,
-        "boot_id": boot_id,
-        "pid": os.getpid(),
-        "version": __version__,
-        "age_s": round(age_s, 6),
-        "host_s": host_s,
-        "now_": round(host_s * 1_000_000) if inputs["database"] == "sqlite" else shift_s,
-        "place": place,
-        "place_length": len(place),
-        "most_branches": MANY_QUEUES,
-        "beyond_s": float(inputs["beyond_s"]),
-        "defines_nothing": int(inputs["defines_nothing"]),
-    }
-    for name in ("project", "environment", "fingerprint", "schema_revision", "oldest_code"):
-        facts[name] = inputs[name]
-    return facts
+    def __init__(self, inputs: Inputs, place: str) -> None:
+        self.inputs = inputs
+        self._place = place
+        self._session: FileSession | ServerSession | None = None
 
+    def settle(self, **more: Any) -> bool:
+        """If the tick is idle, write its row and return True; *more* as in ``facts``."""
+        return self._connected().settle(self.facts(**more), self._all_alive)
 
-def settle(inputs: Inputs, facts: dict[str, object]) -> bool:
-    """Ask the database; if the tick is idle, write its row and return True. Raises whatever goes wrong."""
+    def look(self, **more: Any) -> str | None:
+        """What there is to do, as a text that changes with it; None: nothing."""
+        return self._connected().look(self.facts(**more), self._all_alive)
 
-    def alive(holders: str) -> bool:
-        return here.UNKNOWN not in str(facts["place"]).split(":") and all(map(is_alive, holders.split("\n")))
+    def look_again(self) -> str | None:
+        """``look`` for who looks often: where it fails there is nothing to do until the next time."""
+        try:
+            return self.look()
+        except Exception:
+            # Next minute's tick reports it; until then the database may be back.
+            self.close()
+            return None
 
-    if inputs["database"] == "sqlite":
-        from cronjobs.probe.sqlite import settle_idle as settle_in_file
+    def close(self) -> None:
+        """Close the connection; the next question opens another."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
-        return settle_in_file(inputs["path"], facts, alive)
-    from cronjobs.probe.postgresql import settle_idle
+    def _connected(self) -> FileSession | ServerSession:
+        if self._session is None:
+            inputs = self.inputs
+            if inputs["database"] == "sqlite":
+                from cronjobs.probe.sqlite import FileSession
 
-    return settle_idle("postgresql://" + inputs["address"], inputs["schema"] or None, inputs["libpq"], facts, alive)
+                self._session = FileSession(inputs["path"])
+            else:
+                from cronjobs.probe.postgresql import ServerSession
+
+                url = "postgresql://" + inputs["address"]
+                self._session = ServerSession(url, inputs["schema"] or None, inputs["libpq"])
+        return self._session
+
+    def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
+        """The parameters of the question and of the tick's row.
+
+        *age_s* is how long ago the tick began. In tests: *host_s* is this host's clock, *shift_s* is added to a server's.
+        """
+        host, boot_id, _ = self._place.split(":", 2)
+        now_s = time.time() if host_s is None else host_s
+        facts: dict[str, object] = {
+            "tick": os.urandom(6).hex(),
+            "host": host,
+            "boot_id": boot_id,
+            "pid": os.getpid(),
+            "version": __version__,
+            "age_s": round(age_s, 6),
+            "host_s": now_s,
+            "now_": round(now_s * 1_000_000) if self.inputs["database"] == "sqlite" else shift_s,
+            "place": self._place,
+            "place_length": len(self._place),
+            "most_branches": MANY_QUEUES,
+            "beyond_s": float(self.inputs["beyond_s"]),
+            "defines_nothing": int(self.inputs["defines_nothing"]),
+        }
+        for name in ("project", "environment", "fingerprint", "schema_revision", "oldest_code"):
+            facts[name] = self.inputs[name]
+        return facts
+
+    def _all_alive(self, holders: str) -> bool:
+        return here.UNKNOWN not in self._place.split(":") and all(map(is_alive, holders.split("\n")))
 
 
 def is_alive(locked_by: str) -> bool:

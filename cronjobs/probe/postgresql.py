@@ -9,7 +9,7 @@ import ctypes
 import select
 import time
 
-from cronjobs.probe.question import ROW, fill
+from cronjobs.probe.question import LOOK, fill
 from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SETTINGS, TIMEOUTS, begin
 
 TYPE_CHECKING = False
@@ -25,22 +25,6 @@ ASK = (
     "{verdict}, written AS ({row} FROM verdict WHERE idle AND holders IS NULL RETURNING 1) "
     "SELECT idle, holders, EXISTS (SELECT 1 FROM written) FROM verdict"
 )
-
-
-def settle_idle(
-    url: str, schema: str | None, libpq: str, facts: Mapping[str, object], alive: Callable[[str], bool]
-) -> bool:
-    """Write an idle tick's row if *facts* and the database say that it is one, and if *alive* says so of the holders.
-
-    One round trip once connected; two if there are holders. Raises OSError for whatever goes wrong.
-    """
-    with Session(url, libpq) as session:
-        idle, holders, written = session.run(bound(fill(ASK, True, schema), facts, session.literal))
-        if idle != "t" or (holders is not None and not alive(holders)):
-            return False
-        if written != "t":
-            session.run(bound(fill(ROW, True, schema) + " RETURNING 1", facts, session.literal))
-        return True
 
 
 def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) -> str:
@@ -59,10 +43,11 @@ def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) 
     return "".join(found)
 
 
-class Session:
+class ServerSession:
     """One connection. Every method raises OSError if the server, the network or libpq refuses."""
 
-    def __init__(self, url: str, libpq: str) -> None:
+    def __init__(self, url: str, schema: str | None, libpq: str) -> None:
+        self._schema = schema
         self._pq = pq = ctypes.CDLL(libpq)
         for name in ("PQconnectStartParams", "PQgetResult", "PQescapeLiteral", "PQgetvalue"):
             getattr(pq, name).restype = ctypes.c_void_p
@@ -92,8 +77,26 @@ class Session:
             self.close()
             raise OSError("the server does not answer")
 
-    def run(self, sql: str) -> list[str | None]:
-        """Run *sql* in a transaction of its own, and return its one row."""
+    def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
+        """Write an idle tick's row if *facts*, the database and, of lease holders here, *alive* say that it is one.
+
+        One round trip; two if there are holders.
+        """
+        idle, holders, written = self._run(ASK, facts)
+        if idle != "t" or (holders is not None and not alive(holders)):
+            return False
+        if written != "t":
+            self._run("{row} RETURNING 1", facts)
+        return True
+
+    def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
+        """What there is to do, as a text that changes with it; None: nothing."""
+        idle, answers, holders = self._run(LOOK, facts)
+        return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"
+
+    def _run(self, template: str, facts: Mapping[str, object]) -> list[str | None]:
+        """Run a statement in a transaction of its own, and return its one row."""
+        sql = bound(fill(template, True, self._schema), facts, self._literal)
         text = f"{begin(TIMEOUTS, *SETTINGS)}; {sql}; COMMIT"
         if not self._pq.PQsendQuery(self._connection, text.encode()):
             raise OSError("the query cannot be sent")
@@ -117,7 +120,7 @@ class Session:
             for column in range(self._pq.PQnfields(result))
         ]
 
-    def literal(self, text: str) -> str:
+    def _literal(self, text: str) -> str:
         """*text* as a quoted literal of SQL."""
         plain = text.encode()
         pointer = self._pq.PQescapeLiteral(self._connection, plain, ctypes.c_size_t(len(plain)))
@@ -130,9 +133,3 @@ class Session:
 
     def close(self) -> None:
         self._pq.PQfinish(self._connection)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()

@@ -164,19 +164,24 @@ ROW = """
   SELECT :tick, :host, :boot_id, :pid, :version, :fingerprint, 1, {started_at}, {now}, {ended}"""
 
 
-# One row: whether the tick is idle, and who holds leases here, one a line; NULL if nobody does.
+# One row: whether the tick is idle; the answers behind that, a digit each in the order of IDLE; who holds leases here,
+# a line each, NULL if nobody does.
 VERDICT = """
 WITH RECURSIVE {branches}, seen AS ({seen}),
+answered AS (SELECT {answers} AS answers, held_here FROM seen),
 verdict AS (
-  SELECT {idle} AS idle,
+  SELECT answers = '{all_true}' AS idle, answers,
     CASE WHEN held_here THEN (
       SELECT {lines} FROM (SELECT DISTINCT locked_by FROM {jobs} WHERE {held_here}) h
     ) END AS holders
-  FROM seen
+  FROM answered
 )"""
+# For who looks again and again: what else than this full tick left is there to do?
+LOOK = "{verdict} SELECT idle, answers || ' ' || coalesce((SELECT max(id) FROM {jobs}), 0), holders FROM verdict"
 FRAGMENTS |= {
     "seen": SEEN,
-    "idle": f"coalesce({' AND '.join(f'({each})' for each in IDLE.values())}, false)",
+    "answers": " || ".join(f"CASE WHEN {condition} THEN '1' ELSE '0' END" for condition in IDLE.values()),
+    "all_true": "1" * len(IDLE),
     "verdict": VERDICT,
     "row": ROW,
     "ended": f"'{NOTHING_DUE}'",

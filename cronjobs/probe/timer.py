@@ -17,6 +17,8 @@ PAST_DEADLINE_S = 1.0
 # If the process is older than this, it exec'ed us after doing something else (``sleep 30; exec cronjobs run-due``, a
 # container's entrypoint), and the kernel's start time is not the tick's.
 LONGEST_START_S = 10.0
+UNTIL = "CRONJOBS_UNTIL"  # set for the full ticks of one that lingers: their deadline on the monotonic clock
+LEAST_LEFT_S = 0.5
 
 
 def start() -> float:
@@ -34,8 +36,22 @@ def start() -> float:
         faulthandler.register(SIGALRM, all_threads=True, chain=True)
     except (ValueError, OSError, AttributeError, RuntimeError):  # a closed or unusual stderr: end without stacks
         faulthandler.unregister(SIGALRM)
-    setitimer(ITIMER_REAL, max(0.001, left_s + PAST_DEADLINE_S))
+    stand_at(given_deadline(time.monotonic() + left_s) + PAST_DEADLINE_S)
     return age
+
+
+def stand_at(instant: float) -> None:
+    """Move the end of this process to *instant* of the monotonic clock."""
+    setitimer(ITIMER_REAL, max(0.001, instant - time.monotonic()))
+
+
+def given_deadline(otherwise: float) -> float:
+    """The deadline that a lingering tick gave to this one, if it did, and if that is earlier than *otherwise*."""
+    try:
+        given = float(os.environ.get(UNTIL, ""))
+    except ValueError:
+        return otherwise
+    return min(otherwise, max(given, time.monotonic() + LEAST_LEFT_S))
 
 
 def open_standard_streams() -> None:

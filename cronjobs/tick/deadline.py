@@ -15,6 +15,7 @@ from cronjobs.probe.timer import (
     LONGEST_START_S,
     PAST_DEADLINE_S,
     deadline,
+    given_deadline,
     open_standard_streams,
 )
 from cronjobs.tick.watchdog import Watchdog
@@ -30,11 +31,13 @@ class Guard:
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
         """Set the tick's deadline and the watchdog just after it; return the deadline on the monotonic clock."""
-        until = deadline(
-            started_wall=self.began_wall,
-            started=self.began,
-            budget_s=budget.total_seconds(),
-            every_s=every.total_seconds(),
+        until = given_deadline(
+            deadline(
+                started_wall=self.began_wall,
+                started=self.began,
+                budget_s=budget.total_seconds(),
+                every_s=every.total_seconds(),
+            )
         )
         self.watchdog.stand_at(until + PAST_DEADLINE_S)
         return until

@@ -102,16 +102,20 @@ class World:
         here = Identity.here()
         return f"{self.host.name}:{here.boot_id}:{here.pid_namespace}:"
 
-    def probe(self, **facts: object) -> bool:
+    def probe(self) -> bool:
         """Whether the fast path takes the tick; then it has written its row."""
-        given = idle.facts_of(
-            self.inputs,
-            self.place,
-            age_s=0.02,
-            host_s=self.clock.now().timestamp() + self.host_ahead_s,
-            shift_s=self.clock.shift.total_seconds(),
-        )
-        return idle.settle(self.inputs, given | facts)
+        probe = idle.Probe(self.inputs, self.place)
+        given = {
+            "host_s": self.clock.now().timestamp() + self.host_ahead_s,
+            "shift_s": self.clock.shift.total_seconds(),
+        }
+        try:
+            there_is = probe.look(**given)
+            settled = probe.settle(age_s=0.02, **given)
+        finally:
+            probe.close()
+        assert settled == (there_is is None), "a look and the settling question agree"
+        return settled
 
     def full(self) -> Result | None:
         """The full tick; None: it did not start."""

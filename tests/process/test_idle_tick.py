@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.databases import until
 from support.ticking import Project, Tick
 
+from cronjobs.clock import SYSTEM
 from cronjobs.probe.here import host_name
 
 YAML = "schedules:\n  nightly: {cron: '15 2 29 2 *', job: t.quick}\n"
@@ -213,6 +216,81 @@ def test_a_database_that_is_away_is_reported_by_the_full_tick(sqlite_project: Pr
     assert tick.wait() == 4
     assert "was there" in tick.stderr or "gone" in tick.stderr
     assert not file.exists(), "no empty file takes its place"
+
+
+# --- linger -----------------------------------------------------------------------------------------------------------
+
+LINGER = "run: {linger: 100ms, budget: 5s}\n" + YAML
+
+
+@pytest.fixture
+def lingering(project: Project) -> Project:
+    project.configure(LINGER)
+    assert project.tick().wait() == 0
+    return project
+
+
+def ended(project: Project, count: int) -> bool:
+    return bool(project.value("SELECT count(*) FROM cronjobs_jobs WHERE status = 'succeeded'") >= count)
+
+
+@pytest.mark.slow
+def test_a_lingering_tick_runs_what_comes_while_it_stays_each_once(lingering: Project) -> None:
+    tick = lingering.start()
+    until(lambda: lingering.value("SELECT count(*) FROM cronjobs_ticks") == 2)  # it is idle, and has said so
+    for count in (1, 2):
+        lingering.add("t.quick")
+        until(lambda count=count: ended(lingering, count))  # type: ignore[misc]
+        assert tick.process.poll() is None, "it stays"
+    assert (tick.wait(), tick.stdout, tick.stderr) == (0, "", "")
+    assert tick.took_s < 8
+    assert [effect.what for effect in lingering.effects()] == ["ran", "ran"]
+
+
+@pytest.mark.slow
+def test_a_lingering_tick_runs_what_is_due_at_first_and_stays(lingering: Project) -> None:
+    lingering.add("t.quick")
+    tick = lingering.start()
+    until(lambda: ended(lingering, 1))
+    lingering.add("t.quick")
+    until(lambda: ended(lingering, 2))
+    assert (tick.wait(), tick.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_lingering_tick_within_a_second(lingering: Project, number: signal.Signals) -> None:
+    tick = lingering.start()
+    until(lambda: lingering.value("SELECT count(*) FROM cronjobs_ticks") == 2)
+    asked = SYSTEM.monotonic()
+    tick.send(number)
+    assert tick.wait() == -number
+    assert SYSTEM.monotonic() - asked < 1
+
+
+@pytest.mark.slow
+def test_a_signal_reaches_the_full_tick_of_a_lingering_one(lingering: Project) -> None:
+    lingering.add("t.gated")
+    tick = lingering.start()
+    until(lambda: any(effect.what == "start" for effect in lingering.effects()))
+    tick.send(signal.SIGTERM)
+    assert tick.wait() == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_the_full_ticks_of_a_lingering_one_end_with_its_minute(lingering: Project) -> None:
+    lingering.add("t.gated")
+    tick = lingering.start()
+    tick.wait(20)
+    assert tick.took_s < 5 + 3, "budget, and what ends a tick that hangs"
+
+
+@pytest.mark.slow
+def test_a_paused_queue_does_not_start_a_full_tick_each_time_it_looks(lingering: Project) -> None:
+    lingering.sql("INSERT INTO cronjobs_pauses (scope) VALUES ('all')")
+    lingering.add("t.quick")
+    assert lingering.tick().wait() == 0
+    assert 2 <= lingering.value("SELECT count(*) FROM cronjobs_ticks") <= 4
 
 
 def test_a_writer_that_holds_sqlite_does_not_break_an_idle_tick(sqlite_project: Project) -> None:

@@ -149,7 +149,7 @@ run: {every: 59s}
 run: 4
     2:6: run: write it as a mapping: workers: …
 run: {worker: 4}
-    2:7: run.worker: unknown key, did you mean "workers"? Allowed here: budget, every, lease, long_jobs,
+    2:7: run.worker: unknown key, did you mean "workers"? Allowed here: budget, every, lease, linger, long_jobs,
     max_losses, shutdown_grace, trust_files, workers
 retention: {succeeded: 14}
     2:24: retention.succeeded: "14" has no unit: write it as 55s, 10m, 24h or 7d
@@ -232,7 +232,7 @@ job_types: {a: {success_exit_codes: [0, 3]}}
 job_types: {a b: {}}
     2:13: job_types.a b: "a b" is not a name: up to 100 of A–Z a–z 0–9 _ . : -
 schedules: {a: {every: 30s, job: x}}
-    2:24: schedules.a.every: "30s" is not in 1m–366d
+    2:24: schedules.a.every: cron wakes once a minute: write 1m or more, or let ticks stay for theirs, run: {linger: true}
 schedules: {a: {every: 60500ms, job: x}}
     2:24: schedules.a.every: "60500ms" is not a whole number of seconds
 schedules: {a: {cron: "1 25 * * *", job: x}}

@@ -1,0 +1,97 @@
+"""When a lingering tick looks, when it starts a full tick, and when it goes: by a fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from cronjobs.probe.linger import LEAST_S, stay
+
+Found = Callable[[float], str | None]
+TOOK_S = 0.5  # a full tick
+
+
+class Minute:
+    """A minute in which *found* says what there is to do at each second; a full tick does it, or leaves it."""
+
+    def __init__(
+        self, found: Callable[[float], str | None], codes: Iterable[int] = (), *, leaves: bool = False
+    ) -> None:
+        self.now = 0.0
+        self.found, self.codes, self.leaves = found, [*codes], leaves
+        self.done_at = -1.0
+        self.runs: list[float] = []
+
+    def look(self) -> str | None:
+        seen = self.found(self.now)
+        done = self.found(self.done_at) if self.done_at >= 0 else None
+        return None if seen == done and not self.leaves else seen
+
+    def run(self) -> int:
+        self.runs.append(self.now)
+        self.done_at = self.now
+        self.now += TOOK_S
+        return self.codes.pop(0) if self.codes else 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def stay(self, until: float = 58, poll_s: float = 1, first: str | None = None) -> int:
+        return stay(
+            self.look, self.run, found=first, until=until, poll_s=poll_s, monotonic=lambda: self.now, sleep=self.sleep
+        )
+
+
+def test_with_nothing_to_do_it_looks_until_the_end_and_goes() -> None:
+    minute = Minute(lambda now: None)
+    assert minute.stay() == 0
+    assert minute.runs == []
+    assert 56 <= minute.now <= 58
+
+
+def test_work_is_started_at_the_next_look() -> None:
+    minute = Minute(lambda now: "a job" if now >= 20.4 else None)
+    assert minute.stay() == 0
+    assert minute.runs == [21]
+
+
+def test_what_is_there_at_first_is_done_at_once() -> None:
+    minute = Minute(lambda now: None)
+    minute.stay(first="?")
+    assert minute.runs == [0]
+
+
+def test_each_new_thing_is_done_at_the_next_look() -> None:
+    minute = Minute(lambda now: f"job {int(now) // 5}" if now >= 5 else None)
+    minute.stay()
+    assert len(minute.runs) == 11
+
+
+def test_what_a_full_tick_leaves_is_looked_at_less_and_less_often() -> None:
+    minute = Minute(lambda now: "paused", leaves=True)
+    minute.stay(first="paused")
+    gaps = [round(b - a - TOOK_S) for a, b in zip(minute.runs, minute.runs[1:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert 4 <= len(minute.runs) <= 7
+
+
+def test_something_new_beside_what_was_left_is_done_at_once() -> None:
+    minute = Minute(lambda now: "paused" if now < 30 else "paused and a job", leaves=True)
+    minute.stay(first="paused")
+    assert any(30 <= at <= 31.5 for at in minute.runs)
+
+
+def test_nothing_is_started_that_could_not_begin_before_the_minute_ends() -> None:
+    minute = Minute(lambda now: "a job" if now >= 56.2 else None)
+    assert minute.stay() == 0
+    assert all(at <= 58 - LEAST_S for at in minute.runs)
+
+
+@pytest.mark.parametrize(
+    ("codes", "ended", "runs"), [([1, 0], 1, 2), ([0, 1], 1, 2), ([3], 3, 1), ([4], 4, 1), ([143], 143, 1)]
+)
+def test_the_exit_code_is_that_of_the_full_ticks(codes: list[int], ended: int, runs: int) -> None:
+    minute = Minute(lambda now: f"job {int(now) // 20}" if 20 <= now < 60 else None, codes)
+    assert minute.stay() == ended
+    assert len(minute.runs) == runs
