@@ -89,7 +89,6 @@ def run(
                 known.types[job.job_type],
                 by_hand=not _is_id(target) or schedule,
                 claimed=claimed,
-                clock=database.clock,
                 streams=streams,
                 emit=Log(settings.log).write,
             ).run()

@@ -32,9 +32,8 @@ from cronjobs.model import duration
 from cronjobs.tick import deadline
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
-from cronjobs.tick.result import Result
+from cronjobs.tick.result import Result, TickFilter
 from cronjobs.tick.tick import Tick
-from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.wait_for_long_jobs import stay_for
 
 DEATHS_TOLD: Final = 10  # in one mail; the rest is counted

@@ -23,9 +23,9 @@ from types import FrameType
 from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.execution.attempt import Attempt, WorkerContext
+from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
 from cronjobs.execution.child_protocol import Request, read_reason, write_outcome
-from cronjobs.execution.handler import MISMATCH_DELAY, call_handler, refusal
+from cronjobs.execution.handler import call_handler
 from cronjobs.jobs import job_types
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.registry import registered
@@ -68,7 +68,7 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:
-        return refusal(attempt) or call_handler(attempt, WorkerContext(request.settings, database), SYSTEM)
+        return attempt.refusal() or call_handler(attempt, WorkerContext(request.settings, database), SYSTEM)
     finally:
         database.close()
 

@@ -10,29 +10,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
-from typing import Any, Final
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
-from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, WorkerContext
+from cronjobs.execution.attempt import MISMATCH_DELAY, PROCESS_GRACE, Attempt, WorkerContext
 from cronjobs.execution.output import captured
 from cronjobs.execution.raised import outcome_of
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.context import Context, not_committed, result_of
-from cronjobs.jobs.registry import LONGEST_TIMEOUT
 from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Outcome, Succeeded
-from cronjobs.rules.payload import payload_fault, result_json
-from cronjobs.text import ERROR_LIMIT, clean, one_line
-
-# During a deploy an old host may get a payload for the new handler: wait long enough for it to be upgraded.
-MISMATCH_DELAY: Final = timedelta(minutes=5)
+from cronjobs.rules.payload import result_json
+from cronjobs.text import clean
 
 
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
     """Run one attempt in this thread; always returns an outcome, whatever the user's code does."""
     started = clock.monotonic()
-    outcome, output, secrets = refusal(attempt), None, around.settings.secrets
+    outcome, output, secrets = attempt.refusal(), None, around.settings.secrets
     if outcome is None:
         if attempt.is_command:
             run = _run_command
@@ -44,27 +40,12 @@ def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finish
         outcome=_masked(outcome, secrets),
         duration=timedelta(seconds=clock.monotonic() - started),
         worker=attempt.worker,
-        output=None if output is None else clean(mask(output, secrets)),
+        output=as_stored(output, secrets),
     )
 
 
-def refusal(attempt: Attempt) -> Outcome | None:
-    """The failure if the row itself is unusable, which plain SQL can make it; None: it can run."""
-    fault = payload_fault(attempt.job.payload)
-    if fault:
-        return Failed(fault, "PayloadError", permanent=True)
-    if attempt.timeout > LONGEST_TIMEOUT:
-        return Failed(
-            f"timeout_s {attempt.timeout.total_seconds():g} is more than the longest timeout, 30 days",
-            "TimeoutError",
-            permanent=True,
-        )
-    registration = attempt.job_type.registration
-    if registration is not None:
-        fault = registration.bind(attempt.job.payload)
-        if fault:
-            return Failed(one_line(fault, ERROR_LIMIT), "SignatureMismatch", at_least=MISMATCH_DELAY)
-    return None
+def as_stored(output: str | None, secrets: frozenset[str]) -> str | None:
+    return None if output is None else clean(mask(output, secrets))
 
 
 def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:

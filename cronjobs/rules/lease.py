@@ -22,6 +22,11 @@ class Lease:
         return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
 
 
+def lease_of(job: Job) -> Lease:
+    assert job.locked_by is not None
+    return Lease(job.id, job.attempt, job.locked_by)
+
+
 @dataclass(frozen=True)
 class Finish:
     """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.

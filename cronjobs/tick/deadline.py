@@ -10,11 +10,10 @@ from datetime import timedelta
 from typing import Final
 
 from cronjobs.clock import SYSTEM, process_age
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 DEFAULT_BUDGET_S: Final = 55.0
 DEFAULT_EVERY_S: Final = 60.0
-PAST_DEADLINE_S: Final = 1.0
 # If the process is older than this, it exec'ed us after doing something else (``sleep 30; exec cronjobs run-due``, a
 # container's entrypoint), and the kernel's start time is not the tick's.
 LONGEST_START_S: Final = 10.0

@@ -24,7 +24,7 @@ from cronjobs.store.crashing_types import note_deaths
 from cronjobs.store.expiry import Leased
 from cronjobs.store.leases import Written
 from cronjobs.store.ticks import Overview
-from cronjobs.tick.counts import Counts
+from cronjobs.tick.result import Counts
 from cronjobs.tick.runners import Runners, before_a_reboot, lease_is_wrong, sort_runners
 
 RECOVER_BATCH: Final = 200

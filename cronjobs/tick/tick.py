@@ -27,12 +27,10 @@ from cronjobs.store import meta, ticks
 from cronjobs.store.ownership import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.tick import prune_when
-from cronjobs.tick.deadline import PAST_DEADLINE_S
-from cronjobs.tick.result import NOTHING_DUE, Result
-from cronjobs.tick.safety_net import SafetyNet
-from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.result import NOTHING_DUE, Result, TickFilter
 from cronjobs.tick.tick_row import TickRow
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.tick.trouble import SafetyNet
+from cronjobs.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 # An idle tick runs 1,440 times a day: what only a tick with work needs is imported where it is used.
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from cronjobs.store.job_types import older_versions_tick, remembered, runnable_t
 from cronjobs.store.not_started import lanes_due
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.not_started import TickState, counted, record, unknown_type
-from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result
-from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, TickFilter
 from cronjobs.tick.tick_row import TickRow
 from cronjobs.tick.watchdog import Watchdog
 
@@ -82,11 +81,9 @@ class Work:
             seen = watched(connection)
         self.loop = Loop(
             database=self.database,
-            settings=self.settings,
             job_types=types,
             workers=Workers(run.workers, around, self.clock),
             watchdog=self.watchdog,
-            clock=self.clock,
             locked_by=str(self.identity),
             deadline=self.deadline,
             database_now=database_now,

@@ -19,6 +19,7 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import crashing_types
 from cronjobs.execution import attempt as worker
 from cronjobs.execution import child, handler, process
+from cronjobs.execution.attempt import InFlight
 from cronjobs.execution.child_protocol import Request
 from cronjobs.insight.health import look, troubles
 from cronjobs.jobs.context import StopSignal
@@ -39,9 +40,8 @@ from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing, EndCounts, after
 from cronjobs.store import crashing_types as store
 from cronjobs.store.claims import claim
 from cronjobs.testing import FakeClock
-from cronjobs.tick.claiming import ClaimPlanner
-from cronjobs.tick.in_flight import InFlight
-from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.result import TickFilter
+from cronjobs.tick.turn import ClaimPlanner
 
 NOW = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -286,7 +286,7 @@ def test_a_process_that_started_soon_gives_its_job_no_more_than_its_timeout(
         return Succeeded()
 
     monkeypatch.setattr(child, "registered", lambda: {"t": object()})
-    monkeypatch.setattr(child, "refusal", refuse)
+    monkeypatch.setattr(worker.Attempt, "refusal", refuse)
     ends_at = SYSTEM.monotonic() + 8
     request = Request(Job(1, "t", {}), Settings(Path("cronjobs.yaml"), Path(), sqlite_url), ends_at, timeout_s=3)
     assert child.run(request, StopSignal()) == Succeeded()

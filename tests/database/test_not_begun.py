@@ -226,7 +226,6 @@ def by_hand(host: Host, job: Job, made: bool) -> None:
             known.types[job.job_type],
             by_hand=made,
             claimed=host.database.clock.monotonic(),
-            clock=host.database.clock,
             streams=streams,
             emit=host.events.append,
         ).run()

@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim's lost COMMIT not settled by reading",
-        "cronjobs/tick/writer.py",
+        "cronjobs/tick/turn.py",
         "if self.claim_unsettled:\n",
         "if False:\n",
         (LOST_ANSWERS,),
@@ -242,7 +242,7 @@ MUTANTS = (
     ),
     Mutant(
         "no claim row by row after one that failed",
-        "cronjobs/tick/writer.py",
+        "cronjobs/tick/turn.py",
         "        self.warily = True",
         "        self.warily = False",
         ("tests/database/test_encodings.py", "tests/database/test_sizes.py"),

@@ -25,7 +25,7 @@ from cronjobs.tick.pacing import (
     why_ended,
 )
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
-from cronjobs.tick.safety_net import FAULT
+from cronjobs.tick.trouble import FAULT
 
 NOW, DEADLINE = 100.0, 150.0
 
