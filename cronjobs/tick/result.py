@@ -99,3 +99,9 @@ class Result:
             return 3
         failed = self.counts.dead + (self.counts.failed + self.counts.timed_out if fail_on == "any" else 0)
         return 1 if failed and fail_on != "never" else 0
+
+
+def knew_no_type(not_started: Any) -> bool:
+    """Whether the record of a tick (``Result.not_started``, of any version) names a job type that no tick knew."""
+    found = not_started if isinstance(not_started, list) else []
+    return any(isinstance(entry, dict) and entry.get("why") == "unknown type" for entry in found)

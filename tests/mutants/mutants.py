@@ -270,9 +270,9 @@ MUTANTS = (
     ),
     Mutant(
         "occurrences without a share of the tick",
-        "cronjobs/tick/tick.py",
-        "        return self._go_on() and self.clock.monotonic() < self.patient_until",
-        "        return self._go_on()",
+        "cronjobs/tick/firing.py",
+        "        return self.tick.go_on() and self.tick.clock.monotonic() < self.tick.patient_until",
+        "        return self.tick.go_on()",
         ("tests/database/test_share_of_occurrences.py",),
     ),
     Mutant(
