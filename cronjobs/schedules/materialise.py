@@ -16,8 +16,7 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
-from cronjobs.errors import BadValue
-from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks, refusal
+from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks
 from cronjobs.schedules.decide import Due, Known, decide_all, plan_for, wants_room
 from cronjobs.schedules.planning import joined, read, stored_pieces
 from cronjobs.schedules.wrong_clock import Ahead, undo
@@ -110,21 +109,19 @@ def weight(due: Due) -> tuple[int, int]:
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
 
+@dataclass
 class Settling:
     """Writes chunk after chunk; ``held``: plans whose rows or queues others had locked, with the now of each plan."""
 
-    def __init__(
-        self,
-        database: Database,
-        emit: Callable[[events.Event], None],
-        before_writing: Callable[[Connection], None],
-        go_on: Callable[[], bool],
-        within: timedelta = REMEMBERED,
-    ) -> None:
-        self.database, self.emit, self.before_writing, self.go_on = database, emit, before_writing, go_on
-        self.within = within
+    database: Database
+    emit: Callable[[events.Event], None]
+    before_writing: Callable[[Connection], None]
+    go_on: Callable[[], bool]
+    within: timedelta
+
+    def __post_init__(self) -> None:
         self.done = Materialised()
-        self.in_parts = InParts(is_sqlite=database.is_sqlite)
+        self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
         self.held: list[tuple[Due, datetime]] = []
         self.set_right = False
 
@@ -144,8 +141,8 @@ class Settling:
         self.set_right = self.set_right or written.set_right
         tell(written, self.emit, self.done)
 
-    def _refused(self, due: Due, error: BadValue) -> None:
-        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {refusal(error)}"))
+    def _refused(self, due: Due, why: str) -> None:
+        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {why}"))
 
     def settle_held(self) -> None:
         """Retry the schedules that others had locked, usually for a moment; longer locks are not waited for."""
