@@ -75,30 +75,11 @@ __all__ = [
     "job",
 ]
 
-_HOMES: Final = {
-    "Cancelled": "errors",
-    "ConfigError": "errors",
+_HOMES: Final = {  # the others are errors
     "Context": "jobs.context",
-    "CronError": "errors",
-    "CronjobsError": "errors",
-    "DatabaseError": "errors",
     "Effect": "jobs.effects",
-    "EffectBusy": "errors",
-    "EffectUnknown": "errors",
     "Enqueued": "jobs.enqueue",
-    "ForeignDatabase": "errors",
-    "GiveUp": "errors",
-    "JobHeld": "errors",
-    "LeaseLost": "errors",
-    "PayloadError": "errors",
-    "QueueFull": "errors",
-    "QueueHeld": "errors",
-    "RetryLater": "errors",
     "RetryPolicy": "model",
-    "SchemaMissing": "errors",
-    "Snooze": "errors",
-    "TransactionTooLong": "errors",
-    "UsageError": "errors",
     "connect": "jobs.connect",
     "enqueue": "jobs.enqueue",
     "enqueue_async": "jobs.enqueue",
@@ -110,9 +91,9 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"cronjobs.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"cronjobs.{_HOMES.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

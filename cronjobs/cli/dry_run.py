@@ -25,7 +25,7 @@ from cronjobs.schedules.applying import applies
 from cronjobs.schedules.changes import SyncPlan, compare
 from cronjobs.schedules.decide import Due, Settled, plan_for
 from cronjobs.schedules.definition import fingerprint
-from cronjobs.schedules.preview import preview
+from cronjobs.schedules.materialise import preview
 from cronjobs.store import claims, queues, schedules, ticks, upcoming
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.enqueue import NewJob

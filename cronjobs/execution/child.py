@@ -26,6 +26,7 @@ from cronjobs.database.connection import Database
 from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
 from cronjobs.execution.child_protocol import Request, read_reason, write_outcome
 from cronjobs.execution.handler import call_handler
+from cronjobs.execution.output import log_to
 from cronjobs.jobs import job_types
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.registry import registered
@@ -81,11 +82,7 @@ def _open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    root = logging.getLogger()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    log_to(logging.StreamHandler(sys.stderr))
 
 
 def _leave() -> None:

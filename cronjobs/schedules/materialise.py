@@ -16,15 +16,16 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
+from cronjobs.rules.capacity import Cap
 from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks
-from cronjobs.schedules.decide import Due, Known, decide_all, plan_for, wants_room
+from cronjobs.schedules.decide import Due, Known, Settled, decide_all, plan_for, wants_room
 from cronjobs.schedules.planning import joined, read, stored_pieces
-from cronjobs.schedules.wrong_clock import Ahead, undo
+from cronjobs.schedules.wrong_clock import undo
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import insert_jobs
 from cronjobs.store.job_types import REMEMBERED, runnable_types
 from cronjobs.store.overlap import busy_schedules
-from cronjobs.store.queues import Room, locked_room
+from cronjobs.store.queues import Room, locked_room, room_now
 from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 
@@ -220,6 +221,26 @@ def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) 
     return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
 
 
+def preview(
+    connection: Connection,
+    planned: Sequence[Due],
+    *,
+    within: timedelta,
+    changed: Collection[Cap],
+    lifted: Collection[str],
+) -> list[tuple[Due, Settled]]:
+    """What would be written about each of *planned*, by the same rules; nothing is locked or written.
+
+    *within*: how far back ticks count as knowing a job type. *changed* and *lifted*: the caps that applying the file
+    would change and remove first.
+    """
+    readable = [due for due in planned if not due.ahead and not due.unreadable]
+    known = known_about(connection, readable, within)
+    queues = set().union(*(wants_room(due, known[due.stored.id]) for due in readable))
+    room = room_now(connection, queues, changed, lifted)
+    return decide_all(readable, known, room.caps, room.waiting)
+
+
 def _write(
     connection: Connection, mine: Sequence[Due], known: Mapping[int, Known], room: Room, now: datetime
 ) -> tuple[tuple[str, LedgerRow], ...]:
@@ -257,7 +278,7 @@ def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> l
     from cronjobs.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}
-    seen_until, told = undo(connection, [Ahead(*each) for each in timed.items()], now)
+    seen_until, told = undo(connection, timed, now)
     moved = [
         Watermark(
             due.stored.id, seen_until[due.stored.id], next_after(timed[due.stored.id].when, seen_until[due.stored.id])

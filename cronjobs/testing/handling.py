@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
 from cronjobs.errors import EffectUnknown, UsageError
+from cronjobs.jobs.checking import key_text
 from cronjobs.jobs.context import Context, StopSignal
 from cronjobs.jobs.effects import Begin, DoneEffect, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
 from cronjobs.jobs.enqueue import Target
-from cronjobs.jobs.registry import key_text
 from cronjobs.jobs.transaction import OwnTransaction
 from cronjobs.model import Job, duration
 from cronjobs.rules.lease import Lease

@@ -21,6 +21,7 @@ from cronjobs.database.tables import schedules as schedules_table
 from cronjobs.errors import ForeignDatabase
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import registry
+from cronjobs.jobs.enqueue import enqueue
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, operating, schedules
 from cronjobs.store.ticks import record
@@ -301,7 +302,7 @@ def test_a_key_stays_spent_after_its_job_was_pruned(database: Database, host: Ho
     assert (row.id, row.payload, row.result, row.idempotency_key) == (job_id, {}, None, "order-1")
     assert ask(select(job_runs)) == []
     with database.write() as connection:
-        again = registry.enqueue(connection, "t.say", idempotency_key="order-1")
+        again = enqueue(connection, "t.say", idempotency_key="order-1")
     assert (again.id, again.new) == (job_id, False)
 
 

@@ -29,8 +29,8 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CommitUnknown
 from cronjobs.execution.attempt import Attempt, Ended
+from cronjobs.jobs.enqueue import enqueue
 from cronjobs.jobs.job_types import JobType
-from cronjobs.jobs.registry import enqueue
 from cronjobs.model import ExitCodes, Job, RetryPolicy
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.lease import Lease
