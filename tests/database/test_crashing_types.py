@@ -21,6 +21,7 @@ from cronjobs.execution import attempt as worker
 from cronjobs.execution import child, handler, process
 from cronjobs.execution.attempt import InFlight
 from cronjobs.execution.child_protocol import Request
+from cronjobs.execution.command import Command
 from cronjobs.insight.health import look, troubles
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import load
@@ -258,8 +259,9 @@ def test_the_start_of_an_interpreter_that_only_crashes_call_for_costs_no_timeout
     seen: list[tuple[float, float, timedelta]] = []
     before = SYSTEM.monotonic()
 
-    def note(request: Request, *_: Any, timeout: timedelta, **__: Any) -> tuple[Outcome, None]:
-        seen.append((request.ends_at - host.clock.monotonic(), request.timeout_s, timeout))
+    def note(command: Command, *_: Any, **__: Any) -> tuple[Outcome, None]:
+        request = Request.decode(command.stdin)
+        seen.append((request.ends_at - host.clock.monotonic(), request.timeout_s, command.timeout))
         return Succeeded(), None
 
     monkeypatch.setattr(process, "run_handler", note)
