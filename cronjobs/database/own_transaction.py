@@ -45,11 +45,15 @@ class Unbroken:
         self._raw: Any = connection.connection.dbapi_connection
         self._is_sqlite = connection.dialect.name == "sqlite"
         self._turned_away = False  # SQLAlchemy's own commit() or rollback()
+        self._refusals: Final = (
+            ("commit", self._refuse_commit),
+            ("rollback", self._refuse_rollback),
+            ("before_cursor_execute", self._refuse_statement),
+        )
 
     def __enter__(self) -> Unbroken:
-        event.listen(self._connection, "commit", self._refuse_commit)
-        event.listen(self._connection, "rollback", self._refuse_rollback)
-        event.listen(self._connection, "before_cursor_execute", self._refuse_statement)
+        for what, refuse in self._refusals:
+            event.listen(self._connection, what, refuse)
         if self._is_sqlite:
             self._raw.refuse = self._refuse_end
         return self
@@ -57,7 +61,10 @@ class Unbroken:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
+        for what, refuse in self._refusals:
+            event.remove(self._connection, what, refuse)
+        if self._is_sqlite:
+            self._raw.refuse = None
         if self._turned_away:
             # SQLAlchemy believes its transaction ended, and would pool the connection with the open one in it.
             self._connection.invalidate()
@@ -69,13 +76,6 @@ class Unbroken:
     def check(self) -> None:
         if self._was_ended(None):
             raise TransactionBroken
-
-    def _let_go(self) -> None:
-        event.remove(self._connection, "commit", self._refuse_commit)
-        event.remove(self._connection, "rollback", self._refuse_rollback)
-        event.remove(self._connection, "before_cursor_execute", self._refuse_statement)
-        if self._is_sqlite:
-            self._raw.refuse = None
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:

@@ -25,22 +25,16 @@ class Leftover:
     name: str
 
 
-def keep_orphans() -> None:
-    """Become the parent of what handlers daemonise (PR_SET_CHILD_SUBREAPER), so that a tick can name it at the end."""
-    _set_subreaper(1)
+def keep_orphans(on: bool = True) -> None:
+    """Become the parent of what handlers daemonise (PR_SET_CHILD_SUBREAPER), so that a tick can name it at the end.
 
-
-def let_orphans_go() -> None:
-    """Undo ``keep_orphans``, for a process that lives on after a tick."""
-    _set_subreaper(0)
-
-
-def _set_subreaper(on: int) -> None:
+    Not *on*: cease to be, in a process that lives on after a tick.
+    """
     if sys.platform.startswith("linux"):
         import ctypes
 
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, on, 0, 0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 def left_behind(but: Collection[int] = ()) -> list[Leftover]:

@@ -193,7 +193,7 @@ def _place(
     if not placed.made:
         return [placed] * len(run)
     dropping = {name: replace(cap, on_full="drop") for name, cap in caps.items() if name == schedule.queue}
-    let_in = admit([(instant, schedule.queue) for instant in run], dropping, waiting).let_in
+    let_in, _ = admit([(instant, schedule.queue) for instant in run], dropping, waiting)
     return [placed if instant in let_in else CROWDED_OUT for instant in run]
 
 
