@@ -57,11 +57,10 @@ def begin_new(
     with database.write() as connection:
         if alone and new.schedule is not None:
             hold_turn(connection)
-        if alone and new.schedule is not None and (busy := unfinished_jobs(connection, new.schedule, None)):
-            one = busy[0]
-            state = "waiting" if one.waiting else "running"
-            todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
-            raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
+            for one in unfinished_jobs(connection, new.schedule, None):
+                state = "waiting" if one.waiting else "running"
+                todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
+                raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
         if alone:

@@ -155,18 +155,8 @@ def _is_moot(finish: Finish) -> bool:
 
 def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
     """The history row of an attempt that still runs, for the next tick to read after its lease has expired."""
-    return Finish(
-        lease=lease_of(job),
-        status=Status.RUNNING,
-        failures=job.failures,
-        losses=job.losses,
-        interruptions=job.interruptions,
-        outcome=OUTCOME_WORDS[type(outcome)],
-        duration=duration,
-        worker=worker or None,
-        error_type=_error_type(outcome),
-        error=_stored(getattr(outcome, "error", None)),
-    )
+    unchanged = Transition(Status.RUNNING, job.failures, job.losses, job.interruptions)
+    return _finish(Finished(job, outcome, duration, worker), unchanged, timedelta(0))
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:

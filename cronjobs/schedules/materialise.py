@@ -6,6 +6,7 @@ with a handful of statements. So the distance to the database costs time per chu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -36,12 +37,9 @@ class Materialised:
     ``left``: time was up, and more are due.
     """
 
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     busy: list[str] = field(default_factory=list)
     left: bool = False
-
-    def count(self, outcome: str, by: int) -> None:
-        self.counts[outcome] = self.counts.get(outcome, 0) + by
 
 
 # --- many schedules ---------------------------------------------------------------------------------------------------
@@ -159,7 +157,7 @@ class Settling:
 
 def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Materialised) -> None:
     for name, row in written.rows:
-        done.count(row.outcome, row.count)
+        done.counts[row.outcome] += row.count
         emit(
             events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
         )

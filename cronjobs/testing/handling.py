@@ -172,7 +172,7 @@ class _MemoryEnding(OwnTransaction):
 
     def finish(self, target: Target, result: Any) -> None:
         self.refuse_if_over("ctx.finish()")
-        self._check()
+        self.check()
         self.given = True
 
     def _write(self, connection: Connection, result: Any) -> None:

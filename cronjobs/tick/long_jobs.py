@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import repeat
 from typing import Final
@@ -117,14 +117,14 @@ class Handover:
 # --- the tick's side --------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Handovers:
     """Starts the processes (all are in ``started``) and puts their answers on the loop's queue as ends."""
 
-    def __init__(self, settings: Settings, clock: Clock, ended: queue.SimpleQueue[Ended | None]) -> None:
-        self.started: list[subprocess.Popen[bytes]] = []
-        self._settings = settings
-        self._clock = clock
-        self._ended = ended
+    settings: Settings
+    clock: Clock
+    ended: queue.SimpleQueue[Ended | None]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
         """Start a process for *attempt*; its answer is on the queue by the monotonic instant *until*."""
@@ -138,13 +138,13 @@ class Handovers:
 
     def _hand_over(self, attempt: Attempt, until: float) -> None:
         try:
-            process, reader = _start(Handover.of(self._settings, attempt))
+            process, reader = _start(Handover.of(self.settings, attempt))
             self.started.append(process)
             if attempt.stop.reason is not None:  # the stop came while the process started
                 process.terminate()
-            until = min(until, self._clock.monotonic() + ANSWER_WITHIN_S)
+            until = min(until, self.clock.monotonic() + ANSWER_WITHIN_S)
             with open(reader, "rb", buffering=0) as opened:
-                answer = _read_line(opened.fileno(), self._clock, until) or _why_silent(process)
+                answer = _read_line(opened.fileno(), self.clock, until) or _why_silent(process)
         except OSError as error:
             answer = f"no process could be started: {error.strerror}"
         except Exception as error:  # the tick would wait to its end for an answer
@@ -152,7 +152,7 @@ class Handovers:
         self._answer(attempt, answer)
 
     def _answer(self, attempt: Attempt, answer: str) -> None:
-        self._ended.put(Ended(attempt, Finished(attempt.job, Released()), self._clock.monotonic(), answer))
+        self.ended.put(Ended(attempt, Finished(attempt.job, Released()), self.clock.monotonic(), answer))
 
 
 def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:

@@ -1,6 +1,6 @@
 """The one loop of a tick: claim, hand to workers, collect ends, have them written, renew leases, keep time.
 
-It writes leases and outcomes, in one transaction a turn (``writer``). Workers only compute, with one exception: a
+It writes leases and outcomes, in one transaction a turn (``turn``). Workers only compute, with one exception: a
 handler that ends its own job in a transaction (``ctx.transaction()``, ADR 11). What a turn changes in memory is changed
 after the commit, so that a turn that failed is simply done again.
 """

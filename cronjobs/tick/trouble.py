@@ -1,4 +1,4 @@
-"""The loop's one safety net: an unexpected error is reported, and running jobs still come to their end."""
+"""A loop's trouble: its own faults, in which running jobs still come to their end, and the database's, tried again."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ def place(error: BaseException) -> str:
     frames = list(reversed(extract_tb(error.__traceback__)))[:FRAMES]
     return " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
 
+
+# --- with the database ------------------------------------------------------------------------------------------------
 
 SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0

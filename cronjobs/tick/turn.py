@@ -217,31 +217,23 @@ class BatchResult:
     cleared: Sequence[str] = ()  # types that need not be watched any more
 
 
+@dataclass
 class Writer:
     """Writes to the database for one ``locked_by``."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        *,
-        locked_by: str,
-        lease: timedelta,
-        before_writing: Callable[[Connection], None],
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._locked_by = locked_by
-        self._lease = lease
-        self._before_writing = before_writing
-        self.claim_unsettled = False  # a turn that claimed jobs failed: their rows may be ours
-        self.warily = False  # one row made a claim fail: from now on each row is claimed by itself
-        self._refused: set[int] = set()
+    database: Database
+    clock: Clock
+    locked_by: str
+    lease: timedelta
+    before_writing: Callable[[Connection], None]
+    claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
+    warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
+    refused: set[int] = field(default_factory=set)
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        with self._database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
-            self._before_writing(connection)
+        with self.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
+            self.before_writing(connection)
             yield connection
 
     def write(self, order: Batch) -> BatchResult:
@@ -257,12 +249,12 @@ class Writer:
         claim: Claim | None = None
         long: Claim | None = None
         with self._writing() as connection:
-            sent = self._clock.monotonic()
+            sent = self.clock.monotonic()
             written = self._finish(connection, [decided.finish for _, decided in order.ends])
             cleared = self._count_ends(connection, order, written)
             recorded = leases.record_overdue(connection, order.overdue)
             if order.renew and order.held:
-                renewal = leases.renew(connection, order.held, self._lease)
+                renewal = leases.renew(connection, order.held, self.lease)
             if self.claim_unsettled:
                 settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
             if order.room:
@@ -308,9 +300,9 @@ class Writer:
 
     def _claim(self, connection: Connection, room: int, admission: ClaimFilter) -> Claim:
         claim = claims.claim_warily if self.warily else claims.claim
-        admission = replace(admission, but=self._refused)
-        found = claim(connection, limit=room, locked_by=self._locked_by, lease=self._lease, admission=admission)
-        self._refused |= found.refused.keys()
+        admission = replace(admission, but=self.refused)
+        found = claim(connection, limit=room, locked_by=self.locked_by, lease=self.lease, admission=admission)
+        self.refused |= found.refused.keys()
         return found
 
     def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
@@ -341,7 +333,7 @@ class Writer:
 
     def _write_one(self, finish: Finish) -> tuple[float, Written]:
         with self._writing() as connection:
-            sent = self._clock.monotonic()
+            sent = self.clock.monotonic()
             written = self._finish(connection, [finish])
         return sent, written
 
@@ -353,9 +345,9 @@ class Writer:
 
     def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
         """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older."""
-        leased = claims.held_by(connection, self._locked_by, warily=self.warily)
+        leased = claims.held_by(connection, self.locked_by, warily=self.warily)
         found = [job for job in leased if job.id not in held]
         if not found:
             return []
-        renewal = leases.renew(connection, [lease_of(job) for job in found], self._lease)
+        renewal = leases.renew(connection, [lease_of(job) for job in found], self.lease)
         return [job for job in found if job.id in renewal.renewed]

@@ -138,4 +138,4 @@ class Work:
         long_jobs = self.loop.handovers.started if self.loop is not None else []
         found = left_behind({process.pid for process in long_jobs})
         if found:
-            self.tick.emit(events.left_behind([f"{each.name} (pid {each.pid})" for each in found]))
+            self.tick.emit(events.left_behind(found))
