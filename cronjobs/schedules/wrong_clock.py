@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.rules.occurrences import RAN_EARLY
-from cronjobs.schedules.planning import MICROSECOND, Timed
+from cronjobs.schedules.planning import MICROSECOND, Timed, occurrences
 from cronjobs.store import operating
 from cronjobs.store import schedules as store
 from cronjobs.store.schedules import LedgerRow
@@ -48,8 +48,6 @@ def decide(
     *taken_back* and *begun* are jobs that were made for instants still to come. A job that is in neither (someone
     cancelled it, or has locked its row) is fine: it is due in its time.
     """
-    from cronjobs.crontime.timing import count_between
-
     gone, left, early = [], [], []
     seen_until = now
     for row in rows:
@@ -59,14 +57,11 @@ def decide(
                 early.append(replace(row, reason=_ran_early(row, now)))
             continue
         gone.append(row)
-        past = count_between(when, row.first_for - MICROSECOND, min(row.last_for, now))
-        count, first, last = past
-        if first is None or last is None:
-            continue
-        if row.outcome == "coalesced" and stays:
-            left.append(replace(row, first_for=first, last_for=last, count=count))
-        else:
-            seen_until = min(seen_until, first - MICROSECOND)
+        past = occurrences(when, row.first_for - MICROSECOND, min(row.last_for, now))
+        if past is not None and row.outcome == "coalesced" and stays:
+            left.append(replace(row, first_for=past.first, last_for=past.last, count=past.count))
+        elif past is not None:
+            seen_until = min(seen_until, past.first - MICROSECOND)
     return Undo(tuple(gone), tuple(left), tuple(early), seen_until)
 
 

@@ -132,7 +132,7 @@ class _MemoryLedger(Ledger):
     def __init__(self, lease: Lease, log: Logger) -> None:
         self.log = log
         self.records: dict[str, Record] = {}
-        self._lease = lease
+        self.lease = lease
         self._lock = threading.Lock()
         self._open = set()
 
@@ -140,11 +140,11 @@ class _MemoryLedger(Ledger):
         """Record what an earlier attempt left of *key*."""
         begun = value is UNKNOWN
         state = "begun" if begun else "recorded"
-        earlier = self._lease.attempt - 1
-        self.records[key] = Record(key, state, self._lease.job_id, earlier, False, None if begun else value)
+        earlier = self.lease.attempt - 1
+        self.records[key] = Record(key, state, self.lease.job_id, earlier, False, None if begun else value)
 
     def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
-        entry = decide_entry(self.records.get(key), self._lease, on_unknown)
+        entry = decide_entry(self.records.get(key), self.lease, on_unknown)
         match entry:
             case Begin():
                 self._put(key, "begun")
@@ -164,7 +164,7 @@ class _MemoryLedger(Ledger):
         self.records.pop(key, None)
 
     def _put(self, key: str, state: str, result: Any = None) -> None:
-        self.records[key] = Record(key, state, self._lease.job_id, self._lease.attempt, True, result)
+        self.records[key] = Record(key, state, self.lease.job_id, self.lease.attempt, True, result)
 
 
 class _MemoryEnding(OwnTransaction):
