@@ -11,6 +11,7 @@ import re
 import sqlite3
 import threading
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
@@ -46,8 +47,8 @@ class Unbroken:
         self._is_sqlite = connection.dialect.name == "sqlite"
         self._turned_away = False  # SQLAlchemy's own commit() or rollback()
         self._refusals: Final = (
-            ("commit", self._refuse_commit),
-            ("rollback", self._refuse_rollback),
+            ("commit", partial(self._refuse_call, "commit()")),
+            ("rollback", partial(self._refuse_call, "rollback()")),
             ("before_cursor_execute", self._refuse_statement),
         )
 
@@ -94,13 +95,9 @@ class Unbroken:
 
     # --- refusals -----------------------------------------------------------------------------------------------------
 
-    def _refuse_commit(self, *_: object) -> NoReturn:
+    def _refuse_call(self, what: str, *_: object) -> NoReturn:
         self._turned_away = True
-        raise UsageError(REFUSED.format(what="commit()"))
-
-    def _refuse_rollback(self, *_: object) -> NoReturn:
-        self._turned_away = True
-        raise UsageError(REFUSED.format(what="rollback()"))
+        raise UsageError(REFUSED.format(what=what))
 
     def _refuse_statement(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
         self._refuse_end(statement)
