@@ -73,30 +73,11 @@ __all__ = [
     "job",
 ]
 
-_HOMES = {
-    "Cancelled": "errors",
-    "ConfigError": "errors",
+_HOMES = {  # the others are errors
     "Context": "jobs.context",
-    "CronError": "errors",
-    "CronjobsError": "errors",
-    "DatabaseError": "errors",
     "Effect": "jobs.effects",
-    "EffectBusy": "errors",
-    "EffectUnknown": "errors",
     "Enqueued": "jobs.enqueue",
-    "ForeignDatabase": "errors",
-    "GiveUp": "errors",
-    "JobHeld": "errors",
-    "LeaseLost": "errors",
-    "PayloadError": "errors",
-    "QueueFull": "errors",
-    "QueueHeld": "errors",
-    "RetryLater": "errors",
     "RetryPolicy": "model",
-    "SchemaMissing": "errors",
-    "Snooze": "errors",
-    "TransactionTooLong": "errors",
-    "UsageError": "errors",
     "connect": "jobs.connect",
     "enqueue": "jobs.enqueue",
     "enqueue_async": "jobs.enqueue",
@@ -108,11 +89,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"cronjobs.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"cronjobs.{_HOMES.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

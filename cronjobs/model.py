@@ -55,8 +55,9 @@ class RetryPolicy:
             object.__setattr__(self, "retry_on", _kind_names("retry_on", self.retry_on))
             if not self.retry_on:
                 raise ValueError("retry_on names no kind of failure, so nothing would be retried: leave it out for all")
-        object.__setattr__(self, "base", duration(self.base))
-        object.__setattr__(self, "cap", duration(self.cap))
+        base, cap = duration(self.base), duration(self.cap)
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "cap", cap)
         if self.delays is not None:
             if not self.delays:
                 raise ValueError("delays needs at least one delay")
@@ -67,16 +68,8 @@ class RetryPolicy:
             raise ValueError("factor is between 1 and 100")
         if not 0 <= self.jitter < 1:
             raise ValueError("jitter is at least 0 and below 1")
-        if self._base <= timedelta(0) or self._cap < self._base:
+        if base <= timedelta(0) or cap < base:
             raise ValueError("base is above zero and at most cap")
-
-    @property
-    def _base(self) -> timedelta:
-        return duration(self.base)
-
-    @property
-    def _cap(self) -> timedelta:
-        return duration(self.cap)
 
 
 KIND: Final = re.compile(r"[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*|exit-[0-9]{1,3}")

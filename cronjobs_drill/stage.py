@@ -20,7 +20,7 @@ from cronjobs.clock import SYSTEM, sleep
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, DatabaseBusy
 from cronjobs.host.identity import Identity
-from cronjobs.jobs.registry import enqueue
+from cronjobs.jobs.enqueue import enqueue
 from cronjobs.probe.here import process_started
 from cronjobs_drill import statements as store
 

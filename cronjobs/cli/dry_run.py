@@ -22,10 +22,10 @@ from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules import pausing
 from cronjobs.rules.concurrency import Candidate, Limit, choose, reached
 from cronjobs.schedules.applying import applies
+from cronjobs.schedules.changes import SyncPlan, compare
 from cronjobs.schedules.decide import Due, Settled, plan_for
 from cronjobs.schedules.definition import fingerprint
-from cronjobs.schedules.preview import preview
-from cronjobs.schedules.sync import SyncPlan, plan, with_caps
+from cronjobs.schedules.materialise import preview
 from cronjobs.store import claims, queues, schedules, ticks, upcoming
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.enqueue import NewJob
@@ -76,8 +76,7 @@ def _look(
     stored = schedules.all_schedules(connection)
     todo = None
     if fires and applies(connection, seen, settings, host=here.host):
-        todo = plan(stored, settings.schedules, settings.disabled_schedules)
-        todo = with_caps(todo, queues.caps_in_force(connection), settings)
+        todo = compare(settings, stored, queues.caps_in_force(connection))
     # A sync settles what it changes first, whether it is due by its hint or not.
     chosen = schedules.due_schedules(connection, settings.disabled_schedules) if fires else []
     if todo is not None:

@@ -21,7 +21,7 @@ from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.text import one_line
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm
-from cronjobs.tick.safety_net import place
+from cronjobs.tick.trouble import place
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000

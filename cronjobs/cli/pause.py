@@ -20,7 +20,7 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError, UsageError
 from cronjobs.events import Event
 from cronjobs.host.identity import Identity
-from cronjobs.jobs.registry import name_fault
+from cronjobs.jobs.checking import name_fault
 from cronjobs.rules import pausing
 from cronjobs.rules.occurrences import Range
 from cronjobs.schedules.materialise import materialise

@@ -16,12 +16,12 @@ from cronjobs.clock import SYSTEM
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
-from cronjobs.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new, claim_policies
+from cronjobs.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new
 from cronjobs.execution.live_output import Streams, live_streams
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
+from cronjobs.jobs.checking import new_job
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.jobs.registry import new_job
 from cronjobs.model import Snoozed, Status, Succeeded, duration_text
 from cronjobs.schedules.decide import job_for
 from cronjobs.store.enqueue import NewJob
@@ -60,27 +60,18 @@ def run(
     with our_database(ctx, config, database_url, adopt=True) as (settings, database), live_streams() as streams:
         say = _nothing if quiet or ctx.find_root().params.get("quiet") else streams.say
         known = job_types.load(settings)
-        lease, locked_by = settings.run.lease, str(Identity.here())
-        policies, claimed = claim_policies(known, settings), database.clock.monotonic()
+        locked_by, claimed = str(Identity.here()), database.clock.monotonic()
         with signals_wait():
             if _is_id(target) and not schedule:
                 _refuse_payload(arguments)
                 try:
-                    job = begin_existing(
-                        database,
-                        _number(target),
-                        known,
-                        locked_by=locked_by,
-                        lease=lease,
-                        limits=settings.limits,
-                        policies=policies,
-                    )
+                    job = begin_existing(database, _number(target), settings, known, locked_by=locked_by)
                 except UnknownType:
                     _tell_faults(known, streams)
                     raise
             else:
                 new, alone = _new_job(settings, known, target, arguments, schedule, streams)
-                job = begin_new(database, new, locked_by=locked_by, lease=lease, alone=alone, policies=policies)
+                job = begin_new(database, new, settings, known, locked_by=locked_by, alone=alone)
             say(f"job {job.id} {job.job_type} started")
             done = Foreground(
                 database,
@@ -89,7 +80,6 @@ def run(
                 known.types[job.job_type],
                 by_hand=not _is_id(target) or schedule,
                 claimed=claimed,
-                clock=database.clock,
                 streams=streams,
                 emit=Log(settings.log).write,
             ).run()

@@ -31,13 +31,11 @@ from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember
 from cronjobs.model import duration
 from cronjobs.probe.inputs import Start
-from cronjobs.probe.question import NOTHING_DUE
 from cronjobs.tick import deadline, idle_inputs
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
-from cronjobs.tick.result import Result
+from cronjobs.tick.result import NOTHING_DUE, Result, TickFilter
 from cronjobs.tick.tick import Tick
-from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.wait_for_long_jobs import stay_for
 
 DEATHS_TOLD: Final = 10  # in one mail; the rest is counted

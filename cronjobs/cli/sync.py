@@ -21,8 +21,8 @@ from cronjobs.host.identity import Identity
 from cronjobs.model import duration_text
 from cronjobs.rules.capacity import Cap
 from cronjobs.schedules import sync as core
+from cronjobs.schedules.changes import SyncPlan, compare
 from cronjobs.schedules.definition import definition
-from cronjobs.schedules.sync import SyncPlan
 from cronjobs.store import queues
 from cronjobs.store.meta import require_schema
 from cronjobs.store.ownership import is_ours
@@ -52,8 +52,7 @@ def sync(
     """
     if plan:
         settings, stored, caps = _look(ctx, config, database_url)
-        todo = core.plan(list(stored.values()), settings.schedules, settings.disabled_schedules)
-        todo = core.with_caps(todo, caps, settings)
+        todo = compare(settings, stored.values(), caps)
         applied = False
         left: tuple[str, ...] = ()
     else:

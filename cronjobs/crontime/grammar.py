@@ -37,9 +37,10 @@ _DAYS_IN_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # Febr
 class CronExpression:
     """One parsed expression. Two are equal if they were written alike.
 
-    ``weekdays`` count from 0, Sunday, to 6. ``…_star``: the field starts with ``*``; for minutes and hours this decides
-    what a clock change does to the schedule, for days how they combine with weekdays. ``day_fields`` is the third to
-    fifth field in a spelling that croniter and cron read alike: numbers and commas, or ``*`` and ``*/n``.
+    ``weekdays`` count from 0, Sunday, to 6. ``fixed_time``: it names times of day, as neither the minute nor the hour
+    field starts with ``*`` (cron(8)); this decides what a clock change does to it. ``both_days_must_match``: one of the
+    two day fields does (cron.c: DOM_STAR, DOW_STAR). ``day_fields`` is the third to fifth field in a spelling that
+    croniter and cron read alike: numbers and commas, or ``*`` and ``*/n``.
     """
 
     source: str
@@ -48,21 +49,9 @@ class CronExpression:
     days: frozenset[int] = field(compare=False)
     months: frozenset[int] = field(compare=False)
     weekdays: frozenset[int] = field(compare=False)
-    minute_star: bool = field(compare=False)
-    hour_star: bool = field(compare=False)
-    day_star: bool = field(compare=False)
-    weekday_star: bool = field(compare=False)
+    fixed_time: bool = field(compare=False)
+    both_days_must_match: bool = field(compare=False)
     day_fields: str = field(compare=False, repr=False)
-
-    @property
-    def fixed_time(self) -> bool:
-        """Whether it names times of day; cron(8): "not specified […] with '*' in the hour or minute specifier"."""
-        return not (self.minute_star or self.hour_star)
-
-    @property
-    def both_days_must_match(self) -> bool:
-        """Whether a day must match both day fields: if either starts with ``*`` (cron.c: DOM_STAR, DOW_STAR)."""
-        return self.day_star or self.weekday_star
 
     def __str__(self) -> str:
         return self.source
@@ -83,10 +72,8 @@ def parse(text: str) -> CronExpression:
         days=day.values,
         months=month.values,
         weekdays=frozenset(value % 7 for value in weekday.values),  # 0 and 7 are Sunday
-        minute_star=minute.star,
-        hour_star=hour.star,
-        day_star=day.star,
-        weekday_star=weekday.star,
+        fixed_time=not (minute.star or hour.star),
+        both_days_must_match=day.star or weekday.star,
         day_fields=f"{day.text} {month.text} {weekday.text}",
     )
     _refuse_days_that_never_come(expression, column=words[2][1])

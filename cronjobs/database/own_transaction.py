@@ -11,6 +11,7 @@ import re
 import sqlite3
 import threading
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
@@ -45,11 +46,15 @@ class Unbroken:
         self._raw: Any = connection.connection.dbapi_connection
         self._is_sqlite = connection.dialect.name == "sqlite"
         self._turned_away = False  # SQLAlchemy's own commit() or rollback()
+        self._refusals: Final = (
+            ("commit", partial(self._refuse_call, "commit()")),
+            ("rollback", partial(self._refuse_call, "rollback()")),
+            ("before_cursor_execute", self._refuse_statement),
+        )
 
     def __enter__(self) -> Unbroken:
-        event.listen(self._connection, "commit", self._refuse_commit)
-        event.listen(self._connection, "rollback", self._refuse_rollback)
-        event.listen(self._connection, "before_cursor_execute", self._refuse_statement)
+        for what, refuse in self._refusals:
+            event.listen(self._connection, what, refuse)
         if self._is_sqlite:
             self._raw.refuse = self._refuse_end
         return self
@@ -57,7 +62,10 @@ class Unbroken:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
+        for what, refuse in self._refusals:
+            event.remove(self._connection, what, refuse)
+        if self._is_sqlite:
+            self._raw.refuse = None
         if self._turned_away:
             # SQLAlchemy believes its transaction ended, and would pool the connection with the open one in it.
             self._connection.invalidate()
@@ -69,13 +77,6 @@ class Unbroken:
     def check(self) -> None:
         if self._was_ended(None):
             raise TransactionBroken
-
-    def _let_go(self) -> None:
-        event.remove(self._connection, "commit", self._refuse_commit)
-        event.remove(self._connection, "rollback", self._refuse_rollback)
-        event.remove(self._connection, "before_cursor_execute", self._refuse_statement)
-        if self._is_sqlite:
-            self._raw.refuse = None
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
@@ -94,13 +95,9 @@ class Unbroken:
 
     # --- refusals -----------------------------------------------------------------------------------------------------
 
-    def _refuse_commit(self, *_: object) -> NoReturn:
+    def _refuse_call(self, what: str, *_: object) -> NoReturn:
         self._turned_away = True
-        raise UsageError(REFUSED.format(what="commit()"))
-
-    def _refuse_rollback(self, *_: object) -> NoReturn:
-        self._turned_away = True
-        raise UsageError(REFUSED.format(what="rollback()"))
+        raise UsageError(REFUSED.format(what=what))
 
     def _refuse_statement(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
         self._refuse_end(statement)

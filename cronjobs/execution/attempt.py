@@ -1,20 +1,20 @@
-"""An attempt of a job on its way through this process: its state, and how long it may take."""
+"""Attempts of jobs on their way through this process: the state of each, and all that a loop has in flight."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from cronjobs.jobs.checking import LONGEST_TIMEOUT
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import JobType
-from cronjobs.model import (
-    Finished,
-    Job,
-)
-from cronjobs.rules.lease import lease_margin_s
+from cronjobs.model import Failed, Finished, Job, Outcome
+from cronjobs.rules.lease import Lease, lease_margin_s, lease_of
+from cronjobs.rules.payload import payload_fault
+from cronjobs.text import ERROR_LIMIT, one_line
 
 if TYPE_CHECKING:
     from cronjobs.config.settings import Settings
@@ -24,6 +24,9 @@ PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the ti
 TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because its type crashed
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
 ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process
+# During a deploy an old host may get a payload for the new handler: wait long enough for it to be upgraded.
+MISMATCH_DELAY: Final = timedelta(minutes=5)
+READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,17 @@ class Attempt:
     claimed: float = 0.0
     started: float | None = None
     lease_s: float = 0.0  # length of the lease from ``leased_at`` on; 0: the attempt need not watch it
-    leased_at: float = 0.0
+    leased_at: float = 0.0  # when the statement was sent that last extended the lease
     on_its_way: bool = False  # a worker or a process has it and will report its end
     handed_over: bool = False  # a process of its own is to adopt it and will outlive the tick
     succeeded: bool = False  # its handler ended it in a transaction: no lease is left, its code may still run
     begun: bool = False  # its own code may have run: from now on it is charged for failures
     recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
     recorded_at: float = 0.0
+
+    @property
+    def lease(self) -> Lease:
+        return lease_of(self.job)
 
     @property
     def is_command(self) -> bool:
@@ -86,6 +93,25 @@ class Attempt:
         slack = PROCESS_SLACK + self.to_start if self.has_process else timedelta(0)
         return math.inf if self.started is None else self.started + (self.timeout + slack).total_seconds()
 
+    def refusal(self) -> Outcome | None:
+        """The failure if the row itself is unusable, which plain SQL can make it; None: it can run."""
+        fault = payload_fault(self.job.payload)
+        if fault:
+            return Failed(fault, "PayloadError", permanent=True)
+        if self.timeout > LONGEST_TIMEOUT:
+            said = f"timeout_s {self.timeout.total_seconds():g} is more than the longest timeout, 30 days"
+            return Failed(said, "TimeoutError", permanent=True)
+        registration = self.job_type.registration
+        fault = registration.bind(self.job.payload) if registration is not None else None
+        return Failed(one_line(fault, ERROR_LIMIT), "SignatureMismatch", at_least=MISMATCH_DELAY) if fault else None
+
+
+def timeout_of(job: Job, job_type: JobType) -> timedelta:
+    """The row's own timeout, else the type's."""
+    if job.timeout_s is None:
+        return job_type.timeout
+    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # NaN too gives the first
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -98,3 +124,92 @@ class Ended:
     finished: Finished
     at: float
     answer: str | None = None
+
+
+@dataclass
+class InFlight:
+    """What a loop is working on: the leases it has, and what it has not yet written about them.
+
+    Instants are seconds of the monotonic clock.
+    """
+
+    held: dict[int, Attempt] = field(default_factory=dict)  # every leased attempt, by job id
+    without_lease: list[Attempt] = field(default_factory=list)  # the thread still runs, and keeps its slot
+    unwritten: list[Ended] = field(default_factory=list)
+    unrecorded: list[Attempt] = field(default_factory=list)  # overdue; their history row is not written yet
+    dropped: set[int] = field(default_factory=set)  # jobs whose end the database refuses in any form; leases run out
+
+    def take(self, attempt: Attempt, sent: float) -> None:
+        self.held[attempt.job.id] = attempt
+        attempt.leased_at = sent
+
+    def renewed(self, job_ids: Collection[int], sent: float) -> None:
+        for job_id in job_ids & self.held.keys():
+            self.held[job_id].leased_at = sent
+
+    def leases(self) -> list[Lease]:
+        return [attempt.lease for attempt in self.held.values()]
+
+    def first_leased(self) -> float:
+        """When the lease that ends first was last extended; infinity if there is none."""
+        # A copy: the signal handler may call this while the loop changes the dict.
+        return min([attempt.leased_at for attempt in list(self.held.values())], default=math.inf)
+
+    def holds(self, attempt: Attempt) -> bool:
+        return self.held.get(attempt.job.id) is attempt
+
+    def has_ended(self, attempt: Attempt) -> bool:
+        """Whether its end waits to be written."""
+        return any(end.attempt is attempt for end in self.unwritten)
+
+    def forget(self, job_id: int) -> None:
+        self.held.pop(job_id, None)
+
+    def lose(self, job_id: int) -> Attempt:
+        """Drop a lost lease and what was to be written about it; its thread may still run."""
+        attempt = self.held[job_id]
+        ended = self.has_ended(attempt)
+        self.forget(job_id)
+        self.unwritten = [end for end in self.unwritten if end.attempt is not attempt]
+        if attempt.started is not None and not ended and not attempt.handed_over:
+            self.without_lease.append(attempt)
+        return attempt
+
+    def drop(self, ended: Ended) -> None:
+        """The database takes this end in no form."""
+        self.unwritten = [other for other in self.unwritten if other is not ended]
+        self.dropped.add(ended.attempt.job.id)
+        self.forget(ended.attempt.job.id)
+
+    def end_itself(self, job_id: int) -> None:
+        """Drop a job that its handler ended in its own transaction; the handler may still run, and keeps its slot."""
+        attempt = self.held[job_id]
+        attempt.succeeded, attempt.leased_at = True, attempt.overdue_at
+        self.forget(job_id)
+        if not self.has_ended(attempt):
+            self.without_lease.append(attempt)
+
+    def running_on(self, now: float) -> list[Attempt]:
+        """Attempts that recorded their own success and whose handler is still within its timeout."""
+        return [attempt for attempt in self.without_lease if attempt.succeeded and now < attempt.overdue_at]
+
+    def settle(self, job_ids: Collection[int]) -> None:
+        """These ends are written, or need not be written any more."""
+        self.unwritten = [end for end in self.unwritten if end.attempt.job.id not in job_ids]
+
+    def recorded(self, job_ids: Collection[int]) -> None:
+        """The history rows of these overdue attempts are written."""
+        self.unrecorded = [a for a in self.unrecorded if a.job.id not in job_ids and a.job.id in self.held]
+
+    def came_back(self, attempt: Attempt) -> None:
+        self.without_lease = [other for other in self.without_lease if other is not attempt]
+
+    def busy(self) -> list[Attempt]:
+        """Attempts that are claimed and have not ended, started or not, except those being handed over to a process."""
+        ended = {id(end.attempt) for end in self.unwritten}
+        return [a for a in self.held.values() if id(a) not in ended and not a.handed_over]
+
+    def handing_over(self) -> list[Attempt]:
+        """Attempts whose own process has not answered yet."""
+        ended = {id(end.attempt) for end in self.unwritten}
+        return [a for a in self.held.values() if id(a) not in ended and a.handed_over]

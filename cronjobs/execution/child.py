@@ -23,9 +23,10 @@ from types import FrameType
 from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.execution.attempt import Attempt, WorkerContext
+from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
 from cronjobs.execution.child_protocol import Request, read_reason, write_outcome
-from cronjobs.execution.handler import MISMATCH_DELAY, call_handler, refusal
+from cronjobs.execution.handler import call_handler
+from cronjobs.execution.output import log_to
 from cronjobs.jobs import job_types
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.registry import registered
@@ -68,7 +69,7 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:
-        return refusal(attempt) or call_handler(attempt, WorkerContext(request.settings, database), SYSTEM)
+        return attempt.refusal() or call_handler(attempt, WorkerContext(request.settings, database), SYSTEM)
     finally:
         database.close()
 
@@ -81,11 +82,7 @@ def _open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    root = logging.getLogger()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    log_to(logging.StreamHandler(sys.stderr))
 
 
 def _leave() -> None:

@@ -12,27 +12,13 @@ import os
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.model import (
-    CancelledByRequest,
-    Failed,
-    Interrupted,
-    Job,
-    Lost,
-    Outcome,
-    Released,
-    Snoozed,
-    Succeeded,
-    TimedOut,
-)
+from cronjobs.model import Job, Outcome
 
 REASON_ROOM: Final = 64  # bytes before the outcome; the longest reason is "lease lost"
-_OUTCOMES: Final = {
-    kind.__name__: kind
-    for kind in (Succeeded, Failed, TimedOut, Lost, Interrupted, CancelledByRequest, Snoozed, Released)
-}
+_OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
 
 # The settings that a child gets, under their own names.
@@ -116,7 +102,8 @@ def read_outcome(descriptor: int) -> Outcome | None:
     try:
         facts = json.loads(text)
         kind = _OUTCOMES[facts.pop("outcome")]
-        return kind(**{name: _span(name, value) for name, value in facts.items()})
+        outcome: Outcome = kind(**{name: _span(name, value) for name, value in facts.items()})
+        return outcome
     except (ValueError, KeyError, TypeError, AttributeError):  # user code can write into any descriptor
         return None
 

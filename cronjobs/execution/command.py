@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,10 @@ class Command:
     ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each of its
     processes; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: only the command itself gets
     SIGTERM; processes that it started get theirs after it has ended.
+
+    ``lease`` returns until when the lease is ours, on the monotonic clock; if this process is frozen then, the launcher
+    kills the command (None: no lease limits it). ``on_output`` gets the output as it comes, for a person who watches;
+    an exception from it ends the command.
     """
 
     argv: tuple[str, ...]
@@ -31,6 +35,8 @@ class Command:
     max_memory: int | None = None
     keep_open: tuple[int, ...] = ()
     term_alone: bool = False
+    lease: Callable[[], float] | None = None
+    on_output: Callable[[str], None] | None = None
 
     def grace_for(self, reason: str) -> timedelta:
         match reason:

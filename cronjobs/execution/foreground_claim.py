@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -14,7 +13,7 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError
 from cronjobs.jobs.job_types import JobTypes, policy_of
 from cronjobs.model import Failed, Job, Status
-from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
+from cronjobs.rules.attempt_policy import ClaimPolicies
 from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.ending import running_row
 from cronjobs.store import claims, leases
@@ -38,7 +37,7 @@ class UnknownType(CannotRun):
         super().__init__(f'job {job_id} is of type "{one_line(job_type, 100)}", which cannot run here')
 
 
-def claim_policies(known: JobTypes, settings: Settings) -> ClaimPolicies:
+def _policies(known: JobTypes, settings: Settings) -> ClaimPolicies:
     """What is written on the row of whatever is begun by hand. A crash at somebody's hands says nothing of its type."""
     return ClaimPolicies.of(
         {
@@ -49,13 +48,7 @@ def claim_policies(known: JobTypes, settings: Settings) -> ClaimPolicies:
 
 
 def begin_new(
-    database: Database,
-    new: NewJob,
-    *,
-    locked_by: str,
-    lease: timedelta,
-    alone: bool,
-    policies: ClaimPolicies = NONE_WRITTEN,
+    database: Database, new: NewJob, settings: Settings, known: JobTypes, *, locked_by: str, alone: bool
 ) -> Job:
     """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
 
@@ -64,16 +57,16 @@ def begin_new(
     with database.write() as connection:
         if alone and new.schedule is not None:
             hold_turn(connection)
-        if alone and new.schedule is not None and (busy := unfinished_jobs(connection, new.schedule, None)):
-            one = busy[0]
-            state = "waiting" if one.waiting else "running"
-            todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
-            raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
+            for one in unfinished_jobs(connection, new.schedule, None):
+                state = "waiting" if one.waiting else "running"
+                todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
+                raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
         if alone:
             _require_turn(connection, job_id)
-        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, policies=policies)
+        policies = _policies(known, settings)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=settings.run.lease, policies=policies)
         assert isinstance(job, Job)  # it is ours alone, and has no concurrency_key
         # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
@@ -81,25 +74,23 @@ def begin_new(
     return job
 
 
-def begin_existing(
-    database: Database,
-    job_id: int,
-    known: JobTypes,
-    *,
-    locked_by: str,
-    lease: timedelta,
-    limits: Sequence[Limit] = (),
-    policies: ClaimPolicies = NONE_WRITTEN,
-) -> Job:
+def begin_existing(database: Database, job_id: int, settings: Settings, known: JobTypes, *, locked_by: str) -> Job:
     """Claim a waiting job, due or not.
 
-    Raises CannotRun for one that is not waiting, or of no known type, or that has to wait for one of *limits*.
+    Raises CannotRun for one that is not waiting, or of no known type, or that has to wait for one of the file's limits.
     """
     with database.read() as connection:
         _require_runnable(connection, job_id, known)
     with database.write() as connection:
         _require_turn(connection, job_id)
-        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=lease, limits=limits, policies=policies)
+        job = claims.claim_one(
+            connection,
+            job_id,
+            locked_by=locked_by,
+            lease=settings.run.lease,
+            limits=settings.limits,
+            policies=_policies(known, settings),
+        )
         if isinstance(job, Limit):
             raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of those that run has ended")
         if job is None:

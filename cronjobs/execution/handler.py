@@ -6,33 +6,30 @@ import asyncio
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
-from typing import Any, Final
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
-from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, WorkerContext
+from cronjobs.execution.attempt import MISMATCH_DELAY, PROCESS_GRACE, Attempt, WorkerContext
+from cronjobs.execution.command import Command
 from cronjobs.execution.output import captured
 from cronjobs.execution.raised import outcome_of
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.context import Context, not_committed, result_of
-from cronjobs.jobs.registry import LONGEST_TIMEOUT
 from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Outcome, Succeeded
-from cronjobs.rules.payload import payload_fault, result_json
-from cronjobs.text import ERROR_LIMIT, clean, one_line
-
-# During a deploy an old host may get a payload for the new handler: wait long enough for it to be upgraded.
-MISMATCH_DELAY: Final = timedelta(minutes=5)
+from cronjobs.rules.payload import result_json
+from cronjobs.text import clean
 
 
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
     """Run one attempt in this thread; always returns an outcome, whatever the user's code does."""
     started = clock.monotonic()
-    outcome, output, secrets = refusal(attempt), None, around.settings.secrets
+    outcome, output, secrets = attempt.refusal(), None, around.settings.secrets
     if outcome is None:
         if attempt.is_command:
             run = _run_command
@@ -44,27 +41,12 @@ def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finish
         outcome=_masked(outcome, secrets),
         duration=timedelta(seconds=clock.monotonic() - started),
         worker=attempt.worker,
-        output=None if output is None else clean(mask(output, secrets)),
+        output=as_stored(output, secrets),
     )
 
 
-def refusal(attempt: Attempt) -> Outcome | None:
-    """The failure if the row itself is unusable, which plain SQL can make it; None: it can run."""
-    fault = payload_fault(attempt.job.payload)
-    if fault:
-        return Failed(fault, "PayloadError", permanent=True)
-    if attempt.timeout > LONGEST_TIMEOUT:
-        return Failed(
-            f"timeout_s {attempt.timeout.total_seconds():g} is more than the longest timeout, 30 days",
-            "TimeoutError",
-            permanent=True,
-        )
-    registration = attempt.job_type.registration
-    if registration is not None:
-        fault = registration.bind(attempt.job.payload)
-        if fault:
-            return Failed(one_line(fault, ERROR_LIMIT), "SignatureMismatch", at_least=MISMATCH_DELAY)
-    return None
+def as_stored(output: str | None, secrets: frozenset[str]) -> str | None:
+    return None if output is None else clean(mask(output, secrets))
 
 
 def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
@@ -109,23 +91,27 @@ def _run_apart(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[O
         timeout_s=attempt.timeout.total_seconds(),
         worker=attempt.worker,
     )
+    command = _command(attempt, around, os.environ, request.encode(), timeout=attempt.timeout + attempt.to_start)
     attempt.begun = True
-    return run_handler(
-        request,
-        attempt.stop,
-        env=os.environ,
-        timeout=attempt.timeout + attempt.to_start,
+    return run_handler(command, attempt.stop, clock=clock)
+
+
+def _command(
+    attempt: Attempt, around: WorkerContext, env: Mapping[str, str], stdin: bytes, *, timeout: timedelta
+) -> Command:
+    return Command(
+        argv=attempt.job_type.command or (),
+        folder=around.settings.folder,
+        env=env,
+        stdin=stdin,
+        timeout=timeout,
         grace=PROCESS_GRACE,
+        exit_codes=attempt.job_type.exit_codes,
+        shutdown_grace=_shutdown_grace(around),
         max_memory=attempt.job_type.max_memory,
-        clock=clock,
-        lease=lease_of_process(attempt),
+        lease=(lambda: attempt.safe_until) if attempt.lease_s else None,  # each renewal moves it
         on_output=around.on_output,
     )
-
-
-def lease_of_process(attempt: Attempt) -> Callable[[], float] | None:
-    """Until when (monotonic) the attempt's process may run without word from its runner; each renewal moves it."""
-    return (lambda: attempt.safe_until) if attempt.lease_s else None
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
@@ -168,11 +154,9 @@ async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> An
 
 
 def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
-    from cronjobs.execution.command import Command
     from cronjobs.execution.process import command_environment, run_command
 
     job, declared = attempt.job, attempt.job_type
-    assert declared.command is not None
     ends_at = clock.now() + attempt.timeout
     job = replace(job, idempotency_key=job.idempotency_key or f"cronjobs-job-{job.id}")
     inherited = {
@@ -183,19 +167,9 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
     env = command_environment(
         inherited | dict(declared.env), job, deadline=ends_at.astimezone(UTC), timezone=ZoneInfo(job.timezone)
     )
-    command = Command(
-        argv=declared.command,
-        folder=around.settings.folder,
-        env=env,
-        stdin=json.dumps(job.payload).encode(),
-        timeout=attempt.timeout,
-        grace=PROCESS_GRACE,
-        exit_codes=declared.exit_codes,
-        shutdown_grace=_shutdown_grace(around),
-        max_memory=declared.max_memory,
-    )
+    command = _command(attempt, around, env, json.dumps(job.payload).encode(), timeout=attempt.timeout)
     attempt.begun = True
-    return run_command(command, attempt.stop, clock=clock, lease=lease_of_process(attempt), on_output=around.on_output)
+    return run_command(command, attempt.stop, clock=clock)
 
 
 def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:

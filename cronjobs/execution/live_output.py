@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from cronjobs.execution.output import log_to
 from cronjobs.text import CappedText
 
 
@@ -94,10 +95,8 @@ def live_streams() -> Iterator[Streams]:
     sys.stdout, sys.stderr = streams.out, streams.err
     root = logging.getLogger()
     handler, level = logging.StreamHandler(streams.err), root.level
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     if not root.handlers:  # else the app configured logging itself: leave it alone
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
+        log_to(handler)
     try:
         yield streams
     finally:

@@ -151,12 +151,15 @@ def follow_threads() -> None:
 
 def divert_logging() -> None:
     """Send log records to the output, too, unless the app configured logging itself."""
-    root = logging.getLogger()
-    if not root.handlers:
-        handler = _LogToOutput()
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
+    if not logging.getLogger().handlers:
+        log_to(_LogToOutput())
+
+
+def log_to(handler: logging.Handler) -> None:
+    """Send log records to *handler*, too, those of information as well."""
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
 
 
 @contextmanager

@@ -28,12 +28,12 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Final
 
 from cronjobs.clock import Clock
-from cronjobs.execution.child_protocol import Request, read_outcome, write_reason
+from cronjobs.execution.child_protocol import read_outcome, write_reason
 from cronjobs.execution.command import Command, StopRequest
 from cronjobs.execution.process_outcome import (
     DISK_LIMIT,
@@ -84,14 +84,7 @@ def command_environment(
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
 
-def run_command(
-    command: Command,
-    stop: StopRequest,
-    *,
-    clock: Clock,
-    lease: Callable[[], float] | None = None,
-    on_output: Callable[[str], None] | None = None,
-) -> tuple[Outcome, str | None]:
+def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
     """Run *command* to its end; return its outcome, and its output cleaned and capped (None: there was none).
 
     At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, and SIGKILL after the grace period
@@ -100,15 +93,11 @@ def run_command(
     work. Processes that a command leaves running are ended, too, and named in the output; that does not make it fail. A
     command that could not be started is a failed attempt and retried: a file may be missing only while a deploy
     replaces it. If the host had no room for a process, the job is released instead, and nothing is charged.
-
-    *lease* returns until when the lease is ours, on the monotonic clock; if this process is frozen then, the launcher
-    kills the command (None: no lease limits it). *on_output* gets the output as it comes, for a person who watches; an
-    exception from it ends the command.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
     try:
-        end = _attend(command, stop, clock, lease, on_output)
+        end = _attend(command, stop, clock)
     except NoRoom as error:
         return Released(sentence(f"no process could be started for the command: {error}")), None
     except (OSError, ValueError) as error:  # an argument with a character that exec refuses
@@ -119,19 +108,10 @@ def run_command(
     return outcome_of_process(command, end.ending, end.reason, last_line_of(end.output.text())), end.output.text()
 
 
-def run_handler(
-    request: Request,
-    stop: StopRequest,
-    *,
-    env: Mapping[str, str],
-    timeout: timedelta,
-    grace: timedelta,
-    max_memory: int | None,
-    clock: Clock,
-    lease: Callable[[], float] | None = None,
-    on_output: Callable[[str], None] | None = None,
-) -> tuple[Outcome, str | None]:
+def run_handler(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
     """Run a Python handler in an interpreter of its own, by the same rules as a command; return outcome and output.
+
+    *command* has everything but the interpreter; its ``stdin`` is a ``Request``.
 
     What the handler returned or raised comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
     it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
@@ -144,26 +124,20 @@ def run_handler(
     except OSError as error:
         return Released(sentence(f"no process could be started for it: {error}")), None
     with opened as answer:
-        command = Command(
+        command = replace(
+            command,
             # -P: do not import from the working folder first, where a user's file may have the name of a library
             # module.
             # -u: what the handler printed is in the file before anything kills it.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, str(answer.fileno())),
-            folder=request.settings.folder,
-            env=env,
-            stdin=request.encode(),
-            timeout=timeout,
-            grace=grace,
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
-            shutdown_grace=request.settings.run.shutdown_grace,
-            max_memory=max_memory,
             keep_open=(answer.fileno(),),
             term_alone=True,
         )
         if stop.reason is not None:
             return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
-            end = _attend(command, stop, clock, lease, on_output, lambda reason: write_reason(answer.fileno(), reason))
+            end = _attend(command, stop, clock, lambda reason: write_reason(answer.fileno(), reason))
         except NoRoom as error:
             return Released(sentence(f"no process could be started for it: {error}")), None
         except OSError as error:
@@ -174,7 +148,7 @@ def run_handler(
         said = read_outcome(answer.fileno())
     output = end.output.text()
     if isinstance(said, TimedOut):
-        said = replace(said, error=timed_out_words(timeout))  # the child counted from its own start
+        said = replace(said, error=timed_out_words(command.timeout))  # the child counted from its own start
     if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
         return said, output
     if end.reason is None and end.ending.status == 0:
@@ -197,21 +171,16 @@ class _End:
 
 
 def _attend(
-    command: Command,
-    stop: StopRequest,
-    clock: Clock,
-    lease: Callable[[], float] | None,
-    on_output: Callable[[str], None] | None,
-    tell: Callable[[str], None] = lambda _reason: None,
+    command: Command, stop: StopRequest, clock: Clock, tell: Callable[[str], None] = lambda _reason: None
 ) -> _End:
     """Start *command* and wait until nothing of it is left; *tell* is called with the reason before SIGTERM."""
-    leased_s = lease() - clock.monotonic() if lease is not None else None
+    leased_s = command.lease() - clock.monotonic() if command.lease is not None else None
     try:
         started = _Child(command, leased_s)
     except (OSError, MemoryError) as error:  # no process, no descriptor, no temporary file
         raise NoRoom(str(error) or type(error).__name__) from error
     with started as child:
-        reason = _watch(child, command, stop, clock, lease, on_output, tell)
+        reason = _watch(child, command, stop, clock, tell)
         output = child.output()
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
         names = ", ".join(child.ending.signalled)
@@ -219,15 +188,7 @@ def _attend(
     return _End(child.ending, reason, output)
 
 
-def _watch(
-    child: _Child,
-    command: Command,
-    stop: StopRequest,
-    clock: Clock,
-    lease: Callable[[], float] | None,
-    on_output: Callable[[str], None] | None,
-    tell: Callable[[str], None],
-) -> str | None:
+def _watch(child: _Child, command: Command, stop: StopRequest, clock: Clock, tell: Callable[[str], None]) -> str | None:
     """Wait until nothing of the command is left; return why it was stopped, None if it was not."""
     deadline = clock.monotonic() + command.timeout.total_seconds()
     kill_by = deadline + command.grace.total_seconds()
@@ -235,6 +196,7 @@ def _watch(
     ended = False
     plan: deque[tuple[float, bytes]] = deque()  # which orders to send when, once it has to end
     wait = POLL_S
+    lease, on_output = command.lease, command.on_output
     leased_until = lease() if lease is not None else 0.0
     while not child.gone:
         child.listen(wait)

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,32 +18,20 @@ PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
 OURS: Final = ("cronjobs/launcher.py", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
-@dataclass(frozen=True)
-class Leftover:
-    pid: int
-    name: str
+def keep_orphans(on: bool = True) -> None:
+    """Become the parent of what handlers daemonise (PR_SET_CHILD_SUBREAPER), so that a tick can name it at the end.
 
-
-def keep_orphans() -> None:
-    """Become the parent of what handlers daemonise (PR_SET_CHILD_SUBREAPER), so that a tick can name it at the end."""
-    _set_subreaper(1)
-
-
-def let_orphans_go() -> None:
-    """Undo ``keep_orphans``, for a process that lives on after a tick."""
-    _set_subreaper(0)
-
-
-def _set_subreaper(on: int) -> None:
+    Not *on*: cease to be, in a process that lives on after a tick.
+    """
     if sys.platform.startswith("linux"):
         import ctypes
 
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, on, 0, 0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
-def left_behind(but: Collection[int] = ()) -> list[Leftover]:
-    """The living children of this process except *but*; empty where there is no /proc."""
+def left_behind(but: Collection[int]) -> list[str]:
+    """The living children of this process except *but*, "sleep (pid 7)"; empty where there is no /proc."""
     found = []
     with suppress(OSError):
         for entry in os.scandir("/proc"):
@@ -55,7 +42,7 @@ def left_behind(but: Collection[int] = ()) -> list[Leftover]:
     return found
 
 
-def _child(pid: int) -> Leftover | None:
+def _child(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         head, _, rest = stat.rpartition(")")
@@ -65,4 +52,4 @@ def _child(pid: int) -> Leftover | None:
         command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except (OSError, ValueError):  # it is gone
         return None
-    return None if any(word in command for word in OURS) else Leftover(pid, head.partition("(")[2])
+    return None if any(word in command for word in OURS) else f"{head.partition('(')[2]} (pid {pid})"

@@ -51,8 +51,8 @@ class Workers:
         self.fault: str | None = None
         self.ended: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         self._inbox: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
-        self._around = around
-        self._clock = clock
+        self.around = around
+        self.clock = clock
         self._threads: list[threading.Thread] = []
 
     def hand(self, attempt: Attempt) -> bool:
@@ -101,22 +101,22 @@ class Workers:
             if attempt is None:
                 return
             stopped = unbegun(attempt)
-            if stopped is None and self._clock.monotonic() >= attempt.safe_until:
+            if stopped is None and self.clock.monotonic() >= attempt.safe_until:
                 stopped = Released()  # this process was frozen since the claim: another runner may have the job by now
             if stopped is not None:
-                self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self._clock.monotonic()))
+                self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self.clock.monotonic()))
                 continue
             attempt.worker = name
-            attempt.started = self._clock.monotonic()
+            attempt.started = self.clock.monotonic()
             try:
-                finished = run_attempt(attempt, self._around, self._clock)
+                finished = run_attempt(attempt, self.around, self.clock)
             except BaseException as error:  # an error of ours, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())  # for the next handler and its child processes
-            self.ended.put(Ended(attempt, finished, self._clock.monotonic()))
+            self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
         """The outcome of an error of ours: a release if the attempt's code had not started."""
         if attempt.begun:
-            return outcome_of(error, attempt, self._clock)
+            return outcome_of(error, attempt, self.clock)
         return Released(one_line(f"it could not be begun: {type(error).__name__}: {error}", ERROR_LIMIT // 4))

@@ -105,25 +105,18 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
 # --- one attempt's ledger ---------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Ledger:
     """The effects of one attempt. ``remaining_s``: how much time is left; ``stopped``: why it has to stop, or None."""
 
-    def __init__(
-        self,
-        database: Database,
-        lease: Lease,
-        *,
-        clock: Clock,
-        log: Logger,
-        remaining_s: Callable[[], float],
-        stopped: Callable[[], str | None],
-    ) -> None:
-        self.log = log
-        self._database = database
-        self._lease = lease
-        self._clock = clock
-        self._remaining_s = remaining_s
-        self._stopped = stopped
+    database: Database
+    lease: Lease
+    clock: Clock
+    log: Logger
+    remaining_s: Callable[[], float]
+    stopped: Callable[[], str | None]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._open: set[str] = set()
 
@@ -146,13 +139,13 @@ class Ledger:
         decided: list[Entry] = []
 
         def write(connection: Connection) -> Entry:
-            if not hold(connection, self._lease):
+            if not hold(connection, self.lease):
                 raise LeaseLost(f"{self._whose()} does not hold its lease any more: the effect {key} is not begun")
             while True:
                 found = store.find(connection, key)
-                if found is not None and found.is_by(self._lease) and decided and isinstance(decided[-1], Begin):
+                if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
                     return decided[-1]  # an earlier try of this entry was committed, and its reply was lost
-                decided.append(decide_entry(found, self._lease, on_unknown))
+                decided.append(decide_entry(found, self.lease, on_unknown))
                 if self._write(connection, key, decided[-1]):
                     return decided[-1]
 
@@ -168,9 +161,9 @@ class Ledger:
         """Record the decision; False if another attempt inserted the row meanwhile: read it again."""
         match entry:
             case Begin(new=True):
-                return store.insert_begun(connection, key, self._lease)
+                return store.insert_begun(connection, key, self.lease)
             case Begin():
-                store.begin_again(connection, key, self._lease)
+                store.begin_again(connection, key, self.lease)
             case DoneEffect(skip=True):
                 store.mark(connection, key, "skipped")
             case Stop():
@@ -189,8 +182,8 @@ class Ledger:
             self.log.warning("effect %s is done, but %s", key, note)
 
         def write(connection: Connection) -> tuple[bool, bool]:
-            ours = store.record(connection, key, self._lease, written)
-            return ours, is_held(connection, self._lease)
+            ours = store.record(connection, key, self.lease, written)
+            return ours, is_held(connection, self.lease)
 
         try:
             try:
@@ -209,12 +202,12 @@ class Ledger:
     def withdraw(self, key: str) -> None:
         """Remove the beginning. If the database refuses, the effect stays unknown, which is safe."""
         try:
-            self._persist(lambda connection: store.withdraw(connection, key, self._lease), LEAST_PATIENCE_S)
+            self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
         except DatabaseError as error:
             self.log.warning("effect %s did nothing, but stays unknown: %s", key, error)
 
     def _is_worth_waiting(self, error: DatabaseError) -> bool:
-        reason = self._stopped()
+        reason = self.stopped()
         if reason is not None:
             raise Cancelled(reason) from error
         return passes(error)
@@ -226,17 +219,17 @@ class Ledger:
         worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
     ) -> T:
         """Commit what *write* does; retry it, which must be safe, while the job has time, at least for *least_s*."""
-        give_up_at = self._clock.monotonic() + min(MOST_PATIENCE_S, max(least_s, self._remaining_s()))
+        give_up_at = self.clock.monotonic() + min(MOST_PATIENCE_S, max(least_s, self.remaining_s()))
 
         def commit() -> T:
-            wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, give_up_at - self._clock.monotonic()))
-            with self._database.write(patience=wait_s) as connection:
+            wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, give_up_at - self.clock.monotonic()))
+            with self.database.write(patience=wait_s) as connection:
                 return write(connection)
 
-        return patiently(commit, clock=self._clock, until=give_up_at, worth=worth, pauses=growing_pauses())
+        return patiently(commit, clock=self.clock, until=give_up_at, worth=worth, pauses=growing_pauses())
 
     def _whose(self) -> str:
-        return f"attempt {self._lease.attempt} of job {self._lease.job_id}"
+        return f"attempt {self.lease.attempt} of job {self.lease.job_id}"
 
 
 # --- what a handler holds ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.errors import CronjobsError, JobHeld, QueueFull, QueueHeld, SchemaMissing, UsageError
 from cronjobs.model import Status, duration_text
-from cronjobs.rules.capacity import Refusal, admit
+from cronjobs.rules.capacity import admit
 from cronjobs.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
 from cronjobs.store.meta import database_name
 from cronjobs.store.queues import count_dropped, locked_room
@@ -132,17 +132,15 @@ class Writing:
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
                 self._look(connection, batch)  # a job whose key is used, perhaps since just now, needs no room
             asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
-            admission = admit(asking, room.caps, room.waiting)
-            if admission.refusal is not None:
-                raise _full(admission.refusal)
-            dropped = Counter(self._left[place]["queue"] for place in admission.dropped)
-            for queue, count in sorted(dropped.items()):
+            let_in, dropped = admit(asking, room.caps, room.waiting)
+            by_queue = Counter(self._left[place]["queue"] for place in dropped)
+            for queue, count in sorted(by_queue.items()):
                 count_dropped(connection, queue, count)
-            self.dropped += dropped
-            for place in admission.dropped:
+            self.dropped += by_queue
+            for place in dropped:
                 self._to_replace.pop(place, None)
                 self._settle(place, DROPPED)
-            new = [place for place in admission.let_in if place not in self._to_replace]
+            new = [place for place in let_in if place not in self._to_replace]
             self._insert(connection, new, into_capped=True)
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
@@ -165,11 +163,6 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-
-
-def _full(refusal: Refusal) -> QueueFull:
-    cap = refusal.cap
-    return QueueFull(cap.queue, cap.max_waiting, cap.on_full, wanted=refusal.wanted, room=refusal.room)
 
 
 class Patience:

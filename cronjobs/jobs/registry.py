@@ -1,4 +1,4 @@
-"""How an app uses cronjobs: ``@job`` registers a handler, ``enqueue`` inserts a job beside the app's own rows."""
+"""``@job`` registers a handler, which then enqueues itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import (
 )
 
 from cronjobs.errors import UsageError
-from cronjobs.jobs.checking import KEY_LIMIT, LONGEST_TIMEOUT, key_text, name_fault, new_job
+from cronjobs.jobs.checking import LONGEST_TIMEOUT, name_fault
 from cronjobs.jobs.enqueue import (
     AsyncTargetOrEngine,
     Enqueued,
@@ -31,7 +31,6 @@ from cronjobs.jobs.enqueue import (
     TargetOrEngine,
     enqueue,
     enqueue_async,
-    enqueue_many,
 )
 from cronjobs.model import (
     LEAST_MEMORY,
@@ -47,23 +46,6 @@ from cronjobs.model import (
 
 if TYPE_CHECKING:
     from cronjobs.jobs.context import Context
-
-__all__ = [
-    "KEY_LIMIT",
-    "LONGEST_TIMEOUT",
-    "Enqueued",
-    "Enqueueing",
-    "JobFunction",
-    "Registration",
-    "enqueue",
-    "enqueue_async",
-    "enqueue_many",
-    "job",
-    "key_text",
-    "name_fault",
-    "new_job",
-    "registered",
-]
 
 Handler = Callable[..., Any]
 C = ParamSpec("C")  # how the function is called

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,25 +24,22 @@ from cronjobs.rules.lease import Finish
 from cronjobs.store.leases import finish_here
 
 
+@dataclass
 class OwnTransaction:
-    """How an attempt writes its own end. ``check`` raises when the job has to stop; *worker*: its thread's name."""
+    """How an attempt writes its own end. ``check`` raises when the job has to stop; ``worker``: its thread's name."""
 
-    def __init__(
-        self,
-        database: Database,
-        job: Job,
-        *,
-        clock: Clock,
-        worker: str = "",
-        check: Callable[[], None],
-        remaining_s: Callable[[], float],
-    ) -> None:
-        self._database, self._job, self._worker, self._clock = database, job, worker, clock
-        self._check, self._remaining_s = check, remaining_s
-        self._started = clock.monotonic()
-        self.is_open = False
-        self.committed = False  # by ``transaction``
-        self.given = False  # to a transaction of the user's own, which they commit
+    database: Database
+    job: Job
+    clock: Clock
+    check: Callable[[], None]
+    remaining_s: Callable[[], float]
+    worker: str = ""
+    is_open: bool = False
+    committed: bool = False  # by ``transaction``
+    given: bool = False  # to a transaction of the user's own, which they commit
+
+    def __post_init__(self) -> None:
+        self.started = self.clock.monotonic()
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
@@ -50,13 +48,13 @@ class OwnTransaction:
         Raises LeaseLost or TransactionTooLong instead of committing.
         """
         self.refuse_if_over("ctx.transaction()")
-        self._check()
+        self.check()
         self.is_open = True
         try:
-            with self._database.handler_transaction(self._remaining_s()) as (connection, end):
+            with self.database.handler_transaction(self.remaining_s()) as (connection, end):
                 yield connection
                 end()
-                self._write(self._database.with_tables(connection), result())
+                self._write(self.database.with_tables(connection), result())
             self.committed = True
         finally:
             self.is_open = False
@@ -66,8 +64,8 @@ class OwnTransaction:
         self.refuse_if_over("ctx.finish()")
         from cronjobs.database.user_connections import commits_by_itself  # both dialects, for few jobs
 
-        self._check()
-        connection = connection_of(target, self._database.address.schema)
+        self.check()
+        connection = connection_of(target, self.database.address.schema)
         if commits_by_itself(connection):
             raise UsageError("ctx.finish() belongs into a transaction: begin one, and do the work in it, too")
         self._write(connection, result)
@@ -76,14 +74,14 @@ class OwnTransaction:
     def _write(self, connection: Connection, result: Any) -> None:
         if not finish_here(connection, self._success(result)):
             raise LeaseLost(
-                f"attempt {self._job.attempt} of job {self._job.id} does not hold its lease any more, or this is not "
+                f"attempt {self.job.attempt} of job {self.job.id} does not hold its lease any more, or this is not "
                 "the jobs database: its transaction is not to be committed"
             )
 
     def _success(self, result: Any) -> Finish:
-        ran = timedelta(seconds=max(0.0, self._clock.monotonic() - self._started))
-        finished = Finished(self._job, Succeeded(result), ran, self._worker)
-        return decide_end(finished, RetryPolicy(), self._clock.now(), max_losses=1).finish
+        ran = timedelta(seconds=max(0.0, self.clock.monotonic() - self.started))
+        finished = Finished(self.job, Succeeded(result), ran, self.worker)
+        return decide_end(finished, RetryPolicy(), self.clock.now(), max_losses=1).finish
 
     def refuse_if_over(self, what: str) -> None:
         """Raise UsageError if *what* is used inside, or after, the transaction that ends the job."""

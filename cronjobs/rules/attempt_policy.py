@@ -52,13 +52,8 @@ class AttemptPolicy:
             "delays_s": None if retry.delays is None else [duration(delay).total_seconds() for delay in retry.delays],
             "retry_on": None if retry.retry_on is None else list(retry.retry_on),
             "give_up_on": list(retry.give_up_on) or None,
-            "on_lost": self.on_lost,
-            "max_losses": self.max_losses,
-            "retry_until": self.retry_until,
-            "in_thread": self.in_thread,
-            "runner_s": self.runner_s,
-            "lease_s": self.lease_s,
         }
+        facts |= {name: value for name, value in vars(self).items() if name != "retry"}
         return {name: value for name, value in facts.items() if value is not None}
 
     def for_attempt(self, attempt: int) -> str:

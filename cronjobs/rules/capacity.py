@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
+
+from cronjobs.errors import QueueFull
 
 OnFull = Literal["error", "drop", "wait"]
 P = TypeVar("P")
@@ -22,32 +24,18 @@ class Cap:
         return f"{self.queue}: max_waiting {self.max_waiting:,}, on_full {self.on_full}"
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A whole call is refused: ``cap`` leaves room for ``room`` jobs, and the call has ``wanted``."""
+def admit(
+    asking: Iterable[tuple[P, str]], caps: Mapping[str, Cap], waiting: Mapping[str, int]
+) -> tuple[list[P], list[P]]:
+    """Decide which of the jobs *asking*, of one call, are let in, and which dropped; *waiting*: how many wait by queue.
 
-    cap: Cap
-    wanted: int
-    room: int
-
-
-@dataclass(frozen=True)
-class CapDecision(Generic[P]):
-    """``let_in`` and ``dropped`` jobs, in the order of the call. With a ``refusal`` none is let in."""
-
-    let_in: tuple[P, ...] = ()
-    dropped: tuple[P, ...] = ()
-    refusal: Refusal | None = None
-
-
-def admit(asking: Iterable[tuple[P, str]], caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> CapDecision[P]:
-    """Decide about a call that enqueues the jobs *asking*; *waiting*: how many jobs wait in each capped queue.
-
-    A queue without a cap takes all. One that drops takes the first that fit. Any other takes all of the call or none of
-    it, and in that case nothing of the call is written, for any queue.
+    A queue without a cap takes all. One that drops takes the first that fit. Any other takes all of the call, or raises
+    QueueFull, and nothing of the call is to be written, for any queue.
     """
     room = {name: max(0, cap.max_waiting - waiting.get(name, 0)) for name, cap in caps.items()}
-    let_in, dropped, wanted = [], [], dict.fromkeys(caps, 0)
+    let_in: list[P] = []
+    dropped: list[P] = []
+    wanted = dict.fromkeys(caps, 0)
     for one, queue in asking:
         if queue in caps:
             wanted[queue] += 1
@@ -57,5 +45,5 @@ def admit(asking: Iterable[tuple[P, str]], caps: Mapping[str, Cap], waiting: Map
             let_in.append(one)
     for name, cap in caps.items():
         if cap.on_full != "drop" and wanted[name] > room[name]:
-            return CapDecision(refusal=Refusal(cap, wanted[name], room[name]))
-    return CapDecision(tuple(let_in), tuple(dropped))
+            raise QueueFull(name, cap.max_waiting, cap.on_full, wanted=wanted[name], room=room[name])
+    return let_in, dropped

@@ -1,6 +1,6 @@
 """The file's ``limits:``: how many jobs run at once by concurrency key, and which due jobs may start. Pure.
 
-(``--queue`` and the like, by which a caller restricts one tick, are ``tick.tick_filter.TickFilter``.)
+(``--queue`` and the like, by which a caller restricts one tick, are ``tick.result.TickFilter``.)
 """
 
 from __future__ import annotations

@@ -22,6 +22,11 @@ class Lease:
         return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
 
 
+def lease_of(job: Job) -> Lease:
+    assert job.locked_by is not None
+    return Lease(job.id, job.attempt, job.locked_by)
+
+
 @dataclass(frozen=True)
 class Finish:
     """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
@@ -48,22 +53,10 @@ class Finish:
 
     def row(self) -> dict[str, Any]:
         """The values of the JSON parameter; None is left out, and becomes NULL."""
-        facts = {
-            "status": str(self.status),
-            "failures": self.failures,
-            "losses": self.losses,
-            "interruptions": self.interruptions,
-            "outcome": self.outcome,
-            "run_at": self.run_at,
-            "ended_ago": self.ended_ago.total_seconds(),
-            "duration": None if self.duration is None else self.duration.total_seconds(),
-            "worker": self.worker,
-            "error_type": self.error_type,
-            "error": self.error,
-            "traceback": self.traceback,
-            "output": self.output,
-            "result": self.result,
-        }
+        facts = vars(self) | {"status": str(self.status), "ended_ago": self.ended_ago.total_seconds()}
+        del facts["lease"]
+        if self.duration is not None:
+            facts["duration"] = self.duration.total_seconds()
         return self.lease.row() | {name: value for name, value in facts.items() if value is not None}
 
 

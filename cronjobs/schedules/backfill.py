@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Final
 
 from sqlalchemy import Connection
@@ -18,6 +19,7 @@ from cronjobs.rules.occurrences import overlap
 from cronjobs.schedules.decide import job_for
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.schedules.pauses import owed_by
+from cronjobs.schedules.planning import MICROSECOND, occurrences
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import NewJob, insert_jobs
 from cronjobs.store.job_types import runnable_types
@@ -27,7 +29,6 @@ from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
 
 MOST: Final = 10_000  # occurrences in one backfill
-MICROSECOND: Final = timedelta(microseconds=1)
 # In a job's meta: it does not wait for the other jobs of its schedule. The claim reads this.
 FORCED: Final = {"cronjobs.overlap": "allow"}
 
@@ -116,7 +117,7 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     count, _, _ = count_between(when, first - MICROSECOND, last)
     if count > MOST:
         raise UsageError(f"{count:,} occurrences lie in that range, more than {MOST:,}: fill it in parts")
-    instants = _instants(when, first, last)
+    instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
     spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced")]
     run = tuple(instant for instant in instants if not any(row.first_for <= instant <= row.last_for for row in spent))
     gone, left = [], []
@@ -134,24 +135,9 @@ def _remains(when: Timing, row: LedgerRow, taken: list[datetime]) -> list[Ledger
             f"the {row.count} occurrences from {row.first_for.isoformat()} to {row.last_for.isoformat()} were due "
             "under another definition of the schedule: fill a range that ends before or begins after them"
         )
-    spans = (
-        count_between(when, row.first_for - MICROSECOND, taken[0] - MICROSECOND),
-        count_between(when, taken[-1], row.last_for),
-    )
-    return [
-        replace(row, first_for=first, last_for=last, count=count)
-        for count, first, last in spans
-        if first is not None and last is not None
-    ]
-
-
-def _instants(when: Timing, first: datetime, last: datetime) -> list[datetime]:
-    found = []
-    for instant in when.after(first - MICROSECOND):
-        if instant > last:
-            break
-        found.append(instant)
-    return found
+    before = occurrences(when, row.first_for - MICROSECOND, taken[0] - MICROSECOND)
+    after = occurrences(when, taken[-1], row.last_for)
+    return [replace(row, first_for=it.first, last_for=it.last, count=it.count) for it in (before, after) if it]
 
 
 def backfill(

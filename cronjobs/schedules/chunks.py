@@ -35,8 +35,9 @@ def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterato
 class InParts:
     """Writes chunk after chunk; a chunk that fails is tried again in parts, down to the row that causes it.
 
-    ``refused`` is called with a row whose values the database refuses. A transient error is kept in ``trouble`` to the
-    end, so that the other rows are still written; a caller that repeats the whole finds only what is left.
+    ``refused`` is called with a row whose values the database refuses, and why. A transient error is kept in
+    ``trouble`` to the end, so that the other rows are still written; a caller that repeats the whole finds only what is
+    left.
     """
 
     def __init__(self, *, is_sqlite: bool) -> None:
@@ -45,7 +46,7 @@ class InParts:
         self._locks = 0
 
     def write(
-        self, chunk: Sequence[T], write: Callable[[Sequence[T]], None], refused: Callable[[T, BadValue], None]
+        self, chunk: Sequence[T], write: Callable[[Sequence[T]], None], refused: Callable[[T, str], None]
     ) -> None:
         """Call *write* with *chunk*, or with parts of it. Raises errors that concern all rows alike."""
         try:
@@ -57,7 +58,8 @@ class InParts:
                 for part in _parts(chunk, error):
                     self.write(part, write, refused)
             elif isinstance(error, BadValue):
-                refused(chunk[0], error)
+                # Without the row: it may hold secrets, and differs from minute to minute.
+                refused(chunk[0], str(error).partition(" DETAIL:")[0])
             else:
                 self.trouble = error
                 self._locks += isinstance(error, DatabaseBusy)
@@ -65,11 +67,6 @@ class InParts:
                     raise
         else:
             self._locks = 0
-
-
-def refusal(error: BadValue) -> str:
-    """Why the database refused a row, without the row: it may hold secrets, and differs from minute to minute."""
-    return str(error).partition(" DETAIL:")[0]
 
 
 def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:

@@ -13,7 +13,7 @@ from cronjobs.config.settings import ScheduleSettings
 from cronjobs.rules.capacity import Cap, admit
 from cronjobs.rules.occurrences import Busy, Placed, Range, overlap
 from cronjobs.schedules.pauses import owed_by, pauses_of
-from cronjobs.schedules.planning import MICROSECOND, Held, Part, Piece, cut, read, settle
+from cronjobs.schedules.planning import MICROSECOND, Held, Part, Piece, cut, occurrences, read, settle
 from cronjobs.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.store.enqueue import NewJob
 from cronjobs.store.schedules import LedgerRow, StoredSchedule
@@ -193,7 +193,7 @@ def _place(
     if not placed.made:
         return [placed] * len(run)
     dropping = {name: replace(cap, on_full="drop") for name, cap in caps.items() if name == schedule.queue}
-    let_in = admit([(instant, schedule.queue) for instant in run], dropping, waiting).let_in
+    let_in, _ = admit([(instant, schedule.queue) for instant in run], dropping, waiting)
     return [placed if instant in let_in else CROWDED_OUT for instant in run]
 
 
@@ -205,15 +205,15 @@ def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow
     """
     if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]
-    from cronjobs.crontime.timing import count_between, timing
+    from cronjobs.crontime.timing import timing
 
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     parts, after = [], span.first - MICROSECOND
     known = [(row.first_for, row.last_for) for row in ledger]
     for first, last in [*known, (span.last + MICROSECOND, span.last)]:
         if first > after:
-            count, begin, end = count_between(when, after, min(first - MICROSECOND, span.last))
-            parts += [Range(begin, end, count)] if begin is not None and end is not None else []
+            new = occurrences(when, after, min(first - MICROSECOND, span.last))
+            parts += [new] if new else []
         after = max(after, last)
     return parts
 

@@ -6,6 +6,7 @@ with a handful of statements. So the distance to the database costs time per chu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,16 +17,16 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
-from cronjobs.errors import BadValue
-from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks, refusal
-from cronjobs.schedules.decide import Due, Known, decide_all, plan_for, wants_room
+from cronjobs.rules.capacity import Cap
+from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks
+from cronjobs.schedules.decide import Due, Known, Settled, decide_all, plan_for, wants_room
 from cronjobs.schedules.planning import joined, read, stored_pieces
-from cronjobs.schedules.wrong_clock import Ahead, undo
+from cronjobs.schedules.wrong_clock import undo
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import insert_jobs
 from cronjobs.store.job_types import REMEMBERED, runnable_types
 from cronjobs.store.overlap import busy_schedules
-from cronjobs.store.queues import Room, locked_room
+from cronjobs.store.queues import Room, locked_room, room_now
 from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 
@@ -36,12 +37,9 @@ class Materialised:
     ``left``: time was up, and more are due.
     """
 
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     busy: list[str] = field(default_factory=list)
     left: bool = False
-
-    def count(self, outcome: str, by: int) -> None:
-        self.counts[outcome] = self.counts.get(outcome, 0) + by
 
 
 # --- many schedules ---------------------------------------------------------------------------------------------------
@@ -110,21 +108,19 @@ def weight(due: Due) -> tuple[int, int]:
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
 
+@dataclass
 class Settling:
     """Writes chunk after chunk; ``held``: plans whose rows or queues others had locked, with the now of each plan."""
 
-    def __init__(
-        self,
-        database: Database,
-        emit: Callable[[events.Event], None],
-        before_writing: Callable[[Connection], None],
-        go_on: Callable[[], bool],
-        within: timedelta = REMEMBERED,
-    ) -> None:
-        self.database, self.emit, self.before_writing, self.go_on = database, emit, before_writing, go_on
-        self.within = within
+    database: Database
+    emit: Callable[[events.Event], None]
+    before_writing: Callable[[Connection], None]
+    go_on: Callable[[], bool]
+    within: timedelta
+
+    def __post_init__(self) -> None:
         self.done = Materialised()
-        self.in_parts = InParts(is_sqlite=database.is_sqlite)
+        self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
         self.held: list[tuple[Due, datetime]] = []
         self.set_right = False
 
@@ -144,8 +140,8 @@ class Settling:
         self.set_right = self.set_right or written.set_right
         tell(written, self.emit, self.done)
 
-    def _refused(self, due: Due, error: BadValue) -> None:
-        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {refusal(error)}"))
+    def _refused(self, due: Due, why: str) -> None:
+        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {why}"))
 
     def settle_held(self) -> None:
         """Retry the schedules that others had locked, usually for a moment; longer locks are not waited for."""
@@ -161,7 +157,7 @@ class Settling:
 
 def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Materialised) -> None:
     for name, row in written.rows:
-        done.count(row.outcome, row.count)
+        done.counts[row.outcome] += row.count
         emit(
             events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
         )
@@ -223,6 +219,26 @@ def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) 
     return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
 
 
+def preview(
+    connection: Connection,
+    planned: Sequence[Due],
+    *,
+    within: timedelta,
+    changed: Collection[Cap],
+    lifted: Collection[str],
+) -> list[tuple[Due, Settled]]:
+    """What would be written about each of *planned*, by the same rules; nothing is locked or written.
+
+    *within*: how far back ticks count as knowing a job type. *changed* and *lifted*: the caps that applying the file
+    would change and remove first.
+    """
+    readable = [due for due in planned if not due.ahead and not due.unreadable]
+    known = known_about(connection, readable, within)
+    queues = set().union(*(wants_room(due, known[due.stored.id]) for due in readable))
+    room = room_now(connection, queues, changed, lifted)
+    return decide_all(readable, known, room.caps, room.waiting)
+
+
 def _write(
     connection: Connection, mine: Sequence[Due], known: Mapping[int, Known], room: Room, now: datetime
 ) -> tuple[tuple[str, LedgerRow], ...]:
@@ -260,7 +276,7 @@ def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> l
     from cronjobs.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}
-    seen_until, told = undo(connection, [Ahead(*each) for each in timed.items()], now)
+    seen_until, told = undo(connection, timed, now)
     moved = [
         Watermark(
             due.stored.id, seen_until[due.stored.id], next_after(timed[due.stored.id].when, seen_until[due.stored.id])

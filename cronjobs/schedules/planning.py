@@ -198,11 +198,15 @@ class _Span:
         return self.count(self.start, self.end)
 
     def count(self, after: datetime, until: datetime) -> Range | None:
-        """The occurrences in (*after*, *until*]."""
-        from cronjobs.crontime.timing import count_between
+        return occurrences(self.timed.when, after, until)
 
-        count, first, last = count_between(self.timed.when, after, until)
-        return None if first is None or last is None else Range(first, last, count)
+
+def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
+    """The occurrences in (*after*, *until*]; None: there is none."""
+    from cronjobs.crontime.timing import count_between
+
+    count, first, last = count_between(when, after, until)
+    return None if first is None or last is None else Range(first, last, count)
 
 
 def read(name: str, definition: Mapping[str, Any]) -> Timed:

@@ -7,10 +7,9 @@ the last chunk; until then any host that has it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -18,90 +17,17 @@ from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.config.settings import ScheduleSettings, Settings
 from cronjobs.database.connection import Database
-from cronjobs.errors import BadValue
-from cronjobs.rules.capacity import Cap
-from cronjobs.schedules.chunks import PAUSES_S, InParts, chunks, refusal
+from cronjobs.schedules.changes import SyncPlan, compare
+from cronjobs.schedules.chunks import PAUSES_S, InParts, chunks
 from cronjobs.schedules.decide import Due, plan_for
 from cronjobs.schedules.definition import definition, fingerprint
 from cronjobs.schedules.materialise import Materialised, SettledChunk, tell, weight, write
-from cronjobs.schedules.planning import TIMING
 from cronjobs.store import queues, ticks
 from cronjobs.store import schedules as store
 from cronjobs.store.job_types import remembered
 from cronjobs.store.schedules import Definition, StoredSchedule
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import AuditAct
-
-
-@dataclass(frozen=True)
-class SyncPlan:
-    """What applying a file would change, by name. ``refused``: why a person has to confirm it first, or None.
-
-    ``cap``: new or changed caps of queues; ``uncap``: queues that lose theirs.
-    """
-
-    add: tuple[str, ...] = ()
-    change: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
-    rename: tuple[tuple[str, str], ...] = ()  # from, to
-    refused: str | None = None
-    retimed: frozenset[str] = field(default_factory=frozenset)
-    cap: tuple[Cap, ...] = ()
-    uncap: tuple[str, ...] = ()
-
-    @property
-    def empty(self) -> bool:
-        return not (self.add or self.change or self.remove or self.rename or self.cap or self.uncap)
-
-
-def plan(
-    stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings], disabled: Collection[str]
-) -> SyncPlan:
-    """Compare the definitions in force with a file's; broken entries (*disabled*) stay as they are.
-
-    Retiring more than half of the active schedules (and at least three) is refused: a file that was truncated or
-    mounted empty must not silence the night.
-    """
-    active = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
-    known = {schedule.name for schedule in stored}
-    rename = tuple(
-        (schedule.renamed_from, name)
-        for name, schedule in wanted.items()
-        if schedule.renamed_from in active and schedule.renamed_from not in wanted and name not in known
-    )
-    for old, new in rename:
-        active[new] = active.pop(old)
-    add, change, retimed = [], [], set()
-    for name, schedule in wanted.items():
-        there = active.get(name)
-        written = definition(schedule)
-        if there is None:
-            add.append(name)
-        elif there.definition != written:
-            change.append(name)
-            before = there.definition if isinstance(there.definition, dict) else {}  # else it is unreadable
-            if any(before.get(key) != written.get(key) for key in TIMING):
-                retimed.add(name)
-    remove = tuple(name for name in active if name not in wanted and name not in disabled)
-    refused = None
-    if (len(remove) >= 3 and len(remove) * 2 > len(active)) or (remove and not wanted):
-        refused = (
-            f"the file would retire {len(remove)} of {len(active)} schedules ({', '.join(remove[:5])}"
-            f'{", …" if len(remove) > 5 else ""}): if that is meant, run "cronjobs sync --allow-removals"'
-        )
-    return SyncPlan(tuple(add), tuple(change), remove, rename, refused, frozenset(retimed))
-
-
-def with_caps(todo: SyncPlan, in_force: Mapping[str, Cap], settings: Settings) -> SyncPlan:
-    """*todo* with the file's changes of queues; for bad entries, the cap in force stays."""
-    if settings.queues is None:
-        return todo
-    cap = tuple(cap for name, cap in settings.queues.items() if in_force.get(name) != cap)
-    kept = settings.queues.keys() | settings.disabled_queues
-    return replace(todo, cap=cap, uncap=tuple(name for name in in_force if name not in kept))
-
-
-# --- applying ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -156,7 +82,7 @@ def sync(
             caps = queues.caps_in_force(connection)
             begun = ticks.unfinished_sync(connection)
             in_force = ticks.file_in_force(connection)
-        todo = with_caps(plan(stored, settings.schedules, settings.disabled_schedules), caps, settings)
+        todo = compare(settings, stored, caps)
         if applying.rounds == 0:
             # Removals that a person allowed stay allowed until the file is applied.
             if begun is not None and begun.subject == applying.mark and (begun.detail or {}).get("removals"):
@@ -172,7 +98,7 @@ def sync(
             break
         sleep(pause)
     if applying.applied and not first.empty:
-        emit(events.schedules_applied(applying.mark, _detail(first)))
+        emit(events.schedules_applied(applying.mark, first.detail))
     elif applying.left:
         emit(events.sync_unfinished(applying.mark, applying.left))
         if applying.in_parts.trouble is not None:
@@ -180,26 +106,24 @@ def sync(
     return Synced(applying.applied, replace(first, refused=None), tuple(applying.left))
 
 
+@dataclass
 class Applying:
     """Applies one file. ``left``: names of what was not done in the last round.
 
     ``stopped``: time is up, or another sync is running. ``refused``: schedules that the database refuses.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        settings: Settings,
-        emit: Callable[[events.Event], None],
-        host: str,
-        actor: str,
-        before_writing: Callable[[Connection], None],
-        go_on: Callable[[], bool],
-    ) -> None:
-        self.database, self.settings, self.emit, self.host, self.actor = database, settings, emit, host, actor
-        self.before_writing, self.go_on = before_writing, go_on
-        self.mark = fingerprint(settings)
-        self.in_parts = InParts(is_sqlite=database.is_sqlite)
+    database: Database
+    settings: Settings
+    emit: Callable[[events.Event], None]
+    host: str
+    actor: str
+    before_writing: Callable[[Connection], None]
+    go_on: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.mark = fingerprint(self.settings)
+        self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
         self.last_sync = 0  # the newest audit entry that we know: our own, once we have begun
         self.begun = False
         self.rounds = 0
@@ -226,9 +150,9 @@ class Applying:
             self.in_parts.write(chunk, self._write, self._refuse)
         return self.applied
 
-    def _refuse(self, edit: Edit, error: BadValue) -> None:
+    def _refuse(self, edit: Edit, why: str) -> None:
         self.refused.add(edit.name)
-        self.emit(events.schedule_broken(edit.name, f"the database refuses it: {refusal(error)}"))
+        self.emit(events.schedule_broken(edit.name, f"the database refuses it: {why}"))
 
     def _write(self, chunk: Sequence[Edit]) -> None:
         if self.stopped or not self.go_on():
@@ -244,7 +168,7 @@ class Applying:
             over = {*(edit.name for edit in done), *map(_queue, capped)}
             left = [name for name in self.left if name not in over]
             if not left:
-                acts.append(AuditAct("sync", self.mark, self.actor, _detail(self.todo)))
+                acts.append(AuditAct("sync", self.mark, self.actor, self.todo.detail))
             ticks.record_all(connection, acts, host=self.host, at=self.now)
             begun = None
             if left and not self.begun:
@@ -346,15 +270,3 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
 def _queue(name: str) -> str:
     """A queue's name among the names of what is left to do."""
     return f"queue {name}"
-
-
-def _detail(todo: SyncPlan) -> dict[str, Any]:
-    detail = {
-        "add": list(todo.add),
-        "change": list(todo.change),
-        "remove": list(todo.remove),
-        "rename": [f"{old} → {new}" for old, new in todo.rename],
-    }
-    if changed := [*map(str, todo.cap), *(f"{name}: no cap" for name in todo.uncap)]:
-        detail["queues"] = changed
-    return detail

@@ -7,7 +7,7 @@ the clock only recorded is deleted, and what of it has passed by now is decided 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.events import Event
 from cronjobs.rules.occurrences import RAN_EARLY
-from cronjobs.schedules.planning import MICROSECOND, Timed
+from cronjobs.schedules.planning import MICROSECOND, Timed, occurrences
 from cronjobs.store import operating
 from cronjobs.store import schedules as store
 from cronjobs.store.schedules import LedgerRow
@@ -49,8 +48,6 @@ def decide(
     *taken_back* and *begun* are jobs that were made for instants still to come. A job that is in neither (someone
     cancelled it, or has locked its row) is fine: it is due in its time.
     """
-    from cronjobs.crontime.timing import count_between
-
     gone, left, early = [], [], []
     seen_until = now
     for row in rows:
@@ -60,14 +57,11 @@ def decide(
                 early.append(replace(row, reason=_ran_early(row, now)))
             continue
         gone.append(row)
-        past = count_between(when, row.first_for - MICROSECOND, min(row.last_for, now))
-        count, first, last = past
-        if first is None or last is None:
-            continue
-        if row.outcome == "coalesced" and stays:
-            left.append(replace(row, first_for=first, last_for=last, count=count))
-        else:
-            seen_until = min(seen_until, first - MICROSECOND)
+        past = occurrences(when, row.first_for - MICROSECOND, min(row.last_for, now))
+        if past is not None and row.outcome == "coalesced" and stays:
+            left.append(replace(row, first_for=past.first, last_for=past.last, count=past.count))
+        elif past is not None:
+            seen_until = min(seen_until, past.first - MICROSECOND)
     return Undo(tuple(gone), tuple(left), tuple(early), seen_until)
 
 
@@ -77,18 +71,12 @@ def _ran_early(row: LedgerRow, now: datetime) -> str:
     return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, wrong clock{shown}"
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """A schedule whose watermark a clock moved into the future."""
-
-    schedule_id: int
-    timed: Timed
-
-
-def undo(connection: Connection, ahead: Sequence[Ahead], now: datetime) -> tuple[dict[int, datetime], list[Event]]:
-    """Undo what was done too early, in a few statements; return the new watermarks, and events to emit."""
+def undo(
+    connection: Connection, ahead: Mapping[int, Timed], now: datetime
+) -> tuple[dict[int, datetime], list[events.Event]]:
+    """Undo what was done too early for *ahead*, by schedule id; return the new watermarks, and events to emit."""
     # Anything older than catch_up_within would not be caught up in any case.
-    limits = {each.schedule_id: now - each.timed.schedule.catch_up_within for each in ahead}
+    limits = {id_: now - timed.schedule.catch_up_within for id_, timed in ahead.items()}
     rows = {
         schedule_id: [row for row in rows if row.last_for > now or _decided_ahead(row, now)]
         for schedule_id, rows in store.ledger_above(connection, limits).items()
@@ -104,17 +92,13 @@ def undo(connection: Connection, ahead: Sequence[Ahead], now: datetime) -> tuple
         connection, to_come, operating.OperatorAction("cancel", "tick", "", why, {"clock": "ahead"})
     )
     begun = operating.begun(connection, to_come - taken_back) if to_come - taken_back else frozenset()
-    found = {
-        each.schedule_id: decide(rows.get(each.schedule_id, ()), taken_back, begun, each.timed.when, now)
-        for each in ahead
-    }
+    found = {id_: decide(rows.get(id_, ()), taken_back, begun, timed.when, now) for id_, timed in ahead.items()}
     store.forget_occurrences(connection, [row for undo in found.values() for row in (*undo.gone, *undo.early)])
     store.record_occurrences(connection, [row for undo in found.values() for row in (*undo.left, *undo.early)], now)
-    names = {each.schedule_id: each.timed.schedule.name for each in ahead}
     told = [events.jobs_taken_back(len(taken_back))] if taken_back else []
     told += [
         events.ran_early(
-            names[schedule_id],
+            ahead[schedule_id].schedule.name,
             [row.last_for for row in undo.early],
             [row.job_id for row in undo.early if row.job_id is not None],
         )

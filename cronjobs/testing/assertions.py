@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
+from cronjobs.jobs.checking import key_text
 from cronjobs.jobs.enqueue import Target
-from cronjobs.jobs.registry import key_text
 from cronjobs.model import Status, duration, duration_text
 from cronjobs.store.listing import Filter, list_jobs
 from cronjobs.testing.configured import settings_of

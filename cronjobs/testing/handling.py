@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
 from cronjobs.errors import EffectUnknown, UsageError
+from cronjobs.jobs.checking import key_text
 from cronjobs.jobs.context import Context, StopSignal
 from cronjobs.jobs.effects import Begin, DoneEffect, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
 from cronjobs.jobs.enqueue import Target
-from cronjobs.jobs.registry import key_text
 from cronjobs.jobs.transaction import OwnTransaction
 from cronjobs.model import Job, duration
 from cronjobs.rules.lease import Lease
@@ -132,7 +132,7 @@ class _MemoryLedger(Ledger):
     def __init__(self, lease: Lease, log: Logger) -> None:
         self.log = log
         self.records: dict[str, Record] = {}
-        self._lease = lease
+        self.lease = lease
         self._lock = threading.Lock()
         self._open = set()
 
@@ -140,11 +140,11 @@ class _MemoryLedger(Ledger):
         """Record what an earlier attempt left of *key*."""
         begun = value is UNKNOWN
         state = "begun" if begun else "recorded"
-        earlier = self._lease.attempt - 1
-        self.records[key] = Record(key, state, self._lease.job_id, earlier, False, None if begun else value)
+        earlier = self.lease.attempt - 1
+        self.records[key] = Record(key, state, self.lease.job_id, earlier, False, None if begun else value)
 
     def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
-        entry = decide_entry(self.records.get(key), self._lease, on_unknown)
+        entry = decide_entry(self.records.get(key), self.lease, on_unknown)
         match entry:
             case Begin():
                 self._put(key, "begun")
@@ -164,7 +164,7 @@ class _MemoryLedger(Ledger):
         self.records.pop(key, None)
 
     def _put(self, key: str, state: str, result: Any = None) -> None:
-        self.records[key] = Record(key, state, self._lease.job_id, self._lease.attempt, True, result)
+        self.records[key] = Record(key, state, self.lease.job_id, self.lease.attempt, True, result)
 
 
 class _MemoryEnding(OwnTransaction):
@@ -172,7 +172,7 @@ class _MemoryEnding(OwnTransaction):
 
     def finish(self, target: Target, result: Any) -> None:
         self.refuse_if_over("ctx.finish()")
-        self._check()
+        self.check()
         self.given = True
 
     def _write(self, connection: Connection, result: Any) -> None:

@@ -15,7 +15,7 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
 from cronjobs.events import Event
-from cronjobs.execution.strays import let_orphans_go
+from cronjobs.execution.strays import keep_orphans
 from cronjobs.host.identity import Identity
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
@@ -79,7 +79,7 @@ def tick(
     finally:
         if here.loop is not None:
             here.loop.workers.dismiss()
-        let_orphans_go()
+        keep_orphans(False)
         database.close()
     if result.fault is not None:
         raise result.fault

@@ -13,12 +13,11 @@ from cronjobs.probe.timer import (
     DEFAULT_BUDGET_S,
     DEFAULT_EVERY_S,
     LONGEST_START_S,
-    PAST_DEADLINE_S,
     deadline,
     given_deadline,
     open_standard_streams,
 )
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 
 @dataclass

@@ -1,9 +1,9 @@
-"""Ends of attempts, on their way from the workers to the database: collected, judged, written and reported."""
+"""Ends of attempts, on their way from the workers to the database: collected, judged, written, counted and reported."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.execution.attempt import Attempt, Ended
+from cronjobs.execution.attempt import Attempt, Ended, InFlight
 from cronjobs.execution.worker_threads import Workers, unbegun
 from cronjobs.model import Finished, Interrupted, Released, RetryPolicy, Succeeded, TimedOut, duration_text
 from cronjobs.rules.ending import (
@@ -24,14 +24,11 @@ from cronjobs.rules.ending import (
     succeeded_itself,
 )
 from cronjobs.rules.lease import Finish
-from cronjobs.store.leases import Written
-from cronjobs.tick.claiming import AHEAD_S, ClaimPlanner
-from cronjobs.tick.in_flight import InFlight
 from cronjobs.tick.long_jobs import ADOPTED, FULL
-from cronjobs.tick.outage import Outage
 from cronjobs.tick.pacing import Pace
-from cronjobs.tick.report import EndReporter
-from cronjobs.tick.writer import BatchResult, End, Writer
+from cronjobs.tick.result import Counts
+from cronjobs.tick.trouble import Outage
+from cronjobs.tick.turn import AHEAD_S, BatchResult, ClaimPlanner, End, Writer
 
 NOT_BEGUN: Final = Released()
 
@@ -41,6 +38,7 @@ class Ends:
     """What ended and is not written yet waits in ``in_flight``.
 
     ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` takes an error that nobody expected.
+    ``last``: the end that was recorded last.
     """
 
     clock: Clock
@@ -50,10 +48,12 @@ class Ends:
     pace: Pace
     outage: Outage
     writer: Writer
-    reporter: EndReporter
+    counts: Counts
+    emit: Callable[[events.Event], None]
     caught: Callable[[Exception], None]
     database_now: datetime
     now_read_at: float
+    last: Decided | None = None
 
     # --- collecting ---------------------------------------------------------------------------------------------------
 
@@ -82,8 +82,7 @@ class Ends:
             self._take(ended)
         except Exception as error:  # it is on no queue any more: it must not be forgotten
             self.caught(error)
-            waits = any(each.attempt is ended.attempt for each in self.in_flight.unwritten)
-            if self.in_flight.holds(ended.attempt) and not waits:
+            if self.in_flight.holds(ended.attempt) and not self.in_flight.has_ended(ended.attempt):
                 self.in_flight.unwritten.append(_plain(ended, error))
 
     def _take(self, ended: Ended) -> None:
@@ -108,11 +107,12 @@ class Ends:
         """A long job's process answered, or did not start."""
         if answer == ADOPTED:
             self.in_flight.forget(attempt.job.id)
-            self.reporter.handed_over(attempt)
+            self.counts.handed_over += 1
+            self.emit(events.job_handed_over(attempt.job, attempt.timeout))
             return
         self.pace.no_more_long_jobs()  # the next tick tries again
         if answer != FULL:
-            self.reporter.emit(events.not_handed_over(attempt.job, answer))
+            self.emit(events.not_handed_over(attempt.job, answer))
         self.release([attempt])
 
     def release(self, attempts: Sequence[Attempt], why: Released = NOT_BEGUN) -> None:
@@ -120,9 +120,8 @@ class Ends:
         now = self.clock.monotonic()
         if why.error is not None:  # the next one would hardly fare better at once
             self.pace.pause(now)
-        waiting = {id(ended.attempt) for ended in self.in_flight.unwritten}
         for attempt in attempts:
-            if self.in_flight.holds(attempt) and id(attempt) not in waiting:
+            if self.in_flight.holds(attempt) and not self.in_flight.has_ended(attempt):
                 outcome = unbegun(attempt) or why
                 self.in_flight.unwritten.append(Ended(attempt, Finished(attempt.job, outcome), now))
                 self.planner.typical_s = None  # and claim no further ahead until the pace is known again
@@ -138,7 +137,8 @@ class Ends:
                 attempt.recorded, attempt.recorded_at = "timed_out", now
                 attempt.stop.set("timeout")
                 self.in_flight.unrecorded.append(attempt)
-                self.reporter.timed_out(attempt)
+                self.counts.timed_out += 1
+                self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
         """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
@@ -148,7 +148,8 @@ class Ends:
                 attempt.recorded = "interrupted"
                 attempt.stop.set("shutdown")
                 self.in_flight.unrecorded.append(attempt)
-                self.reporter.interrupted(attempt, stopping)
+                self.counts.interrupted += 1
+                self.emit(events.job_still_running(attempt.job, attempt.worker, stopping or "end of the tick"))
         return stuck
 
     def overdue_rows(self) -> list[Finish]:
@@ -161,14 +162,19 @@ class Ends:
         ran = timedelta(seconds=max(0.0, self.clock.monotonic() - started))
         return running_row(attempt.job, outcome, ran, attempt.worker)
 
+    def lost(self, attempt: Attempt) -> None:
+        """Report that its lease was taken over or ran out."""
+        self.counts.lease_lost += 1
+        self.emit(events.lease_lost(attempt.job, attempt.worker))
+
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decided(self) -> list[End]:
         """What is to be written, each end with what becomes of its job."""
-        return [(ended, self.decide(ended)) for ended in self.in_flight.unwritten]
+        return [(ended, self._decide(ended)) for ended in self.in_flight.unwritten]
 
-    def decide(self, ended: Ended) -> Decided:
-        policy = self.reporter.policy(ended.attempt)
+    def _decide(self, ended: Ended) -> Decided:
+        policy = self.planner.retry_policy(ended.attempt)
         try:
             return self._decide_by(ended, policy)
         except Exception as error:
@@ -177,7 +183,7 @@ class Ends:
 
     def _decide_by(self, ended: Ended, policy: RetryPolicy) -> Decided:
         now = self.clock.monotonic()
-        run = self.reporter.settings.run
+        run = self.planner.settings.run
         return decide_end(
             ended.finished,
             policy,
@@ -194,11 +200,11 @@ class Ends:
         for ended in list(self.in_flight.unwritten):
             try:
                 turn = self._write_one(ended)
-            except BadValue as error:  # in no form: its lease runs out, and the next tick finds it lost
-                self._drop(ended, error)
             except DatabaseError as error:
-                self.outage.note(error)
-                return False
+                if not isinstance(error, BadValue):
+                    self.outage.note(error)
+                    return False
+                self._drop(ended, error)  # in no form: its lease runs out, and the next tick finds it lost
             except Exception as error:
                 self.caught(error)
                 self._drop(ended, error)
@@ -209,57 +215,72 @@ class Ends:
 
     def _write_one(self, ended: Ended) -> BatchResult:
         try:
-            return self.writer.write_one((ended, self.decide(ended)))
+            return self.writer.write_one((ended, self._decide(ended)))
         except DatabaseError:
             raise
         except Exception as error:
             self.caught(error)
-            return self.writer.write_one((ended, self.decide(_plain(ended, error))))
+            return self.writer.write_one((ended, self._decide(_plain(ended, error))))
 
     def _drop(self, ended: Ended, error: Exception) -> None:
         self.in_flight.drop(ended)
-        self.reporter.unwritten([ended], str(error))
+        self._report_unwritten([ended], str(error))
 
     def written(self, turn: BatchResult) -> None:
         """Report what a committed turn wrote, and let go of it."""
         settled: set[int] = set()
         try:
             for ended, decided in turn.ends:
-                self._after_end(ended, decided, turn.written, settled)
+                job_id = ended.attempt.job.id
+                if job_id in turn.written.written | turn.written.lost:
+                    self.in_flight.forget(job_id)
+                    settled.add(job_id)
+                    self._after_end(ended, decided, turn)
         finally:  # what was not come to is written again, and found in the history
             self.in_flight.settle(settled)
 
-    def _after_end(self, ended: Ended, decided: Decided, written: Written, settled: set[int]) -> None:
-        job_id = decided.finish.lease.job_id
+    def _after_end(self, ended: Ended, decided: Decided, turn: BatchResult) -> None:
+        job_id, written = ended.attempt.job.id, turn.written
         released = isinstance(decided.finished.outcome, Released)
         if job_id in written.written:
-            self.in_flight.forget(job_id)
-            settled.add(job_id)
             if released:
                 self.pace.nothing_due = False  # it is due again, and perhaps nobody else takes it
             if job_id in written.cancelled:
                 decided = as_cancelled(decided, written.cancelled[job_id])
             elif job_id in written.succeeded:
                 decided = succeeded_itself(decided)
-            self.reporter.ended(ended.attempt, decided)
-        elif job_id in written.lost:
-            self.in_flight.forget(job_id)
-            settled.add(job_id)
-            # We released this job, the COMMIT's reply was lost, and another runner has claimed it since: nothing is
+            self._report(ended.attempt, decided)
+        elif not released:
+            # A released job whose COMMIT's reply was lost may have been claimed by another runner since: nothing is
             # left to record.
-            if not released:
-                self.reporter.lost(ended.attempt)
+            self.lost(ended.attempt)
+
+    def _report(self, attempt: Attempt, decided: Decided) -> None:
+        """Count and emit an end that is known to be in the database."""
+        self.last, outcome = decided, decided.finished.outcome
+        self.counts.count(decided, attempt.recorded)
+        if not isinstance(outcome, Released):
+            policy = self.planner.retry_policy(attempt)
+            self.emit(events.job_ended(decided.finished, decided.transition, policy))
+        elif outcome.error is None:
+            self.emit(events.job_released(attempt.job))
+        else:
+            self.emit(events.job_not_begun(attempt.job, outcome.error))
+
+    def _report_unwritten(self, ends: Iterable[Ended], why: str) -> None:
+        for ended in ends:
+            self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     def report_the_rest(self) -> None:
         """At the end of a tick: what could not be written, and jobs that ended themselves and whose code runs on."""
         self.outage.tell()
         why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
-        self.reporter.unwritten(self.in_flight.unwritten, why)
+        self._report_unwritten(self.in_flight.unwritten, why)
         now = self.clock.monotonic()
         for attempt in [attempt for attempt in self.in_flight.without_lease if attempt.succeeded]:
             ran = timedelta(seconds=now - (attempt.started or now))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
-            self.reporter.ended(attempt, self.decide(Ended(attempt, finished, 0.0)))
+            self._report(attempt, self._decide(Ended(attempt, finished, 0.0)))
 
 
 def _timed_out(attempt: Attempt) -> TimedOut:

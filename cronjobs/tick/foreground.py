@@ -18,21 +18,17 @@ from datetime import timedelta
 from types import FrameType
 from typing import Final
 
-from sqlalchemy import Connection
-
 from cronjobs import events
-from cronjobs.clock import Clock
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import TransientTrouble
-from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext, timeout_of
 from cronjobs.execution.foreground_claim import NO_LIMIT, WORKER, CannotRun
-from cronjobs.execution.handler import run_attempt
+from cronjobs.execution.handler import as_stored, run_attempt
 from cronjobs.execution.live_output import Streams
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.context import StopSignal
-from cronjobs.jobs.job_types import JobType, JobTypes
-from cronjobs.masking import mask
+from cronjobs.jobs.job_types import JobType
 from cronjobs.model import (
     OUTCOME_WORDS,
     CancelledByRequest,
@@ -45,12 +41,9 @@ from cronjobs.model import (
     Released,
     Succeeded,
 )
-from cronjobs.rules.ending import Decided, lease_of
-from cronjobs.text import clean, one_line
-from cronjobs.tick.counts import Counts
+from cronjobs.rules.ending import Decided
+from cronjobs.text import one_line
 from cronjobs.tick.loop import Loop
-from cronjobs.tick.tick_filter import TickFilter
-from cronjobs.tick.watchdog import Unarmed
 
 SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
 LOCKED: Final = "somebody's transaction holds the job's row"
@@ -80,17 +73,6 @@ class _MainThread(Workers):
     def hand(self, attempt: Attempt) -> bool:
         attempt.on_its_way = True
         return True
-
-
-@dataclass
-class _OneEnd(Counts):
-    """Keeps the end that the loop has recorded."""
-
-    decided: Decided | None = None
-
-    def count(self, decided: Decided, recorded: str | None = None) -> None:
-        super().count(decided, recorded)
-        self.decided = decided
 
 
 class _HeardStop(StopSignal):
@@ -142,24 +124,22 @@ class Foreground:
         *,
         by_hand: bool,
         claimed: float,
-        clock: Clock,
         streams: Streams,
         emit: Callable[[events.Event], None],
     ) -> None:
         self._secrets, self._lease_s = settings.secrets, settings.run.lease.total_seconds()
-        self._job, self._claimed = job, claimed
-        self._by_hand, self._clock, self._streams, self._emit = by_hand, clock, streams, emit
+        self._job, self._clock = job, database.clock
+        self._by_hand, self._streams, self._emit = by_hand, streams, emit
         self._around = WorkerContext(settings, database, streams.out.show)
-        declared = job_type.timeout if job.timeout_s is None else timedelta(seconds=job.timeout_s)
         self._attempt = Attempt(
             job,
             job_type,
-            declared if job_type.command is not None else NO_LIMIT,
+            timeout_of(job, job_type) if job_type.command is not None else NO_LIMIT,
             in_child_process=False,
             stop=_HeardStop(self._hear),
             worker=WORKER,
             claimed=claimed,
-            started=clock.monotonic(),
+            started=self._clock.monotonic(),
         )
         self._main = threading.get_ident()
         self._signal: int | None = None
@@ -167,22 +147,14 @@ class Foreground:
         self._running = False  # the job's own code
         self._lost = False
         self._ended = False  # and the loop knows it
-        self._end = _OneEnd()
-        self._loop = Loop(
-            database=database,
-            settings=settings,
-            job_types=JobTypes({job.job_type: job_type}),
-            workers=_MainThread(1, self._around, clock),
-            watchdog=Unarmed(),  # a person may stop this process (Ctrl-Z), and a handler have alarms of its own
-            clock=clock,
-            locked_by=lease_of(job).locked_by,
+        # Without a watchdog: a person may stop this process (Ctrl-Z), and a handler have alarms of its own.
+        self._loop = Loop.of_one(
+            self._attempt,
+            database,
+            _MainThread(1, self._around, self._clock),
             deadline=claimed + 2 * NO_LIMIT.total_seconds(),
-            database_now=job.started_at or clock.now(),
-            now_read_at=claimed,
+            database_now=job.started_at or self._clock.now(),
             emit=self._tell,
-            before_writing=_nothing,
-            limits=TickFilter(jobs=1),
-            counts=self._end,
         )
 
     def run(self) -> RunResult:
@@ -190,7 +162,7 @@ class Foreground:
         self._emit(events.job_claimed(self._job))
         beside = threading.Thread(target=self._keep, name="cronjobs-loop", daemon=True)
         with self._signals():
-            self._loop.begin_adopted(self._attempt, self._claimed)
+            self._loop.begin_adopted(self._attempt)
             try:
                 beside.start()
             except RuntimeError as error:
@@ -202,16 +174,17 @@ class Foreground:
             if not self._lost:
                 self._hand_back(finished)
                 self._wait_for(beside)
-        if self._end.decided is None and not self._lost:
+        decided = self._loop.ends.last
+        if decided is None and not self._lost:
             self._streams.say(f"the job has ended, and this could not be recorded: {_in_words(finished.outcome)}")
             raise self._loop.outage.error or TransientTrouble(f"the end could not be recorded: {LOCKED}")
-        return RunResult(self._job, self._end.decided, self._signal if self._was_stopped else None)
+        return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
         """What the thread beside the job does: keep its lease until it has ended, and record that."""
         self._loop.run()
         if self._ended:
-            self._loop.finish(_nothing)
+            self._loop.finish()
         elif not self._lost:
             self._attempt.stop.set("lease lost")  # the loop gave up
 
@@ -246,8 +219,7 @@ class Foreground:
                 finished = Finished(self._job, Interrupted(), ran, WORKER)
             finally:
                 self._running = False
-        text = finished.output or output.text()
-        text = text and clean(mask(text, self._secrets))
+        text = as_stored(finished.output or output.text(), self._secrets)
         return replace(finished, outcome=self._by_a_person(finished.outcome), output=text)
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
@@ -331,7 +303,3 @@ class Foreground:
 def _in_words(outcome: Outcome) -> str:
     error = getattr(outcome, "error", None)
     return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
-
-
-def _nothing(_connection: Connection) -> None:
-    """A run by hand has no row of its own to write."""

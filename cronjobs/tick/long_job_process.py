@@ -12,51 +12,22 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from itertools import repeat
 from pathlib import Path
 from types import FrameType
-from typing import Final
-
-from sqlalchemy import Connection
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
 from cronjobs.config import load
-from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.database.retrying import patiently
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
 from cronjobs.execution.worker_threads import Workers
-from cronjobs.host.identity import Identity
-from cronjobs.jobs.job_types import JobType, JobTypes
-from cronjobs.model import Job
-from cronjobs.rules.lease import Lease
-from cronjobs.store import leases
-from cronjobs.store.claims import held_by
-from cronjobs.store.sql import database_now
 from cronjobs.tick import mail_throttle
-from cronjobs.tick.counts import Counts
 from cronjobs.tick.log import Log
-from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Handover
+from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
 from cronjobs.tick.loop import Loop
-from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.watchdog import Watchdog
-
-ADOPT_TRIES: Final = 5
-PAUSE_S: Final = 0.2
-
-
-@dataclass(frozen=True)
-class Adopted:
-    """The job we took over; ``sent``: when we sent the statement (monotonic); ``now``: the database's time then."""
-
-    job: Job
-    sent: float
-    now: datetime
 
 
 class Signals:
@@ -94,7 +65,7 @@ def main() -> None:
     try:
         settings = load.load(Path(handover.config), environ=os.environ, database_url=handover.database)
         masking.remember(settings.secrets)
-        job_type = long_type(handover, settings)
+        job_type = handover.as_type(settings)
         watchdog.stand_at(SYSTEM.monotonic() + settings.run.lease.total_seconds())
         database = Database(parse_url(settings.database, settings.schema), connections=2)
         adopted = None if signals.came else adopt(database, handover, settings)
@@ -106,58 +77,10 @@ def main() -> None:
         _answer(descriptor, STOPPED if signals.came else FULL)
         os._exit(0)
     _answer(descriptor, ADOPTED)
-    os._exit(Supervisor(settings, database, watchdog, job_type, signals).run(adopted))
-
-
-def long_type(handover: Handover, settings: Settings) -> JobType:
-    """The job type as the tick knew it; only a command's words are read from the file. Raises CronjobsError."""
-    name = handover.job_type
-    declared = settings.job_types.get(name)
-    if handover.is_command and (declared is None or declared.command is None):
-        raise CronjobsError(f"the command {name} is not in {handover.config} any more")
-    return JobType(
-        name,
-        timedelta(seconds=handover.timeout_s),
-        handover.retry,
-        command=declared.command if declared else None,
-        env=declared.env if declared else (),
-        inherit_env=declared.inherit_env if declared else None,
-        isolation="process",
-        max_memory=handover.max_memory,
-        exit_codes=handover.exit_codes,
-    )
-
-
-def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
-    """Take over the lease; None: the job is no longer the tick's, or too many long jobs already run on this host.
-
-    If the COMMIT's reply is lost, the rows show whose lease it is. Raises DatabaseError.
-    """
-    identity = Identity.here()
-    own = str(replace(identity, tick=leases.LONG + identity.tick))
-    held = Lease(handover.job_id, handover.attempt, handover.locked_by)
-    began = SYSTEM.monotonic()
-
-    def take_over() -> Adopted | None:
-        sent = SYSTEM.monotonic()
-        with database.write() as connection:
-            now = database_now(connection)
-            job = next(iter(held_by(connection, own)), None)
-            if job is not None:
-                sent = began  # an earlier try succeeded, so the lease may be as old as that
-            else:
-                job = leases.adopt(
-                    connection,
-                    held,
-                    locked_by=own,
-                    lease=settings.run.lease,
-                    host=identity.host,
-                    at_most=settings.run.long_jobs,
-                    policy=handover.row_policy,
-                )
-        return None if job is None else Adopted(job, sent, now)
-
-    return patiently(take_over, worth=lambda _: True, pauses=repeat(PAUSE_S, ADOPT_TRIES - 1))
+    apart = None if job_type.command else True
+    lease_s = settings.run.lease.total_seconds()
+    attempt = Attempt(adopted.job, job_type, job_type.timeout, apart, claimed=adopted.sent, lease_s=lease_s)
+    os._exit(supervise(attempt, adopted, WorkerContext(settings, database), watchdog, signals))
 
 
 def _answer(descriptor: int, word: str) -> None:
@@ -166,58 +89,33 @@ def _answer(descriptor: int, word: str) -> None:
         os.close(descriptor)
 
 
-class Supervisor:
-    """Runs one adopted job to its end, by the loop that ticks use."""
-
-    def __init__(
-        self, settings: Settings, database: Database, watchdog: Watchdog, job_type: JobType, signals: Signals
-    ) -> None:
-        self._settings, self._database, self._watchdog = settings, database, watchdog
-        self._job_type, self._signals = job_type, signals
-        self._log = Log(settings.log)
-
-    def run(self, adopted: Adopted) -> int:
-        counts = Counts()
-        timeout = self._job_type.timeout
-        lease_s = self._settings.run.lease.total_seconds()
-        job = adopted.job
-        loop = Loop(
-            database=self._database,
-            settings=self._settings,
-            job_types=JobTypes({job.job_type: self._job_type}),
-            workers=Workers(1, WorkerContext(self._settings, self._database), SYSTEM),
-            watchdog=self._watchdog,
-            clock=SYSTEM,
-            locked_by=str(job.locked_by),
-            # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
-            deadline=SYSTEM.monotonic() + (timeout + PROCESS_SLACK).total_seconds() + lease_s,
-            database_now=adopted.now,
-            now_read_at=adopted.sent,
-            emit=self._log.write,
-            before_writing=_nothing,
-            limits=TickFilter(jobs=1),
-            counts=counts,
-        )
-        apart = None if self._job_type.command else True
-        attempt = Attempt(job, self._job_type, timeout, apart, claimed=adopted.sent, lease_s=lease_s)
-        loop.begin_adopted(attempt, adopted.sent)
-        self._signals.pass_to(loop)
-        loop.run()
-        loop.finish(_nothing)
-        if counts.dead:
-            # The next tick prints it: this process has no output, and cron mails what a tick prints.
-            mail_throttle.leave_word(
-                self._settings.file, f"long job {job.id} {job.job_type} is dead: cronjobs jobs show {job.id}"
-            )
-        if loop.outage.error is not None:
-            return 4
-        if loop.net.error is not None:
-            return EX_SOFTWARE
-        return 1 if counts.dead else 0
-
-
-def _nothing(_connection: Connection) -> None:
-    """The supervisor of a long job has no tick row to write."""
+def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdog: Watchdog, signals: Signals) -> int:
+    """Run one adopted job to its end, by the loop that ticks use; return the exit code."""
+    settings, database = around.settings, around.database
+    assert database is not None
+    loop = Loop.of_one(
+        attempt,
+        database,
+        Workers(1, around, SYSTEM),
+        # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
+        deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
+        database_now=adopted.now,
+        emit=Log(settings.log).write,
+        watchdog=watchdog,
+    )
+    loop.begin_adopted(attempt)
+    signals.pass_to(loop)
+    loop.run()
+    loop.finish()
+    if loop.counts.dead:
+        # The next tick prints it: this process has no output, and cron mails what a tick prints.
+        word = f"long job {attempt.job.id} {attempt.job.job_type} is dead: cronjobs jobs show {attempt.job.id}"
+        mail_throttle.leave_word(settings.file, word)
+    if loop.outage.error is not None:
+        return 4
+    if loop.net.error is not None:
+        return EX_SOFTWARE
+    return 1 if loop.counts.dead else 0
 
 
 if __name__ == "__main__":

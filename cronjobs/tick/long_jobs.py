@@ -1,4 +1,4 @@
-"""How a tick hands a long job over to a process of its own, which outlives the tick.
+"""How a tick hands a long job over to a process of its own, which outlives the tick, and how that takes it over.
 
 Before any user code runs, the process takes over the lease with a compare-and-swap, and answers with one word on a
 pipe. After "adopted" only the process owns the job. If no answer comes the tick releases the job, fenced on its own
@@ -16,15 +16,25 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from itertools import repeat
 from typing import Final
 
-from cronjobs.clock import Clock
+from cronjobs.clock import SYSTEM, Clock
 from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.retrying import patiently
+from cronjobs.errors import CronjobsError
 from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended
-from cronjobs.jobs.job_types import policy_of
-from cronjobs.model import ExitCodes, Finished, Released, RetryPolicy
+from cronjobs.host.identity import Identity
+from cronjobs.jobs.job_types import JobType, policy_of
+from cronjobs.model import ExitCodes, Finished, Job, Released
 from cronjobs.rules.attempt_policy import read_policy
+from cronjobs.rules.lease import Lease
+from cronjobs.store import leases
+from cronjobs.store.claims import held_by
+from cronjobs.store.sql import database_now
 
 PROGRAM: Final = "cronjobs.long"  # operators signal long jobs by this name, see docs/long-jobs.md
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
@@ -84,25 +94,37 @@ class Handover:
         facts = json.loads(data)
         return cls(**{each.name: facts[each.name] for each in fields(cls)})
 
-    @property
-    def exit_codes(self) -> ExitCodes:
-        return ExitCodes(frozenset(self.success), frozenset(self.permanent))
-
-    @property
-    def retry(self) -> RetryPolicy:
+    def as_type(self, settings: Settings) -> JobType:
+        """The job type as the tick knew it; only a command's words are read from the file. Raises CronjobsError."""
+        declared = settings.job_types.get(self.job_type)
+        if self.is_command and (declared is None or declared.command is None):
+            raise CronjobsError(f"the command {self.job_type} is not in {self.config} any more")
         policy = read_policy(json.loads(self.row_policy), self.attempt)
         assert policy is not None
-        return policy.retry
+        return JobType(
+            self.job_type,
+            timedelta(seconds=self.timeout_s),
+            policy.retry,
+            command=declared.command if declared else None,
+            env=declared.env if declared else (),
+            inherit_env=declared.inherit_env if declared else None,
+            isolation="process",
+            max_memory=self.max_memory,
+            exit_codes=ExitCodes(frozenset(self.success), frozenset(self.permanent)),
+        )
 
 
+# --- the tick's side --------------------------------------------------------------------------------------------------
+
+
+@dataclass
 class Handovers:
     """Starts the processes (all are in ``started``) and puts their answers on the loop's queue as ends."""
 
-    def __init__(self, settings: Settings, clock: Clock, ended: queue.SimpleQueue[Ended | None]) -> None:
-        self.started: list[subprocess.Popen[bytes]] = []
-        self._settings = settings
-        self._clock = clock
-        self._ended = ended
+    settings: Settings
+    clock: Clock
+    ended: queue.SimpleQueue[Ended | None]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
         """Start a process for *attempt*; its answer is on the queue by the monotonic instant *until*."""
@@ -116,13 +138,13 @@ class Handovers:
 
     def _hand_over(self, attempt: Attempt, until: float) -> None:
         try:
-            process, reader = _start(Handover.of(self._settings, attempt))
+            process, reader = _start(Handover.of(self.settings, attempt))
             self.started.append(process)
             if attempt.stop.reason is not None:  # the stop came while the process started
                 process.terminate()
-            until = min(until, self._clock.monotonic() + ANSWER_WITHIN_S)
+            until = min(until, self.clock.monotonic() + ANSWER_WITHIN_S)
             with open(reader, "rb", buffering=0) as opened:
-                answer = _read_line(opened.fileno(), self._clock, until) or _why_silent(process)
+                answer = _read_line(opened.fileno(), self.clock, until) or _why_silent(process)
         except OSError as error:
             answer = f"no process could be started: {error.strerror}"
         except Exception as error:  # the tick would wait to its end for an answer
@@ -130,7 +152,7 @@ class Handovers:
         self._answer(attempt, answer)
 
     def _answer(self, attempt: Attempt, answer: str) -> None:
-        self._ended.put(Ended(attempt, Finished(attempt.job, Released()), self._clock.monotonic(), answer))
+        self.ended.put(Ended(attempt, Finished(attempt.job, Released()), self.clock.monotonic(), answer))
 
 
 def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
@@ -177,3 +199,50 @@ def _read_line(descriptor: int, clock: Clock, until: float) -> str:
             return ""
         said += part
     return said.decode(errors="replace").strip()
+
+
+# --- the process's side -----------------------------------------------------------------------------------------------
+
+ADOPT_TRIES: Final = 5
+PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """The job we took over; ``sent``: when we sent the statement (monotonic); ``now``: the database's time then."""
+
+    job: Job
+    sent: float
+    now: datetime
+
+
+def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
+    """Take over the lease; None: the job is no longer the tick's, or too many long jobs already run on this host.
+
+    If the COMMIT's reply is lost, the rows show whose lease it is. Raises DatabaseError.
+    """
+    identity = Identity.here()
+    own = str(replace(identity, tick=leases.LONG + identity.tick))
+    held = Lease(handover.job_id, handover.attempt, handover.locked_by)
+    began = SYSTEM.monotonic()
+
+    def take_over() -> Adopted | None:
+        sent = SYSTEM.monotonic()
+        with database.write() as connection:
+            now = database_now(connection)
+            job = next(iter(held_by(connection, own)), None)
+            if job is not None:
+                sent = began  # an earlier try succeeded, so the lease may be as old as that
+            else:
+                job = leases.adopt(
+                    connection,
+                    held,
+                    locked_by=own,
+                    lease=settings.run.lease,
+                    host=identity.host,
+                    at_most=settings.run.long_jobs,
+                    policy=handover.row_policy,
+                )
+        return None if job is None else Adopted(job, sent, now)
+
+    return patiently(take_over, worth=lambda _: True, pauses=repeat(PAUSE_S, ADOPT_TRIES - 1))

@@ -1,6 +1,6 @@
 """The one loop of a tick: claim, hand to workers, collect ends, have them written, renew leases, keep time.
 
-It writes leases and outcomes, in one transaction a turn (``writer``). Workers only compute, with one exception: a
+It writes leases and outcomes, in one transaction a turn (``turn``). Workers only compute, with one exception: a
 handler that ends its own job in a transaction (``ctx.transaction()``, ADR 11). What a turn changes in memory is changed
 after the commit, so that a turn that failed is simply done again.
 """
@@ -8,7 +8,7 @@ after the commit, so that a turn that failed is simply done again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,41 +16,29 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.clock import Clock, sleep
-from cronjobs.config.settings import Settings
+from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.execution.attempt import Attempt
-from cronjobs.execution.handler import refusal
+from cronjobs.execution.attempt import Attempt, InFlight, timeout_of
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.model import Job
 from cronjobs.probe.here import process_age
-from cronjobs.probe.timer import PAST_DEADLINE_S
-from cronjobs.rules.ending import lease_of
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
-from cronjobs.rules.retry import fits
-from cronjobs.store import leases
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.leases import Renewal
-from cronjobs.tick.claiming import ClaimPlanner
-from cronjobs.tick.counts import Counts
 from cronjobs.tick.ends import Ends
-from cronjobs.tick.in_flight import InFlight
 from cronjobs.tick.long_jobs import Handovers
-from cronjobs.tick.outage import Outage
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
-from cronjobs.tick.report import EndReporter
-from cronjobs.tick.safety_net import FAULT, SafetyNet
-from cronjobs.tick.tick_filter import TickFilter
-from cronjobs.tick.watchdog import Watchdog
-from cronjobs.tick.writer import Batch, BatchResult, Writer
+from cronjobs.tick.result import Counts, TickFilter
+from cronjobs.tick.trouble import FAULT, Outage, SafetyNet
+from cronjobs.tick.turn import Batch, BatchResult, ClaimPlanner, Writer, fits
+from cronjobs.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 
-CUT_LEASE: Final = timedelta(seconds=2)
 EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
 LOCKED_ROW_S: Final = 0.25  # until the next try to renew, where somebody's open transaction had a row locked
 HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
-LONGEST_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
+
+
+def nothing(_connection: Connection) -> None:
+    """What a loop without a tick writes of its own."""
 
 
 @dataclass
@@ -58,17 +46,15 @@ class Loop:
     """State of one tick's loop. Instants are seconds of the monotonic clock."""
 
     database: Database
-    settings: Settings
     job_types: JobTypes
     workers: Workers
-    watchdog: Watchdog
-    clock: Clock
     locked_by: str
     deadline: float
     database_now: datetime  # as read at ``now_read_at``; between readings the monotonic clock counts on
     now_read_at: float
     emit: Callable[[events.Event], None]
-    before_writing: Callable[[Connection], None]
+    before_writing: Callable[[Connection], None] = nothing
+    watchdog: Watchdog = field(default_factory=Unarmed)
     host: str = ""  # long jobs are counted by host
     limits: TickFilter = field(default_factory=TickFilter)
     counts: Counts = field(default_factory=Counts)
@@ -78,6 +64,8 @@ class Loop:
     catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
     def __post_init__(self) -> None:
+        self.settings, self.clock = self.workers.around.settings, self.workers.clock
+        self.lease_s = self.settings.run.lease.total_seconds()
         self.net = SafetyNet(self.emit, self.catches)
         self.emit = self.net.emit
         self.writer = Writer(
@@ -87,7 +75,6 @@ class Loop:
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
         )
-        self.reporter = EndReporter(self.counts, self.job_types, self.settings, self.emit)
         self.in_flight = InFlight()
         self.outage = Outage(self.clock, self.emit)
         self.planner = ClaimPlanner(
@@ -107,7 +94,8 @@ class Loop:
             pace=self.pace,
             outage=self.outage,
             writer=self.writer,
-            reporter=self.reporter,
+            counts=self.counts,
+            emit=self.emit,
             caught=self._caught,
             database_now=self.database_now,
             now_read_at=self.now_read_at,
@@ -122,6 +110,35 @@ class Loop:
         self.renewed_at = -math.inf
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.gone_by = math.inf  # the process must be gone by then, whatever else is
+
+    @classmethod
+    def of_one(
+        cls,
+        attempt: Attempt,
+        database: Database,
+        workers: Workers,
+        *,
+        deadline: float,
+        database_now: datetime,
+        emit: Callable[[events.Event], None],
+        watchdog: Watchdog | None = None,
+    ) -> Loop:
+        """For *attempt* alone, whose lease this process has; ``begin_adopted`` begins it.
+
+        *database_now* was read when the lease was taken over.
+        """
+        return cls(
+            database=database,
+            job_types=JobTypes({attempt.job.job_type: attempt.job_type}),
+            workers=workers,
+            locked_by=attempt.lease.locked_by,
+            deadline=deadline,
+            database_now=database_now,
+            now_read_at=attempt.claimed,
+            emit=emit,
+            watchdog=watchdog or Unarmed(),
+            limits=TickFilter(jobs=1),
+        )
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
@@ -178,7 +195,7 @@ class Loop:
             self.stop_told = True
             self.emit(events.signalled(self.stopping))
 
-    def finish(self, last_write: Callable[[Connection], None]) -> bool:
+    def finish(self, last_write: Callable[[Connection], None] = nothing) -> bool:
         """The last transaction: ends, history of what still runs, leases cut to 2 s; whether a thread still runs.
 
         If one does, the caller must end the process before those leases end, so that no second owner can begin while
@@ -205,7 +222,7 @@ class Loop:
                 if stuck:
                     self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
                     self._move_watchdog()
-                    leases.cut_leases(connection, [lease_of(attempt.job) for attempt in stuck], CUT_LEASE)
+                    self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
             unsettled = self.writer.claim_unsettled  # what this turn finds of it goes back in another one
@@ -224,7 +241,9 @@ class Loop:
         now = self.clock.monotonic()
         room = 0 if last else self._room(now)
         renew = now >= self._next_renewal() and not last
-        long = self._long_admission(now) if last is None else None
+        # Only if there is time enough to hand one over.
+        may_look = not (last or self._takes_nothing or now < self.pace.next_long_claim)
+        long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
         to_write = self.in_flight.unwritten or self.in_flight.unrecorded or self.writer.claim_unsettled
         if not (to_write or room or renew or long or last):
             return True
@@ -244,13 +263,9 @@ class Loop:
         )
         try:
             turn = self.writer.write(batch)
-        except BadValue as error:
-            if self.in_flight.unwritten and self.ends.write_one_by_one():
-                return last is None
-            if not self.writer.may_work_row_by_row(error):
-                self.outage.note(error)
-            return False
         except DatabaseError as error:
+            if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
+                return last is None
             if not self.writer.may_work_row_by_row(error):
                 self.outage.note(error)
             return False
@@ -285,36 +300,34 @@ class Loop:
                 self.emit(events.type_cleared(name))
             self.suspected = set(self.suspected) - set(turn.cleared)
             self._isolate(set(self.crashing) - set(turn.cleared))
-        if turn.renewal is not None:
-            self._after_renewal(turn.renewal, turn.sent)
+        self._after_renewal(turn)
         if turn.database_now is not None:
             self.ends.database_now, self.ends.now_read_at = turn.database_now, turn.sent
         for job_id, why in turn.refused.items():
             self.emit(events.database_trouble(f"job {job_id} cannot be claimed: {why}"))
-        self._begin(turn.settled, turn.sent, late=True)
-        self._begin([*turn.claimed, *turn.long], turn.sent)
+        self._begin(turn)
 
-    def _begin(self, jobs: Sequence[Job], sent: float, late: bool = False) -> None:
-        """Hand claimed jobs to the workers; of those found *late* only what still fits into the tick."""
+    def _begin(self, turn: BatchResult) -> None:
+        """Hand claimed jobs to the workers; of those that a claim took without an answer what still fits the tick."""
         attempts = []
-        for job in jobs:
+        for job in (*turn.settled, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
             if job.id in self.in_flight.dropped:  # it has run here, and how it ended can be written in no form
                 continue
             if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
                 continue
-            timeout = job_type.timeout
-            if job.timeout_s is not None:
-                timeout = timedelta(seconds=min(LONGEST_TIMEOUT_S, job.timeout_s))  # NaN too gives the first
-            attempt = Attempt(job, job_type, timeout, claimed=sent, lease_s=self.settings.run.lease.total_seconds())
-            self.in_flight.take(attempt, sent)
-            self.counts.claimed = self.planner.claimed = self.counts.claimed + 1
+            attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
+            self._take(attempt)
             self.emit(events.job_claimed(job))
             attempts.append(attempt)
         if attempts:
             self._move_watchdog()  # before any of their code runs: this process may be frozen at any line
         for attempt in attempts:
-            self._begin_one(attempt, late)
+            self._begin_one(attempt, late=attempt.job in turn.settled)
+
+    def _take(self, attempt: Attempt) -> None:
+        self.in_flight.take(attempt, attempt.claimed)
+        self.counts.claimed = self.planner.claimed = self.counts.claimed + 1
 
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
         long = attempt.timeout > self.settings.run.longest_in_tick
@@ -323,7 +336,7 @@ class Loop:
             attempt.stop.set("shutdown")  # it was claimed while the signal came: on_shutdown: drop is for it, too
         if self._takes_nothing or (late and not long and not fits(attempt.timeout, remaining)):
             self.ends.release([attempt])
-        elif long and refusal(attempt) is None:
+        elif long and attempt.refusal() is None:
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
             self._hand(attempt)
@@ -338,42 +351,41 @@ class Loop:
             self.net.error = self.net.error or RuntimeError(self.workers.fault)
             self.ends.release([attempt])
 
-    def begin_adopted(self, attempt: Attempt, sent: float) -> None:
-        """Run an attempt whose lease this process has adopted, by a statement sent at the monotonic instant *sent*."""
-        self.in_flight.take(attempt, sent)
-        self.counts.claimed = self.planner.claimed = self.counts.claimed + 1
+    def begin_adopted(self, attempt: Attempt) -> None:
+        """Run an attempt whose lease this process has taken over, by a statement sent when it was ``claimed``."""
+        self._take(attempt)
         self._move_watchdog()
         self._hand(attempt)
 
-    def _after_renewal(self, renewal: Renewal, sent: float) -> None:
-        self.in_flight.renewed(renewal.renewed, sent)
-        for job_id in renewal.cancel_requested & self.in_flight.held.keys():
+    def _after_renewal(self, turn: BatchResult) -> None:
+        if turn.renewal is None:
+            return
+        self.in_flight.renewed(turn.renewal.renewed, turn.sent)
+        for job_id in turn.renewal.cancel_requested & self.in_flight.held.keys():
             self.in_flight.held[job_id].stop.set("cancelled")
-        for job_id in renewal.succeeded & self.in_flight.held.keys():
+        for job_id in turn.renewal.succeeded & self.in_flight.held.keys():
             self.in_flight.end_itself(job_id)
-        for job_id in renewal.lost & self.in_flight.held.keys():
+        for job_id in turn.renewal.lost & self.in_flight.held.keys():
             self._lose(job_id)
-        self.renewed_at = sent
+        self.renewed_at = turn.sent
 
     def _lose(self, job_id: int) -> None:
         """The lease was taken over or ran out: stop the code, forget the job, record nothing."""
         attempt = self.in_flight.lose(job_id)
         attempt.stop.set("lease lost")
         if not attempt.handed_over:  # else by its own process, which is as it should be
-            self.reporter.lost(attempt)
+            self.ends.lost(attempt)
 
     def _lose_what_ran_out(self) -> None:
         """What runs and could not be renewed in time is lost. In a tick the kernel's timer ends the process then."""
-        lease_s = self.settings.run.lease.total_seconds()
-        leased_since = self.clock.monotonic() - lease_s + lease_margin_s(lease_s)
+        leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:
                 self._lose(attempt.job.id)
 
     def _move_watchdog(self) -> None:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
-        lease_s = self.settings.run.lease.total_seconds()
-        first = self.in_flight.first_leased() + lease_s - lease_margin_s(lease_s)
+        first = self.in_flight.first_leased() + self.lease_s - lease_margin_s(self.lease_s)
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
 
     # --- keeping time -------------------------------------------------------------------------------------------------
@@ -395,12 +407,6 @@ class Loop:
         if self._takes_nothing or now < self.pace.next_claim or now >= self.deadline:
             return 0
         return self.planner.room(self.in_flight)
-
-    def _long_admission(self, now: float) -> ClaimFilter | None:
-        """Which long jobs to look for now, if it is time to, and time enough to hand them over; else None."""
-        if self._takes_nothing or now < self.pace.next_long_claim or self.deadline - now < self.handover_s:
-            return None
-        return self.planner.long_admission()
 
     def _state(self) -> LoopState:
         now = self.clock.monotonic()
@@ -429,8 +435,5 @@ class Loop:
 
     def _next_renewal(self) -> float:
         """When the first lease needs renewing; infinity: none is held. A row that somebody had locked is tried soon."""
-        heartbeat_s = self._heartbeat_s()
-        return max(self.in_flight.first_leased() + heartbeat_s, self.renewed_at + min(LOCKED_ROW_S, heartbeat_s))
-
-    def _heartbeat_s(self) -> float:
-        return heartbeat_s(self.settings.run.lease.total_seconds())
+        every_s = heartbeat_s(self.lease_s)
+        return max(self.in_flight.first_leased() + every_s, self.renewed_at + min(LOCKED_ROW_S, every_s))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from sqlalchemy import Row
 
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.concurrency import Limit, reached
+from cronjobs.store.not_started import WaitingLane
 from cronjobs.text import one_line
 
 WHY: Final = {
@@ -33,32 +36,6 @@ MOST_ENTRIES: Final = 50
 LONGEST_NAME: Final = 200  # characters
 
 
-class Waiting(Protocol):
-    """A due row as ``store.not_started`` reads it."""
-
-    @property
-    def timeout_s(self) -> float | None: ...
-    @property
-    def concurrency_key(self) -> str | None: ...
-    @property
-    def schedule(self) -> str | None: ...
-    @property
-    def its_turn(self) -> int: ...
-
-
-class Lane(Protocol):
-    @property
-    def job_type(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def paused(self) -> bool: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def rows(self) -> Sequence[Any]: ...
-
-
 @dataclass(frozen=True)
 class TickState:
     """What a tick could still have started when it ended. ``left``: how many more jobs --limit allowed.
@@ -78,7 +55,7 @@ class TickState:
     running: Mapping[str, int] | None = None
 
 
-def why(lane: Lane, row: Waiting, tick: TickState) -> dict[str, Any]:
+def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     """The first reason that applies, with the facts for its sentence."""
     known = tick.types.types.get(lane.job_type)
     if lane.paused:
@@ -107,7 +84,7 @@ def why(lane: Lane, row: Waiting, tick: TickState) -> dict[str, Any]:
     return {"why": "late" if tick.slots else "slots"}
 
 
-def record(lanes: Iterable[Lane], tick: TickState) -> list[dict[str, Any]]:
+def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]]:
     """The entries for the jobs that wait in *lanes*."""
     entries: dict[tuple[Any, ...], dict[str, Any]] = {}
     for lane in lanes:
@@ -127,7 +104,7 @@ def record(lanes: Iterable[Lane], tick: TickState) -> list[dict[str, Any]]:
     return list(entries.values())[:MOST_ENTRIES]
 
 
-def counted(lanes: Iterable[Lane]) -> dict[str, int]:
+def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
     """How many due jobs wait, by job type."""
     counts: dict[str, int] = {}
     for lane in lanes:
@@ -139,12 +116,6 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
     """The entry for a job type that no tick knows and that these *schedules* use."""
     names = [one_line(name, LONGEST_NAME) for name in schedules[:MOST_ENTRIES]]
     return {"why": "unknown type", "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
-
-
-def unknown_types_in(entries: Any) -> bool:
-    """Whether a record names a job type that no tick knew."""
-    found = entries if isinstance(entries, list) else []
-    return any(isinstance(entry, dict) and entry.get("why") == "unknown type" for entry in found)
 
 
 def reason_for(

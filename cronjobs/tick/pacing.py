@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.execution.attempt import Attempt
-from cronjobs.probe.question import NOTHING_DUE
-from cronjobs.tick.result import NOTHING_ELSE_DUE
-from cronjobs.tick.safety_net import FAULT
+from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.tick.trouble import FAULT
 
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just deciding what limits allow

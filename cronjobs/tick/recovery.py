@@ -10,10 +10,8 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
-from cronjobs.host.identity import Identity, is_gone
+from cronjobs.host.identity import is_gone
 from cronjobs.jobs.job_types import JobTypes, policy_of
 from cronjobs.model import Lost, RetryPolicy
 from cronjobs.rules.attempt_policy import AttemptPolicy
@@ -24,7 +22,7 @@ from cronjobs.store.crashing_types import note_deaths
 from cronjobs.store.expiry import Leased
 from cronjobs.store.leases import Written
 from cronjobs.store.ticks import Overview
-from cronjobs.tick.counts import Counts
+from cronjobs.tick.context import TickContext
 from cronjobs.tick.runners import Runners, before_a_reboot, lease_is_wrong, sort_runners
 
 RECOVER_BATCH: Final = 200
@@ -34,14 +32,8 @@ RECOVER_BATCH: Final = 200
 class Recovery:
     """Recovery of one tick. ``types`` loads the handlers; ``left_alone`` counts job types that could not be settled."""
 
-    database: Database
-    settings: Settings
-    identity: Identity
+    tick: TickContext
     types: Callable[[], JobTypes]
-    emit: Callable[[events.Event], None]
-    counts: Counts
-    before_writing: Callable[[Connection], None]
-    go_on: Callable[[], bool]
     runners: Runners = field(default_factory=Runners)
     far: list[Leased] = field(default_factory=list)
     deaths: dict[str, str] = field(default_factory=dict)  # job type → a runner that died holding it
@@ -50,8 +42,8 @@ class Recovery:
 
     def look(self, connection: Connection, seen: Overview) -> bool:
         """Find which runners of this host are dead or still work; return whether there is anything to recover."""
-        holders = expiry.holders(connection, self.identity.place) if seen.held_here else {}
-        self.runners = sort_runners(holders, self.identity, self.settings.run.budget)
+        holders = expiry.holders(connection, self.tick.identity.place) if seen.held_here else {}
+        self.runners = sort_runners(holders, self.tick.identity, self.tick.settings.run.budget)
         if seen.far_lease:
             self._look_far(connection, seen.now)
         return bool(seen.expired or self.runners.dead or self.far)
@@ -61,25 +53,22 @@ class Recovery:
 
         About the other runners we know nothing: their leases are cut to the normal length, and live runners renew them.
         """
-        found = expiry.far_leases(connection, self.settings.run.lease, RECOVER_BATCH)
+        found = expiry.far_leases(connection, self.tick.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
-        gone = {each.lease.locked_by for each in wrong if before_a_reboot(each.lease.locked_by, self.identity)}
+        gone = {each.lease.locked_by for each in wrong if before_a_reboot(each.lease.locked_by, self.tick.identity)}
         self.runners = replace(self.runners, dead=(*self.runners.dead, *sorted(gone)))
         self.far = [each for each in wrong if each.lease.locked_by not in self.runners.dead]
 
     def run(self) -> None:
         """Settle attempts whose lease expired or whose runner is dead: by what that runner recorded, else as lost."""
-        known = self.types().types.keys()
+        known, run = self.types().types.keys(), self.tick.settings.run
         self._cut_far_leases()
-        while self.go_on():
-            with self.database.write() as connection:
-                self.before_writing(connection)
+        while self.tick.go_on():
+            with self.tick.writing() as connection:
                 now, found = expiry.expired_leases(
                     connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working, known=known
                 )
-                decided = [
-                    settle_expired(expired, self._policy_of(expired), now, self.settings.run.every) for expired in found
-                ]
+                decided = [settle_expired(expired, self._policy_of(expired), now, run.every) for expired in found]
                 rows = [end.finish for end in decided]
                 written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
             for expired, end in zip(found, decided, strict=True):
@@ -100,7 +89,7 @@ class Recovery:
     def _note_death(self, expired: Expired, end: Decided) -> None:
         """Note the job type of an attempt that ran in its runner's own process, if that runner is not known to live."""
         runner = expired.job.locked_by or ""
-        died = runner in self.runners.dead or is_gone(runner, self.identity) is None
+        died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
         if died and isinstance(end.finished.outcome, Lost) and self._policy_of(expired).in_thread:
             # Count one death for all attempts found together: a machine that was switched off ends them at once.
             self.deaths[expired.job.job_type] = runner
@@ -111,14 +100,13 @@ class Recovery:
         if not deaths:
             return
         try:
-            with self.database.write() as connection:
-                self.before_writing(connection)
+            with self.tick.writing() as connection:
                 found = note_deaths(connection, deaths)
         except DatabaseError as error:
-            self.emit(events.database_tried_again(str(error), 1, 0.0))
+            self.tick.emit(events.database_tried_again(str(error), 1, 0.0))
             return
         for each in found:
-            self.emit(events.type_crashing(each.job_type))
+            self.tick.emit(events.type_crashing(each.job_type))
 
     def _policy_of(self, expired: Expired) -> AttemptPolicy:
         """The policy that the claim wrote; for an older version's claim that of the job type, if we know it."""
@@ -128,33 +116,32 @@ class Recovery:
         if job_type is None:
             # We cannot tell what the claim wrote, so run nothing twice; only a cancelled job may be settled as usual.
             return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")
-        return replace(policy_of(job_type, self.settings.run), retry_until=expired.job.retry_until)
+        return replace(policy_of(job_type, self.tick.settings.run), retry_until=expired.job.retry_until)
 
     def _cut_far_leases(self) -> None:
         for each in self.far:
-            left = self.settings.run.lease if each.lease_s is None else timedelta(seconds=each.lease_s)
-            with self.database.write() as connection:
-                self.before_writing(connection)
+            left = self.tick.settings.run.lease if each.lease_s is None else timedelta(seconds=each.lease_s)
+            with self.tick.writing() as connection:
                 cut = leases.cut_leases(connection, [each.lease], left)
             if cut:
-                self.emit(events.lease_cut(each.lease.job_id, each.job_type, each.locked_until, left))
+                self.tick.emit(events.lease_cut(each.lease.job_id, each.job_type, each.locked_until, left))
         self.far = []
 
     def _tell_left_alone(self) -> None:
-        with self.database.read() as connection:
+        with self.tick.database.read() as connection:
             found = expiry.left_alone(connection, self.runners.dead, self.runners.working, self.types().types.keys())
         self.left_alone = len(found)
         for left in found:
-            self.emit(events.left_alone(left.job_type, left.jobs, left.sample))
+            self.tick.emit(events.left_alone(left.job_type, left.jobs, left.sample))
 
     def _count(self, end: Decided, policy: RetryPolicy) -> None:
         finished = end.finished
         if isinstance(finished.outcome, Lost):
-            self.counts.lost += 1
-            self.emit(events.job_lost(finished.job, end.transition))
+            self.tick.result.counts.lost += 1
+            self.tick.emit(events.job_lost(finished.job, end.transition))
         else:
-            self.emit(events.job_ended(finished, end.transition, policy))
+            self.tick.emit(events.job_ended(finished, end.transition, policy))
         if end.transition.status == "dead":
-            self.counts.dead += 1
+            self.tick.result.counts.dead += 1
         elif end.transition.status == "cancelled":
-            self.counts.cancelled += 1
+            self.tick.result.counts.cancelled += 1

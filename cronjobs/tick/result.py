@@ -1,14 +1,67 @@
-"""What a tick did, for its row, its summary and its exit code."""
+"""What a tick is restricted to, and what it did: for its row, its summary and its exit code."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.errors import EX_SOFTWARE
-from cronjobs.tick.counts import Counts
+from cronjobs.model import Interrupted, Released, Status, TimedOut
+from cronjobs.probe import question
 
+if TYPE_CHECKING:
+    from cronjobs.rules.ending import Decided
+
+NOTHING_DUE: Final = question.NOTHING_DUE
 NOTHING_ELSE_DUE: Final = "nothing else is due"
+
+
+@dataclass(frozen=True)
+class TickFilter:
+    """How the caller of run-due restricts a tick; None: not restricted."""
+
+    queue: str | None = None
+    only: str | None = None  # a job type
+    jobs: int | None = None  # how many are claimed at most
+
+
+@dataclass
+class Counts:
+    """How many jobs a tick claimed, and how they ended."""
+
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0  # and will be retried
+    dead: int = 0
+    cancelled: int = 0
+    interrupted: int = 0
+    snoozed: int = 0
+    timed_out: int = 0  # among failed and dead, or still running
+    handed_over: int = 0  # long jobs: their own processes record how they end
+    released: int = 0
+    lost: int = 0
+    lease_lost: int = 0
+
+    def count(self, decided: Decided, recorded: str | None = None) -> None:
+        """Count a recorded end; *recorded* is what was recorded, and counted, while the attempt was still running."""
+        outcome = decided.finished.outcome
+        if recorded == "timed_out":
+            self.timed_out -= 1  # the final result, recorded later, is counted instead
+        elif recorded == "interrupted":
+            self.interrupted -= 1
+        if isinstance(outcome, Released):
+            self.released += 1
+            return
+        if isinstance(outcome, TimedOut):
+            self.timed_out += 1
+        match decided.transition.status:
+            case Status.QUEUED if isinstance(outcome, Interrupted):
+                self.interrupted += 1
+            case Status.QUEUED:
+                self.snoozed += 1
+            case status:
+                name = str(status)
+                setattr(self, name, getattr(self, name) + 1)
 
 
 @dataclass
@@ -47,3 +100,9 @@ class Result:
             return 3
         failed = self.counts.dead + (self.counts.failed + self.counts.timed_out if fail_on == "any" else 0)
         return 1 if failed and fail_on != "never" else 0
+
+
+def knew_no_type(not_started: Any) -> bool:
+    """Whether the record of a tick (``Result.not_started``, of any version) names a job type that no tick knew."""
+    found = not_started if isinstance(not_started, list) else []
+    return any(isinstance(entry, dict) and entry.get("why") == "unknown type" for entry in found)

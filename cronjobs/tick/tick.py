@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.clock import Clock
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.retrying import fails_every_statement, first_look, patiently
-from cronjobs.errors import CronjobsError, DatabaseBusy, DatabaseError
-from cronjobs.host.identity import Identity
-from cronjobs.probe.question import CLOCK_SKEW_S, NOTHING_DUE
-from cronjobs.probe.timer import PAST_DEADLINE_S
-from cronjobs.schedules.applying import applies
+from cronjobs.database.retrying import first_look
+from cronjobs.probe.question import CLOCK_SKEW_S
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
 from cronjobs.store.ownership import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
-from cronjobs.tick import prune_when
-from cronjobs.tick.result import Result
-from cronjobs.tick.safety_net import SafetyNet
-from cronjobs.tick.tick_filter import TickFilter
-from cronjobs.tick.tick_row import TickRow
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.tick import pruning
+from cronjobs.tick.context import TickContext
+from cronjobs.tick.firing import Firing
+from cronjobs.tick.result import NOTHING_DUE, Result, knew_no_type
+from cronjobs.tick.watchdog import PAST_DEADLINE_S
 
 # An idle tick runs 1,440 times a day: what only a tick with work needs is imported where it is used.
 if TYPE_CHECKING:
@@ -41,45 +32,20 @@ if TYPE_CHECKING:
     from cronjobs.tick.recovery import Recovery
     from cronjobs.tick.work import Work
 
-PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work may retry
-PRUNING_SHARE: Final = 0.75  # of what is left of the tick after its work
-OVERDUE_SHARE: Final = 0.1  # of a tick with work, if no tick had time to prune for hours
 ALL_PAUSED: Final = "all that is due is paused"
 SKEW: Final = timedelta(seconds=CLOCK_SKEW_S)
 
 
-@dataclass
-class Tick:
-    """One run of ``run-due``. ``began`` (of the process) and ``deadline`` are seconds of the monotonic clock."""
-
-    settings: Settings
-    database: Database
-    identity: Identity
-    clock: Clock
-    watchdog: Watchdog
-    began: float
-    deadline: float
-    emit: Callable[[events.Event], None]
-    limits: TickFilter = field(default_factory=TickFilter)
-    say_not_started: bool = False
-    on_output: Callable[[str], None] | None = None
-    waits_for_long_jobs: bool = False  # if True, signals are passed on to them
-    fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
+class Tick(TickContext):
+    """One run of ``run-due``: its story."""
 
     def __post_init__(self) -> None:
-        self.net = SafetyNet(self.emit)
-        self.emit = self.net.emit
-        self.result = Result()
+        super().__post_init__()
+        self.firing = Firing(self)
         self._work_here: Work | None = None
-        self.row = TickRow(self.identity, self.fire_schedules)
-        self.seen: Overview | None = None
-        self.applied = False  # whether this tick has put its file in force
-        self.stop_requested: str | None = None
-        self.applies = False  # whether this tick has to put its file in force
-        self.database_gone = self.many_queues = False
-        self.tried_again = False  # then we do not know for certain what the parts before the work created
+        self._recovery_here: Recovery | None = None
         self.to_recover = False
-        self.recovery: Recovery | None = None
+        self.seen: Overview | None = None
 
     # --- the story ----------------------------------------------------------------------------------------------------
 
@@ -88,35 +54,34 @@ class Tick:
         result = self.result
         result.faults += len(self.settings.problems)
         self.database.give_up_at = self.deadline
-        self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
         with self._signals():
             self.seen = seen = first_look(self._look, self.clock)
-            if prune_when.clock_jumped(seen.last_tick_at, seen.now):
+            if pruning.clock_jumped(seen.last_tick_at, seen.now):
                 # Before the tick's row is written: compared with it, the next tick would see no jump.
-                self._part(partial(self._set_pruned_at, seen.now))
+                self.try_part(partial(pruning.note_pruned, self, seen.now))
             if self.to_recover:
-                self._part(self._recover)
+                self.try_part(self._recover)
             if self.fire_schedules:
-                self._part(partial(self._sync, seen))
-                if seen.schedules_due and self._go_on():
-                    self._part(self._materialise)  # a part of its own, so that a retry does not apply the file again
+                self.try_part(partial(self.firing.sync, seen))
+                if seen.schedules_due and self.go_on():
+                    self.try_part(self.firing.materialise)  # by itself: a retry does not apply the file again
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
-            if (seen.jobs_due or made) and self._go_on():
-                if prune_when.is_overdue(seen.pruned_at, seen.now):
-                    self._part(partial(self._prune, seen, OVERDUE_SHARE))
-                self._part(self._work, retry_until=0)  # the loop does its own retries
-                self._part(self._note_waiting)
+            if (seen.jobs_due or made) and self.go_on():
+                if pruning.is_overdue(seen.pruned_at, seen.now):
+                    self.try_part(partial(self._prune, seen, pruning.OVERDUE_SHARE))
+                self.try_part(self._work, retry_until=0)  # the loop does its own retries
+                self.try_part(self.work.note_waiting)
                 self.work.report_left_behind()
             elif seen.paused_due:
                 result.not_started = [{"why": "paused"}]
             # If this host's last tick found an unknown type, even a tick without work loads its handlers: they may be
             # fixed by now. And once an hour: a deploy may have changed only Python.
             loaded = self._work_here is not None and self._work_here.loaded is not None
-            stale = prune_when.is_due(seen.handlers_at, seen.now)
-            if loaded or self.applied or stale or self._knew_no_type(seen.not_started):
-                self._part(self.work.note_unknown_types)
-            self._part(partial(self._prune, seen))
-            self._part(self._record, retry_until=self.deadline)
+            stale = pruning.is_due(seen.handlers_at, seen.now)
+            if loaded or self.firing.applied or stale or knew_no_type(seen.not_started):
+                self.try_part(self.work.note_unknown_types)
+            self.try_part(partial(self._prune, seen))
+            self.try_part(self._record, retry_until=self.deadline)
         result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
         return result
 
@@ -125,19 +90,7 @@ class Tick:
         if self._work_here is None:
             from cronjobs.tick.work import Work
 
-            self._work_here = Work(
-                self.settings,
-                self.database,
-                self.identity,
-                self.clock,
-                self.watchdog,
-                self.deadline,
-                self.emit,
-                self.limits,
-                self.result,
-                self.row,
-                self.on_output,
-            )
+            self._work_here = Work(self)
         return self._work_here
 
     @property
@@ -148,27 +101,6 @@ class Tick:
     def long_jobs(self) -> list[subprocess.Popen[bytes]]:
         """The processes that this tick handed long jobs to; they outlive it."""
         return self.loop.handovers.started if self.loop is not None else []
-
-    def _part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
-        """Run one part of a tick, which is safe to repeat; a database error in it does not stop the other parts.
-
-        Transient errors are retried for a share of the tick, so that the rest is left for the work.
-        """
-        until = self.patient_until if retry_until is None else retry_until
-        try:
-            patiently(do, clock=self.clock, until=until, go_on=self._go_on, note=self._note_trouble)
-        except DatabaseError as error:
-            self.database_gone = self.database_gone or fails_every_statement(error, is_sqlite=self.database.is_sqlite)
-            self.result.trouble = str(error)
-            self.emit(events.database_trouble(str(error)))
-        except CronjobsError:
-            raise
-        except Exception as error:  # unexpected; the other parts still run
-            self.net.catch(error)
-
-    def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
-        self.tried_again = True
-        self.emit(events.database_tried_again(str(error), failures, pause_s))
 
     def _look(self) -> Overview:
         mark = fingerprint(self.settings)
@@ -183,8 +115,8 @@ class Tick:
                 lease=self.settings.run.lease + CLOCK_SLACK,
             )
             leases = seen.expired or seen.held_here or seen.far_lease
-            self.to_recover = bool(leases) and self._recovery().look(connection, seen)
-            self.applies = self.fire_schedules and applies(connection, seen, self.settings, host=self.identity.host)
+            self.to_recover = bool(leases) and self.recovery.look(connection, seen)
+            self.firing.look(connection, seen)
         self._require_ours(seen)
         self.now_read_at, self.database_now = sent, seen.now
         self.row.fingerprint, self.many_queues = seen.last_fingerprint, seen.many_queues
@@ -199,143 +131,35 @@ class Tick:
             with self.database.write() as connection:
                 meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
 
-    def _recovery(self) -> Recovery:
-        from cronjobs.tick.recovery import Recovery
+    @property
+    def recovery(self) -> Recovery:
+        if self._recovery_here is None:
+            from cronjobs.tick.recovery import Recovery
 
-        if self.recovery is None:
-            self.recovery = Recovery(
-                self.database,
-                self.settings,
-                self.identity,
-                lambda: self.work.types(),  # not before it is asked: a long job that runs is no work for this tick
-                self.emit,
-                self.result.counts,
-                self.row.begin,
-                self._go_on,
-            )
-        return self.recovery
+            # The types are not loaded before they are asked for: a long job that runs is no work for this tick.
+            self._recovery_here = Recovery(self, lambda: self.work.types())
+        return self._recovery_here
 
     def _recover(self) -> None:
-        recovery = self._recovery()
         try:
-            recovery.run()
+            self.recovery.run()
         finally:  # also if this try fails: the next one continues
-            self.result.recovered = recovery.recovered
-        self.result.faults += recovery.left_alone
-
-    def _sync(self, seen: Overview) -> None:
-        """Apply the file if ``applies`` says so."""
-        mark = fingerprint(self.settings)
-        if not self.applies:
-            self.row.fingerprint = mark
-            return
-        if not self._go_on():
-            return
-        if not seen.fingerprint_known and not self.settings.defines_something:
-            with self.database.read() as connection:
-                if not ticks.any_schedule(connection) and not ticks.any_cap(connection):
-                    self.row.fingerprint = mark
-                    return  # nothing to apply, nothing to retire
-        from cronjobs.schedules.sync import sync
-
-        done = sync(
-            self.database,
-            self.settings,
-            self._emit_occurrence,
-            host=self.identity.host,
-            actor="tick",
-            before_writing=self.row.begin,
-            go_on=self._time_to_settle,
-        )
-        if done.plan.refused:
-            self.result.faults += 1
-            self.result.refused = done.plan.refused
-            self.emit(events.fault(str(self.settings.file), done.plan.refused))
-        if done.applied:
-            # Only now: if the tick is killed, or the file refused, the next tick must see the change.
-            self.row.fingerprint, self.applied = mark, True
-
-    def _materialise(self) -> None:
-        from cronjobs.schedules.materialise import materialise
-        from cronjobs.store.job_types import remembered
-
-        materialise(
-            self.database,
-            self._emit_occurrence,
-            but=self.settings.disabled_schedules,
-            within=remembered(self.settings.run.every),
-            before_writing=self.row.begin,
-            go_on=self._time_to_settle,
-        )
-
-    def _time_to_settle(self) -> bool:
-        """Occurrences get at most half of the tick; the rest is for their jobs."""
-        return self._go_on() and self.clock.monotonic() < self.patient_until
-
-    def _emit_occurrence(self, event: events.Event) -> None:
-        kind, _, outcome = event.name.partition(".")
-        if kind == "schedule" and "count" in event.facts:
-            counts = self.result.occurrences
-            counts[outcome] = counts.get(outcome, 0) + event.facts["count"]
-        elif event.name == "schedule.broken":
-            self.result.faults += 1
-        self.emit(event)
+            self.result.recovered = self.recovery.recovered
+        self.result.faults += self.recovery.left_alone
 
     def _work(self) -> None:
-        loop = self.work.prepare(self.database_now, self.now_read_at, many_queues=self.many_queues)
+        loop = self.work.prepare()
         if self.stop_requested is not None and loop.stopping is None:
             loop.stop(self.stop_requested)
         self.result.ended = loop.run()
         if loop.outage.told and loop.outage.error is not None:
             self.result.trouble = str(loop.outage.error)  # even if the last write succeeds: work was left undone
 
-    def _note_waiting(self) -> None:
-        self.work.note_waiting(stopped=self.stop_requested is not None, say_budget=self.say_not_started)
-
-    def _knew_no_type(self, not_started: Any) -> bool:
-        """Whether this host's last tick found a job type that no tick knew."""
-        if not not_started:
-            return False
-        from cronjobs.tick.not_started import unknown_types_in
-
-        return unknown_types_in(not_started)
-
-    def _prune(self, seen: Overview, share: float = PRUNING_SHARE) -> None:
-        """Remove old rows in short batches; the next tick continues where this one's time ends."""
+    def _prune(self, seen: Overview, share: float = pruning.SHARE) -> None:
+        may = pruning.is_due(seen.pruned_at, seen.now) and not pruning.clock_jumped(seen.last_tick_at, seen.now)
         held = self.loop is not None and (self.loop.in_flight.held or self.loop.outage.error is not None)
-        if (
-            not prune_when.is_due(seen.pruned_at, seen.now)
-            or prune_when.clock_jumped(seen.last_tick_at, seen.now)
-            or held
-        ):
-            return
-        from cronjobs.tick.pruner import Before, Pruner
-
-        until = self.clock.monotonic() + share * (self.deadline - self.clock.monotonic())
-        pruner = Pruner(
-            self.database,
-            Before.of(self.settings.retention, seen.now),
-            self.clock,
-            go_on=lambda: self._go_on() and self.clock.monotonic() < until,
-            before_writing=self.row.begin,
-        )
-        try:
-            done = pruner.run()
-        except DatabaseBusy as error:
-            # Another session has locked a whole table, or SQLite. Old rows can wait for the next tick.
-            self.emit(events.pruning_put_off(str(error)))
-            done = False
-        finally:
-            self.result.pruned += pruner.gone
-        if done:
-            self._set_pruned_at(seen.now)
-
-    def _set_pruned_at(self, now: datetime) -> None:
-        from cronjobs.store.pruning import set_pruned_at
-
-        with self.database.write() as connection:
-            self.row.begin(connection)
-            set_pruned_at(connection, now)
+        if may and not held:
+            pruning.prune(self, seen.now, share)
 
     def _record(self) -> None:
         if not self.result.ended:
@@ -361,9 +185,6 @@ class Tick:
         self.row.end(connection, finished_at, self.result)
 
     # --- small things -------------------------------------------------------------------------------------------------
-
-    def _go_on(self) -> bool:
-        return self.stop_requested is None and not self.database_gone and self.clock.monotonic() < self.deadline
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, w
 kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where it hung.
 
 A handler may disarm SIGALRM, so before the first handler is imported a second timer is set behind it that nothing in
-this process can remove: ``hard_limit``.
+this process can remove: ``HardLimit``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import signal
 import sys
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Any, Final, TextIO
 
 from cronjobs.clock import Clock
+from cronjobs.probe import timer
 
-if TYPE_CHECKING:
-    from cronjobs.tick.hard_limit import HardLimit
-
+PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S  # a tick that is not done by its deadline has so long
 # faulthandler would wait for ever to write the stacks to a full pipe that nobody reads. It dumps only once, so the
 # second signal ends the process.
 STRIKE_AGAIN_S: Final = 0.2
+CLOCK_MONOTONIC: Final = 1  # linux/time.h
+SIGEV_SIGNAL: Final = 0  # asm-generic/siginfo.h
 HARD_AFTER_S: Final = 0.4  # after both signals, and before leases that the loop cut to 2 s end
 
 
@@ -69,8 +70,6 @@ class Watchdog:
         """
         if not self.hardened and self.instant < math.inf:
             self.hardened = True
-            from cronjobs.tick.hard_limit import HardLimit
-
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
             with suppress(OSError):  # not Linux, or this user has no timers left: then SIGALRM has to do
                 self._hard = HardLimit()
@@ -93,3 +92,56 @@ class Unarmed(Watchdog):
 
     def stand_at(self, instant: float) -> None:
         pass
+
+
+class HardLimit:
+    """The limit that user code cannot remove: a POSIX timer of this process that sends SIGKILL.
+
+    A handler can call ``signal.alarm(0)``, ``setitimer``, ``signal.signal`` and ``pthread_sigmask``, and close any
+    descriptor, so SIGALRM alone is no guarantee. This timer has no descriptor and is independent of alarm(2), and
+    SIGKILL cannot be caught, blocked or ignored; it also kills a stopped process. The kernel removes the timer with the
+    process, and a fork does not inherit it: timer_create(2). So no watching process is needed, which a handler could
+    reap in ``os.wait()`` or which could be left behind. Raises OSError if the system has no such timer.
+    """
+
+    def __init__(self) -> None:
+        if not sys.platform.startswith("linux"):
+            raise OSError("only Linux is known to send SIGKILL from a timer")
+        import ctypes
+
+        class TimerEvent(ctypes.Structure):  # struct sigevent: sigevent(3type)
+            _fields_ = (
+                ("value", ctypes.c_void_p),
+                ("signal", ctypes.c_int),
+                ("notify", ctypes.c_int),
+                ("rest", ctypes.c_char * 48),
+            )
+
+        class Span(ctypes.Structure):  # struct itimerspec
+            _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
+
+        self._ctypes, self._span = ctypes, Span
+        try:
+            libc: Any = ctypes.CDLL(None, use_errno=True)
+            create = libc.timer_create
+        except AttributeError:
+            libc = ctypes.CDLL("librt.so.1", use_errno=True)  # glibc before 2.34
+            create = libc.timer_create
+        self._libc = libc
+        self._timer = ctypes.c_void_p()
+        event = TimerEvent(None, signal.SIGKILL, SIGEV_SIGNAL)
+        self._check(create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
+
+    def stand_in(self, seconds: float) -> None:
+        """Move the kill to *seconds* from now."""
+        whole = int(seconds)
+        span = self._span(0, 0, whole, max(1, int((seconds - whole) * 1e9)))
+        self._check(self._libc.timer_settime(self._timer, 0, self._ctypes.byref(span), None))
+
+    def dismiss(self) -> None:
+        self._libc.timer_delete(self._timer)
+
+    def _check(self, result: int) -> None:
+        if result:
+            number = self._ctypes.get_errno()
+            raise OSError(number, "the kernel refused a timer")

@@ -27,9 +27,8 @@ from cronjobs.errors import CronjobsError
 from cronjobs.host.identity import Identity
 from cronjobs.probe.here import process_started
 from cronjobs.testing import FakeClock
-from cronjobs.tick.result import Result
+from cronjobs.tick.result import Result, TickFilter
 from cronjobs.tick.tick import Tick
-from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.watchdog import Watchdog
 
 HERE = Path(__file__).parent

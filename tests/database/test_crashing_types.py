@@ -19,7 +19,9 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import crashing_types
 from cronjobs.execution import attempt as worker
 from cronjobs.execution import child, handler, process
+from cronjobs.execution.attempt import InFlight
 from cronjobs.execution.child_protocol import Request
+from cronjobs.execution.command import Command
 from cronjobs.insight.health import look, troubles
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import load
@@ -39,9 +41,8 @@ from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing, EndCounts, after
 from cronjobs.store import crashing_types as store
 from cronjobs.store.claims import claim
 from cronjobs.testing import FakeClock
-from cronjobs.tick.claiming import ClaimPlanner
-from cronjobs.tick.in_flight import InFlight
-from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.result import TickFilter
+from cronjobs.tick.turn import ClaimPlanner
 
 NOW = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -258,8 +259,9 @@ def test_the_start_of_an_interpreter_that_only_crashes_call_for_costs_no_timeout
     seen: list[tuple[float, float, timedelta]] = []
     before = SYSTEM.monotonic()
 
-    def note(request: Request, *_: Any, timeout: timedelta, **__: Any) -> tuple[Outcome, None]:
-        seen.append((request.ends_at - host.clock.monotonic(), request.timeout_s, timeout))
+    def note(command: Command, *_: Any, **__: Any) -> tuple[Outcome, None]:
+        request = Request.decode(command.stdin)
+        seen.append((request.ends_at - host.clock.monotonic(), request.timeout_s, command.timeout))
         return Succeeded(), None
 
     monkeypatch.setattr(process, "run_handler", note)
@@ -286,7 +288,7 @@ def test_a_process_that_started_soon_gives_its_job_no_more_than_its_timeout(
         return Succeeded()
 
     monkeypatch.setattr(child, "registered", lambda: {"t": object()})
-    monkeypatch.setattr(child, "refusal", refuse)
+    monkeypatch.setattr(worker.Attempt, "refusal", refuse)
     ends_at = SYSTEM.monotonic() + 8
     request = Request(Job(1, "t", {}), Settings(Path("cronjobs.yaml"), Path(), sqlite_url), ends_at, timeout_s=3)
     assert child.run(request, StopSignal()) == Succeeded()

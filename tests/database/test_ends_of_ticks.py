@@ -18,7 +18,7 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs
 from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import Attempt
+from cronjobs.execution.attempt import Attempt, InFlight
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.insight.explain_job import explain_job
 from cronjobs.insight.facts import AttemptFacts, JobFacts, JobLife, Now
@@ -27,10 +27,9 @@ from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import RetryPolicy
 from cronjobs.store import claims
 from cronjobs.testing import FakeClock
-from cronjobs.tick.claiming import ClaimPlanner
-from cronjobs.tick.in_flight import InFlight
 from cronjobs.tick.loop import Loop
-from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.result import TickFilter
+from cronjobs.tick.turn import ClaimPlanner
 
 
 @pytest.fixture

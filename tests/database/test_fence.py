@@ -12,8 +12,8 @@ from sqlalchemy import Connection, insert, select
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs, jobs
 from cronjobs.model import Job, Status, TimedOut
-from cronjobs.rules.ending import lease_of, running_row
-from cronjobs.rules.lease import Finish, Lease
+from cronjobs.rules.ending import running_row
+from cronjobs.rules.lease import Finish, Lease, lease_of
 from cronjobs.store import claims, leases
 from cronjobs.store.claims import ClaimFilter
 

@@ -15,7 +15,7 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
 from cronjobs.errors import PayloadError, SchemaMissing, UsageError
 from cronjobs.jobs import registry as jobs_module
-from cronjobs.jobs.registry import key_text
+from cronjobs.jobs.checking import key_text
 from cronjobs.model import Status
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, insert, select, update
 
+from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, pauses
@@ -180,7 +182,8 @@ def test_a_job_named_by_hand_waits_for_its_limit_too_and_is_told_which(
     job_id, free = add("smtp:b"), add("other")
 
     def begin(job_id: int, *limits: Limit) -> Job:
-        return begin_existing(database, job_id, KNOWN, locked_by="hand", lease=MINUTE, limits=limits)
+        settings = Settings(Path("cronjobs.yaml"), Path(), limits=limits)
+        return begin_existing(database, job_id, settings, KNOWN, locked_by="hand")
 
     with pytest.raises(CannotRun, match=f"job {job_id} waits: limit smtp: 2 is reached; try again when"):
         begin(job_id, SMTP)

@@ -24,6 +24,7 @@ from cronjobs.schedules import chunks, decide
 from cronjobs.schedules import materialise as core
 from cronjobs.schedules.materialise import materialise
 from cronjobs.store import schedules as store
+from cronjobs.store.job_types import REMEMBERED
 from cronjobs.store.queues import put_caps
 from cronjobs.testing import FakeClock
 
@@ -175,7 +176,7 @@ def test_an_occurrence_that_the_ledger_has_meanwhile_is_refused_and_its_job_with
     read = {due.stored.id: due.stored.settled for due in planned if due is not None}
     monkeypatch.setattr(store, "lock_rows", lambda *_: read)
     monkeypatch.setattr(store, "ledger_above", lambda *_: {})
-    settling = core.Settling(yard.database, yard.events.append, lambda _: None, lambda: True)
+    settling = core.Settling(yard.database, yard.events.append, lambda _: None, lambda: True, REMEMBERED)
     settling.settle([due for due in planned if due is not None], yard.clock.now())
     assert broken(yard) == names(3)
     assert [len(yard.jobs(name)) for name in names(3)] == [1, 1, 1]

@@ -24,7 +24,7 @@ from cronjobs.execution.foreground_claim import CannotRun, begin_existing, begin
 from cronjobs.execution.live_output import live_streams
 from cronjobs.host.caller import os_user
 from cronjobs.jobs import job_types, registry
-from cronjobs.jobs.registry import new_job
+from cronjobs.jobs.checking import new_job
 from cronjobs.model import Job, Released, duration
 from cronjobs.testing import FakeClock
 from cronjobs.tick.foreground import Foreground
@@ -226,7 +226,6 @@ def by_hand(host: Host, job: Job, made: bool) -> None:
             known.types[job.job_type],
             by_hand=made,
             claimed=host.database.clock.monotonic(),
-            clock=host.database.clock,
             streams=streams,
             emit=host.events.append,
         ).run()
@@ -240,13 +239,13 @@ def test_what_was_begun_by_hand_is_given_back_without_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     no_threads(monkeypatch, "cronjobs-loop")
-    lease, known = host.settings.run.lease, job_types.load(host.settings)
+    known = job_types.load(host.settings)
     if made:
         new = new_job("pay.once", {})
-        job = begin_new(host.database, new, locked_by=os_user(), lease=lease, alone=False)
+        job = begin_new(host.database, new, host.settings, known, locked_by=os_user(), alone=False)
     else:
         job_id = put(host.database, job_type="pay.once")
-        job = begin_existing(host.database, job_id, known, locked_by=os_user(), lease=lease)
+        job = begin_existing(host.database, job_id, host.settings, known, locked_by=os_user())
     with pytest.raises(CannotRun, match="can't start new thread"):
         by_hand(host, job, made)
     found = row(host, job.id)

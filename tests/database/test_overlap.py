@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from support.databases import opened
 from support.yard import MINUTE, START, Yard, minutely
 
+from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, schedules, ticks
 from cronjobs.errors import TurnTaken
@@ -309,7 +310,8 @@ def test_by_hand_too_none_begins_while_another_of_its_schedule_runs(yard: Yard) 
     add(yard, **running())
     waits = add(yard)
     known = JobTypes({"t.say": JobType("t.say", timedelta(seconds=10), RetryPolicy())})
+    settings = Settings(Path("cronjobs.yaml"), Path())
     with pytest.raises(foreground_claim.CannotRun, match="job 1 of schedule s is still running"):
-        foreground_claim.begin_existing(yard.database, waits, known, locked_by="me", lease=LEASE)
+        foreground_claim.begin_existing(yard.database, waits, settings, known, locked_by="me")
     change(yard, waits, meta=backfill.FORCED)
-    assert foreground_claim.begin_existing(yard.database, waits, known, locked_by="me", lease=LEASE).id == waits
+    assert foreground_claim.begin_existing(yard.database, waits, settings, known, locked_by="me").id == waits

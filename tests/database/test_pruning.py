@@ -22,8 +22,8 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.store import pruning as store
 from cronjobs.testing import FakeClock
-from cronjobs.tick.prune_when import is_due, is_overdue
 from cronjobs.tick.pruner import LARGEST_BATCH, SMALLEST_BATCH, Before, Pruner, next_batch
+from cronjobs.tick.pruning import is_due, is_overdue
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

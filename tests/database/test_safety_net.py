@@ -21,35 +21,43 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs, ticks
 from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.execution.attempt import InFlight
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs import registry
 from cronjobs.store import claims, leases
 from cronjobs.testing import FakeClock
 from cronjobs.tick import ends as ends_module
 from cronjobs.tick import loop as loop_module
-from cronjobs.tick.claiming import ClaimPlanner
 from cronjobs.tick.ends import Ends
-from cronjobs.tick.in_flight import InFlight
 from cronjobs.tick.loop import Loop
-from cronjobs.tick.report import EndReporter
-from cronjobs.tick.safety_net import FAULT, MOST_FALLS
-from cronjobs.tick.writer import Writer
+from cronjobs.tick.trouble import FAULT, MOST_FALLS
+from cronjobs.tick.turn import ClaimPlanner, Writer
 
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
 LOOP = (
-    *("_report_stopping", "_give_back_what_waits", "_turn", "_state", "_room", "_long_admission", "_after", "_begin"),
+    *("_report_stopping", "_give_back_what_waits", "_turn", "_state", "_room", "_after", "_begin"),
     *("_begin_one", "_next_renewal", "_move_watchdog"),
 )
-ENDS = ("collect", "_take", "release", "note_overdue", "overdue_rows", "decided", "decide", "written", "_after_end")
+ENDS = (
+    "collect",
+    "_take",
+    "release",
+    "note_overdue",
+    "overdue_rows",
+    "decided",
+    "_decide",
+    "written",
+    "_after_end",
+    "_report",
+)
 PLACES: list[tuple[Any, str]] = [
     *((Loop, name) for name in LOOP),
     *((Ends, name) for name in ENDS),
     *((Writer, name) for name in ("write", "_finish", "_claim", "_settle_claim")),
     *((InFlight, name) for name in ("take", "settle", "leases", "busy", "recorded", "forget")),
-    *((ClaimPlanner, name) for name in ("admission", "room", "note")),
+    *((ClaimPlanner, name) for name in ("admission", "long_admission", "room", "note")),
     *((Workers, name) for name in ("hand", "take_back")),
-    (EndReporter, "ended"),
     (leases, "finish"),
     (claims, "claim"),
     *((loop_module, name) for name in ("why_ended", "wait_s")),

@@ -22,6 +22,7 @@ from cronjobs.rules.capacity import Cap
 from cronjobs.schedules import chunks
 from cronjobs.schedules import sync as core
 from cronjobs.schedules.applying import applies
+from cronjobs.schedules.changes import compare
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import schedules as store
 from cronjobs.store import ticks
@@ -221,14 +222,14 @@ def test_a_held_queue_keeps_back_the_schedules_that_have_to_be_settled_there(
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> None:
     """Something that happens once, between a sync's look and its first transaction."""
-    look, once = core.plan, iter([do])
+    look, once = compare, iter([do])
 
-    def plan(*args: Any) -> Any:
+    def compare_then(*args: Any) -> Any:
         todo = look(*args)
         next(once, lambda: None)()
         return todo
 
-    monkeypatch.setattr(core, "plan", plan)
+    monkeypatch.setattr(core, "compare", compare_then)
 
 
 def test_two_hosts_that_apply_the_same_file_define_each_schedule_once(

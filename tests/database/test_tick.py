@@ -301,7 +301,7 @@ def test_a_key_stays_spent_after_its_job_was_pruned(database: Database, host: Ho
     assert (row.id, row.payload, row.result, row.idempotency_key) == (job_id, {}, None, "order-1")
     assert ask(select(job_runs)) == []
     with database.write() as connection:
-        again = registry.enqueue(connection, "t.say", idempotency_key="order-1")
+        again = enqueue(connection, "t.say", idempotency_key="order-1")
     assert (again.id, again.new) == (job_id, False)
 
 

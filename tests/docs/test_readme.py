@@ -24,7 +24,7 @@ from cronjobs.cli.commands import Listed
 from cronjobs.cli.main import app
 from cronjobs.config.load import load
 from cronjobs.config.settings import RunSettings, ScheduleSettings
-from cronjobs.rules.retry import backoff
+from cronjobs.rules.ending import backoff
 
 ROOT = Path(__file__).parents[2]
 PAGE = Page("README.md")

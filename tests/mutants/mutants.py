@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim's lost COMMIT not settled by reading",
-        "cronjobs/tick/writer.py",
+        "cronjobs/tick/turn.py",
         "if self.claim_unsettled:\n",
         "if False:\n",
         (LOST_ANSWERS,),
@@ -244,7 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "no claim row by row after one that failed",
-        "cronjobs/tick/writer.py",
+        "cronjobs/tick/turn.py",
         "        self.warily = True",
         "        self.warily = False",
         ("tests/database/test_encodings.py", "tests/database/test_sizes.py"),
@@ -272,9 +272,9 @@ MUTANTS = (
     ),
     Mutant(
         "occurrences without a share of the tick",
-        "cronjobs/tick/tick.py",
-        "        return self._go_on() and self.clock.monotonic() < self.patient_until",
-        "        return self._go_on()",
+        "cronjobs/tick/firing.py",
+        "        return self.tick.go_on() and self.tick.clock.monotonic() < self.tick.patient_until",
+        "        return self.tick.go_on()",
         ("tests/database/test_share_of_occurrences.py",),
     ),
     Mutant(

@@ -31,9 +31,8 @@ from cronjobs.execution.output import divert_streams
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import registry as jobs
 from cronjobs.schema import migrations
-from cronjobs.tick.result import Result
+from cronjobs.tick.result import Result, TickFilter
 from cronjobs.tick.tick import Tick as TickInProcess
-from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.watchdog import Watchdog
 
 pytestmark = [pytest.mark.slow, pytest.mark.either]

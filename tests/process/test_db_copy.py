@@ -29,7 +29,7 @@ from cronjobs.errors import (
     MovedDatabase,
     UsageError,
 )
-from cronjobs.jobs.registry import enqueue
+from cronjobs.jobs.enqueue import enqueue
 from cronjobs.rules.lease import Finish, Lease
 from cronjobs.schema import copy as copying
 from cronjobs.schema import migrations

@@ -39,8 +39,8 @@ class Stop:
 print(Identity.here(), flush=True)
 hour = timedelta(hours=1)
 argv = ("sh", "-c", "echo begun; exec sleep 1000")
-run_command(Command(argv, Path("/"), {"PATH": "/usr/bin:/bin"}, b"", hour, hour), Stop(), clock=SYSTEM,
-            on_output=lambda text: print(text, end="", flush=True))
+show = lambda text: print(text, end="", flush=True)
+run_command(Command(argv, Path("/"), {"PATH": "/usr/bin:/bin"}, b"", hour, hour, on_output=show), Stop(), clock=SYSTEM)
 """
 
 

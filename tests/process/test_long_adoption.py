@@ -29,15 +29,15 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CommitUnknown
 from cronjobs.execution.attempt import Attempt, Ended
+from cronjobs.jobs.enqueue import enqueue
 from cronjobs.jobs.job_types import JobType
-from cronjobs.jobs.registry import enqueue
 from cronjobs.model import ExitCodes, Job, RetryPolicy
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.lease import Lease
 from cronjobs.store.claims import ClaimFilter, claim
 from cronjobs.store.leases import adopt, renew
-from cronjobs.tick import long_job_process
-from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Handover, Handovers
+from cronjobs.tick.long_jobs import ADOPTED, FULL, PAUSE_S, STOPPED, Handover, Handovers
+from cronjobs.tick.long_jobs import adopt as take_over
 
 pytestmark = pytest.mark.either
 
@@ -386,14 +386,14 @@ SETTINGS = Settings(Path("cronjobs.yaml"), Path(), run=RunSettings(long_jobs=2))
 
 def test_who_adopts_holds_the_lease_and_the_tick_does_so_no_more(database: Database) -> None:
     [held] = claimed(database)
-    adopted = long_job_process.adopt(database, request(held), SETTINGS)
+    adopted = take_over(database, request(held), SETTINGS)
     assert adopted is not None
     assert (adopted.job.id, adopted.job.attempt) == (held.job_id, held.attempt)
     assert adopted.job.locked_by != TICK
     with database.write() as connection:
         assert renew(connection, [held], MINUTE).lost == {held.job_id}
         assert renew(connection, [replace(held, locked_by=str(adopted.job.locked_by))], MINUTE).renewed == {held.job_id}
-    assert long_job_process.adopt(database, request(held), SETTINGS) is None  # a second process of the same tick
+    assert take_over(database, request(held), SETTINGS) is None  # a second process of the same tick
 
 
 def test_of_two_that_adopt_at_once_the_second_counts_the_first(database: Database, database_url: str) -> None:
@@ -415,7 +415,7 @@ def test_of_two_that_adopt_at_once_the_second_counts_the_first(database: Databas
 
 
 def test_no_more_are_adopted_than_a_host_may_run(database: Database) -> None:
-    found = [long_job_process.adopt(database, request(held), SETTINGS) is not None for held in claimed(database, 3)]
+    found = [take_over(database, request(held), SETTINGS) is not None for held in claimed(database, 3)]
     assert found == [True, True, False]
 
 
@@ -442,11 +442,11 @@ def test_an_adoption_whose_commit_got_no_answer_is_settled_by_reading(
     [held] = claimed(database)
     before = SYSTEM.monotonic()
     with _answer_lost(database, monkeypatch, 2) as lost:
-        adopted = long_job_process.adopt(database, request(held), SETTINGS)
+        adopted = take_over(database, request(held), SETTINGS)
     assert lost == [2]
     assert adopted is not None
     assert adopted.job.id == held.job_id
-    assert adopted.sent - before < long_job_process.PAUSE_S, "its lease is as old as the first try"
+    assert adopted.sent - before < PAUSE_S, "its lease is as old as the first try"
 
 
 def test_the_retry_policy_and_the_exit_codes_travel_with_the_job() -> None:
@@ -456,5 +456,5 @@ def test_the_retry_policy_and_the_exit_codes_travel_with_the_job() -> None:
     exit_codes = ExitCodes(frozenset({0, 3}), frozenset({78}))
     job = Job(1, "t.any", {}, attempt=2, locked_by=TICK)
     sent = Handover.of(SETTINGS, Attempt(job, JobType("t.any", MINUTE, policy, exit_codes=exit_codes), MINUTE))
-    received = Handover.decode(sent.encode())
+    received = Handover.decode(sent.encode()).as_type(SETTINGS)
     assert (received.retry, received.exit_codes) == (policy, exit_codes)

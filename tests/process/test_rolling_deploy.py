@@ -12,6 +12,7 @@ import pytest
 from support.commands import until
 from support.ticking import Project, Tick, events
 
+from cronjobs.config.settings import Settings
 from cronjobs.execution.child_protocol import Request
 from cronjobs.model import ExitCodes, Job, RetryPolicy
 from cronjobs.tick.long_jobs import Handover
@@ -187,8 +188,9 @@ def test_a_child_understands_a_tick_of_the_version_before() -> None:
 
 def test_a_long_jobs_process_understands_a_tick_of_the_version_before() -> None:
     handover = Handover.decode(TO_A_LONG_JOB.encode())
-    assert handover.retry == RetryPolicy(max_attempts=3, delays=["1s", "2m"], retry_on=[OSError])
-    assert handover.exit_codes == ExitCodes(frozenset({0, 3}), frozenset({78}))
+    job_type = handover.as_type(Settings(Path("cronjobs.yaml"), Path()))
+    assert job_type.retry == RetryPolicy(max_attempts=3, delays=["1s", "2m"], retry_on=[OSError])
+    assert job_type.exit_codes == ExitCodes(frozenset({0, 3}), frozenset({78}))
     facts = json.loads(TO_A_LONG_JOB)
     del facts["retry"]
     assert json.loads(handover.encode()) == facts

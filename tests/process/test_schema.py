@@ -20,7 +20,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import SCHEMA_REVISION
 from cronjobs.errors import DatabaseError
-from cronjobs.jobs.registry import enqueue
+from cronjobs.jobs.enqueue import enqueue
 from cronjobs.rules.lease import Lease
 from cronjobs.schema import migrations
 from cronjobs.schema.grants import Role, RoleNames, statements

@@ -146,10 +146,10 @@ class Inline(Workers):
         pass
 
     def _attempt(self, attempt: Attempt) -> Ended:
-        attempt.worker, attempt.started = "1", self._clock.monotonic()
+        attempt.worker, attempt.started = "1", self.clock.monotonic()
         attempt.in_child_process = False  # a child knows nothing of these handlers
-        finished: Finished = run_attempt(attempt, self._around, self._clock)
-        return Ended(attempt, finished, self._clock.monotonic())
+        finished: Finished = run_attempt(attempt, self.around, self.clock)
+        return Ended(attempt, finished, self.clock.monotonic())
 
 
 @dataclass

@@ -57,8 +57,9 @@ class Shell:
             timedelta(seconds=timeout),
             timedelta(seconds=grace),
             exit_codes or ExitCodes(),
+            on_output=self.on_output,
         )
-        return run_command(command, self.stop, clock=self.clock, on_output=self.on_output)
+        return run_command(command, self.stop, clock=self.clock)
 
     def sh(self, script: str, **options: float) -> tuple[Outcome, str | None]:
         return self.run("sh", "-c", script, **options)  # type: ignore[arg-type]

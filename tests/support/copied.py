@@ -13,7 +13,7 @@ from sqlalchemy import select
 from cronjobs.database.column_types import Json
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import metadata
-from cronjobs.jobs.registry import enqueue
+from cronjobs.jobs.enqueue import enqueue
 from cronjobs.model import Status
 from cronjobs.rules.lease import Finish, Lease
 from cronjobs.store import claims, effects, leases, schedules, ticks

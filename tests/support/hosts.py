@@ -14,9 +14,8 @@ from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
 from cronjobs.host.identity import Identity
-from cronjobs.tick.result import Result
+from cronjobs.tick.result import Result, TickFilter
 from cronjobs.tick.tick import Tick
-from cronjobs.tick.tick_filter import TickFilter
 from cronjobs.tick.watchdog import Watchdog
 
 

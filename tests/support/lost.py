@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy import select, update
 
 from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.execution.attempt import InFlight
 from cronjobs.jobs import job_types, registry
 from cronjobs.model import Job, RetryPolicy
 from cronjobs.store import claims
-from cronjobs.tick.claiming import ClaimPlanner
-from cronjobs.tick.in_flight import InFlight
-from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.result import TickFilter
+from cronjobs.tick.turn import ClaimPlanner
 from support.hosts import Host
 
 MINUTE = timedelta(minutes=1)

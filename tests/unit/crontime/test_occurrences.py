@@ -256,7 +256,9 @@ def test_an_interval_counts_from_1970_in_utc() -> None:
     assert next_after(EveryTiming(7 * DAY), at("2025-12-31")) == at("2026-01-01")  # a Thursday, as 1970-01-01 was
 
 
-@pytest.mark.parametrize("interval", [timedelta(0), timedelta(days=-1), timedelta(seconds=0.5), timedelta(seconds=60.5)])
+@pytest.mark.parametrize(
+    "interval", [timedelta(0), timedelta(days=-1), timedelta(seconds=0.5), timedelta(seconds=60.5)]
+)
 def test_an_interval_within_a_second_is_refused(interval: timedelta) -> None:
     with pytest.raises(CronError, match=r"write .*m"):
         EveryTiming(interval)

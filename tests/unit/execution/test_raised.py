@@ -35,7 +35,7 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.rules.retry import decide
+from cronjobs.rules.ending import decide
 from cronjobs.text import ERROR_LIMIT
 
 JOB = Job(id=1, job_type="t", payload={}, attempt=1, locked_by="test")

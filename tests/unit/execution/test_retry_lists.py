@@ -33,7 +33,7 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.rules.retry import decide, permanent
+from cronjobs.rules.ending import decide, permanent
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 JOB = Job(id=1, job_type="t", payload={}, attempt=1)

@@ -26,8 +26,8 @@ from cronjobs.model import (
     duration_text,
     size,
 )
+from cronjobs.rules.ending import backoff, decide, next_tick
 from cronjobs.rules.occurrences import Busy, overlap
-from cronjobs.rules.retry import backoff, decide, next_tick
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 POLICY = RetryPolicy(max_attempts=3, base="1m", jitter=0.0)

@@ -21,22 +21,21 @@ from hypothesis import strategies as st
 from cronjobs import events
 from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.errors import BadValue, DatabaseBusy, DatabaseReadOnly, DatabaseUnreachable
-from cronjobs.execution.attempt import Attempt, Ended
+from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.execution.worker_threads import unbegun
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Failed, Finished, Job, Outcome, Released, RetryPolicy, Succeeded
-from cronjobs.probe.question import NOTHING_DUE
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.store import leases
 from cronjobs.store.leases import Renewal, Written
 from cronjobs.tick import loop as loop_module
 from cronjobs.tick.long_jobs import ADOPTED
-from cronjobs.tick.loop import CUT_LEASE, EXIT_MARGIN_S, Loop
+from cronjobs.tick.loop import EXIT_MARGIN_S, Loop
 from cronjobs.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
-from cronjobs.tick.safety_net import FAULT
-from cronjobs.tick.tick_filter import TickFilter
+from cronjobs.tick.result import NOTHING_DUE, TickFilter
+from cronjobs.tick.trouble import FAULT
+from cronjobs.tick.turn import CUT_LEASE, Batch, BatchResult, Writer
 from cronjobs.tick.watchdog import Watchdog
-from cronjobs.tick.writer import Batch, BatchResult
 
 ME = "host:boot:1:tick"
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -99,8 +98,8 @@ class Script:
 class HandDriven:
     """In place of Workers: begins what it is given while a slot is free, ends it when the test says so."""
 
-    def __init__(self, count: int, clock: Clock) -> None:
-        self.count, self.clock = count, clock
+    def __init__(self, count: int, around: WorkerContext, clock: Clock) -> None:
+        self.count, self.around, self.clock = count, around, clock
         self.fault: str | None = None
         self.ended = Script(clock)
         self.inbox: list[Attempt] = []
@@ -236,6 +235,8 @@ class Rows:
         written, lost = self._finish([end])
         return BatchResult(self.clock.s, [end], Written(frozenset(written), frozenset(lost)))
 
+    cut_leases = Writer.cut_leases
+
     def write_alone(self, last: Callable[[Any], None]) -> None:
         last(self)
 
@@ -253,11 +254,11 @@ class Engine:
         self, monkeypatch: pytest.MonkeyPatch, *, workers: int = 2, limit: int | None = None, **run: Any
     ) -> None:
         self.clock = Clock()
-        self.workers = HandDriven(workers, self.clock)
         self.rows = Rows(self.clock)
         self.events: list[events.Event] = []
         self.watchdog: list[tuple[float, float]] = []
-        run_settings = RunSettings(workers=workers, **run)
+        settings = Settings(Path("cronjobs.yaml"), Path(), run=RunSettings(workers=workers, **run))
+        self.workers = HandDriven(workers, WorkerContext(settings), self.clock)
         retry = RetryPolicy()
         types = {
             "t": JobType("t", timedelta(seconds=10), retry),
@@ -269,11 +270,9 @@ class Engine:
         monkeypatch.setattr(leases, "cut_leases", self._cut)
         self.loop = Loop(
             database=cast("Any", None),
-            settings=Settings(Path("cronjobs.yaml"), Path(), run=run_settings),
             job_types=JobTypes(types),
             workers=cast("Any", self.workers),
             watchdog=cast("Watchdog", self),
-            clock=self.clock,
             locked_by=ME,
             deadline=BUDGET_S,
             database_now=NOW,
@@ -630,7 +629,7 @@ def test_one_end_that_no_column_takes_does_not_hold_up_the_others(engine: Engine
 def test_a_long_job_belongs_to_its_process_once_that_answers(engine: Engine, answer: str, ends: dict[int, str]) -> None:
     job = Job(1, "t.long", {}, attempt=1, locked_by=ME)
     engine.rows._jobs[1], engine.rows.leased_at[1] = job, 0.0
-    engine.loop._begin([job], 0.0)
+    engine.loop._begin(BatchResult(0.0, claimed=[job]))
     engine.at(2, engine.answer, 1, answer)
     assert engine.play() == NOTHING_DUE
     assert engine.clock.s <= 2 + POLL_S  # what was given back is due again: one more look

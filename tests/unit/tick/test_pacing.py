@@ -10,7 +10,6 @@ import pytest
 
 from cronjobs.execution.attempt import Attempt
 from cronjobs.model import CancelledByRequest, Failed, Interrupted, Outcome, Succeeded, TimedOut
-from cronjobs.probe.question import NOTHING_DUE
 from cronjobs.rules.ending import as_stopped
 from cronjobs.tick.pacing import (
     LIMIT_REACHED,
@@ -25,8 +24,8 @@ from cronjobs.tick.pacing import (
     wait_s,
     why_ended,
 )
-from cronjobs.tick.result import NOTHING_ELSE_DUE
-from cronjobs.tick.safety_net import FAULT
+from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.tick.trouble import FAULT
 
 NOW, DEADLINE = 100.0, 150.0
 

@@ -1,0 +1,87 @@
+"""What all parts of a tick share: what it runs on, its time, its row and result, and how a part is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import Clock
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.database.retrying import fails_every_statement, patiently
+from cronjobs.errors import CronjobsError, DatabaseError
+from cronjobs.host.identity import Identity
+from cronjobs.tick.result import Result, TickFilter
+from cronjobs.tick.tick_row import TickRow
+from cronjobs.tick.trouble import SafetyNet
+from cronjobs.tick.watchdog import Watchdog
+
+PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work may retry
+
+
+@dataclass
+class TickContext:
+    """One run of ``run-due``. ``began`` (of the process) and ``deadline`` are seconds of the monotonic clock."""
+
+    settings: Settings
+    database: Database
+    identity: Identity
+    clock: Clock
+    watchdog: Watchdog
+    began: float
+    deadline: float
+    emit: Callable[[events.Event], None]
+    limits: TickFilter = field(default_factory=TickFilter)
+    say_not_started: bool = False
+    waits_for_long_jobs: bool = False  # if True, signals are passed on to them
+    fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
+    database_now: datetime = field(init=False)  # as it was read at the monotonic instant ``now_read_at``
+    now_read_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.net = SafetyNet(self.emit)
+        self.emit = self.net.emit
+        self.result = Result()
+        self.row = TickRow(self.identity, self.fire_schedules)
+        self.stop_requested: str | None = None
+        self.database_gone = False
+        self.many_queues = False  # see ``Overview``
+        self.tried_again = False  # then we do not know for certain what the parts before the work created
+        self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
+
+    def go_on(self) -> bool:
+        return self.stop_requested is None and not self.database_gone and self.clock.monotonic() < self.deadline
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that begins with the tick's row, if that is not there yet."""
+        with self.database.write() as connection:
+            self.row.begin(connection)
+            yield connection
+
+    def try_part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
+        """Run one part of a tick, which is safe to repeat; a database error in it does not stop the other parts.
+
+        Transient errors are retried for a share of the tick, so that the rest is left for the work.
+        """
+        until = self.patient_until if retry_until is None else retry_until
+        try:
+            patiently(do, clock=self.clock, until=until, go_on=self.go_on, note=self._note_trouble)
+        except DatabaseError as error:
+            self.database_gone = self.database_gone or fails_every_statement(error, is_sqlite=self.database.is_sqlite)
+            self.result.trouble = str(error)
+            self.emit(events.database_trouble(str(error)))
+        except CronjobsError:
+            raise
+        except Exception as error:  # unexpected; the other parts still run
+            self.net.catch(error)
+
+    def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
+        self.tried_again = True
+        self.emit(events.database_tried_again(str(error), failures, pause_s))

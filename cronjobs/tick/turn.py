@@ -1,0 +1,353 @@
+"""One turn of the loop: which jobs it claims next, and the transaction that writes, renews and claims.
+
+Here memory holds only what is known of the database: the caller applies a turn's result after its commit, so that a
+turn that failed can simply be done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.errors import (
+    BadValue,
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    TransientTrouble,
+)
+from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight
+from cronjobs.jobs.job_types import JobType, JobTypes, policy_of
+from cronjobs.model import Job, RetryPolicy
+from cronjobs.rules.attempt_policy import ClaimPolicies
+from cronjobs.rules.crashing_types import count_ends
+from cronjobs.rules.ending import Decided, without_texts
+from cronjobs.rules.lease import Finish, Lease, lease_of
+from cronjobs.store import claims, crashing_types, leases
+from cronjobs.store.claims import Claim, ClaimFilter
+from cronjobs.store.leases import Renewal, Written, settle
+from cronjobs.tick.result import TickFilter
+
+# --- what to claim ----------------------------------------------------------------------------------------------------
+
+MOST_AHEAD: Final = 250  # at most so many are claimed before a worker is free
+AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
+NO_LIMIT: Final = 1_000_000
+
+
+@dataclass
+class ClaimPlanner:
+    """Plans the claims of one tick. ``typical_s``: how long jobs took lately; None: unknown.
+
+    ``claimed``: how many jobs so far. ``runner``: the highest age this tick's process can reach; None: unknown.
+    ``many_queues``: see ``Overview``.
+    """
+
+    settings: Settings
+    job_types: JobTypes
+    limits: TickFilter
+    workers: int
+    claimed: int = 0
+    typical_s: float | None = None
+    runner: timedelta | None = None
+    many_queues: bool = False
+    _policies: ClaimPolicies | None = field(default=None, init=False)
+
+    def note(self, took: timedelta) -> None:
+        seconds = took.total_seconds()
+        self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
+
+    # --- how many -----------------------------------------------------------------------------------------------------
+
+    def free(self, in_flight: InFlight) -> int:
+        """How many more jobs would start at once; negative: so many already wait for a worker."""
+        busy = in_flight.busy()
+        overdue = sum(attempt.recorded is not None for attempt in busy)
+        return self._slots(overdue, in_flight) - (len(busy) - overdue)
+
+    def room(self, in_flight: InFlight) -> int:
+        """How many jobs to claim: for free slots, and what will start within about 50 ms."""
+        overdue = sum(attempt.recorded is not None for attempt in in_flight.busy())
+        if self._slots(overdue, in_flight) <= 0:
+            return 0
+        return max(0, min(self.free(in_flight) + self.ahead(), self.left()))
+
+    def ahead(self) -> int:
+        """How many jobs will start within about 50 ms; with one worker none, so that jobs run in exact order."""
+        if self.workers == 1 or self.typical_s is None:
+            return 0
+        return min(MOST_AHEAD, int(self.workers * AHEAD_S / max(self.typical_s, 0.0001)))
+
+    def left(self) -> int:
+        """How many more jobs ``--limit`` allows."""
+        return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
+
+    def _slots(self, overdue: int, in_flight: InFlight) -> int:
+        """Workers that are not occupied by an overdue attempt or by one whose lease is lost."""
+        return self.workers - overdue - len(in_flight.without_lease)
+
+    # --- which --------------------------------------------------------------------------------------------------------
+
+    def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
+        """The filter for jobs whose time-out ends before the tick does, so that the tick never has to interrupt one."""
+        longest, known = self.settings.run.longest_in_tick, self._known()
+        fitting = [name for name, t in known.items() if fits(_whole_time(t), remaining) and not t.is_long(longest)]
+        return self._filter(
+            known,
+            fitting,
+            remaining_s=min(remaining, longest).total_seconds(),
+            no_prefetch=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
+            free=max(0, self.free(in_flight)),
+        )
+
+    def long_admission(self) -> ClaimFilter | None:
+        """The filter for jobs that are too long for any tick; None: this tick may not start any."""
+        longest, known = self.settings.run.longest_in_tick, self._known()
+        if not self.settings.run.long_jobs or self.left() <= 0:
+            return None
+        fitting = [name for name, job_type in known.items() if job_type.is_long(longest)]
+        return self._filter(known, fitting, remaining_s=-1, longest_s=longest.total_seconds())
+
+    def _filter(self, known: Mapping[str, JobType], fitting: Sequence[str], **more: Any) -> ClaimFilter:
+        return ClaimFilter(
+            known=known.keys(),
+            fitting=fitting,
+            queue=self.limits.queue,
+            limits=self.settings.limits,
+            policies=self.policies(),
+            runnable=self.job_types.runnable,
+            many_queues=self.many_queues,
+            **more,
+        )
+
+    def take_types(self, job_types: JobTypes) -> None:
+        """Use these job types from now on, also for the policies that claims write."""
+        self.job_types, self._policies = job_types, None
+
+    def policies(self) -> ClaimPolicies:
+        """The policies that claims write on rows, by which any host's recovery can settle a lost attempt."""
+        if self._policies is None:
+            run = self.settings.run
+            types = self.job_types.types
+            self._policies = ClaimPolicies.of(
+                {name: policy_of(job_type, run, runner=self.runner) for name, job_type in types.items()}
+            )
+        return self._policies
+
+    def retry_policy(self, attempt: Attempt) -> RetryPolicy:
+        return self.job_types.policy(attempt.job.job_type, self.settings)
+
+    def _known(self) -> dict[str, JobType]:
+        return {n: t for n, t in self.job_types.types.items() if self.limits.only in (None, n)}
+
+
+def fits(timeout: timedelta, remaining: timedelta) -> bool:
+    """Whether a job may start now: its time-out ends before the tick does, so that the tick never interrupts it."""
+    return timeout <= remaining
+
+
+def _whole_time(job_type: JobType) -> timedelta:
+    """How much of the tick a job may take: its time-out, and the grace period if it runs in a process.
+
+    Types that are isolated only because they crashed get no grace: one whose time-out just fits would wait for an hour.
+    """
+    with_grace = job_type.isolation == "process" and not job_type.for_crashes
+    return job_type.timeout + PROCESS_GRACE if with_grace else job_type.timeout
+
+
+# --- the transaction --------------------------------------------------------------------------------------------------
+
+WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop checks the time
+
+CUT_LEASE: Final = timedelta(seconds=2)
+_NO_ROWS_FAULT: Final = (DatabaseUnreachable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseDamaged)
+
+End = tuple[Ended, Decided]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a turn is to write. ``held``: all our leases; ``room``: how many jobs to claim.
+
+    ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
+    """
+
+    ends: Sequence[End]
+    overdue: Sequence[Finish]
+    held: Sequence[Lease]
+    renew: bool
+    room: int
+    admission: ClaimFilter
+    long: ClaimFilter | None = None
+    long_jobs: int = 0
+    long_room: int = 0
+    host: str = ""
+    watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs ended cleanly
+    last: Callable[[Connection], None] | None = None  # runs after everything else, at the end of the tick
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What one committed transaction did. ``sent``: when its first statement was sent, on the monotonic clock.
+
+    ``more_due``: there may be more due jobs that the claim did not look at.
+    """
+
+    sent: float
+    ends: Sequence[End] = ()
+    written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
+    recorded: frozenset[int] = frozenset()  # jobs whose overdue row is in the history
+    renewal: Renewal | None = None
+    settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
+    claimed: Sequence[Job] = ()
+    long: Sequence[Job] = ()
+    database_now: datetime | None = None
+    more_due: bool = False
+    refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
+    cleared: Sequence[str] = ()  # types that need not be watched any more
+
+
+@dataclass
+class Writer:
+    """Writes to the database for one ``locked_by``."""
+
+    database: Database
+    clock: Clock
+    locked_by: str
+    lease: timedelta
+    before_writing: Callable[[Connection], None]
+    claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
+    warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
+    refused: set[int] = field(default_factory=set)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
+            self.before_writing(connection)
+            yield connection
+
+    def write(self, order: Batch) -> BatchResult:
+        """Write all of it or nothing. Raises BadValue or another DatabaseError."""
+        try:
+            return self._write(order)
+        except MemoryError:
+            raise TransientTrouble("there was not enough memory for what was claimed") from None
+
+    def _write(self, order: Batch) -> BatchResult:
+        renewal: Renewal | None = None
+        settled: list[Job] = []
+        claim: Claim | None = None
+        long: Claim | None = None
+        with self._writing() as connection:
+            sent = self.clock.monotonic()
+            written = self._finish(connection, [decided.finish for _, decided in order.ends])
+            cleared = self._count_ends(connection, order, written)
+            recorded = leases.record_overdue(connection, order.overdue)
+            if order.renew and order.held:
+                renewal = leases.renew(connection, order.held, self.lease)
+            if self.claim_unsettled:
+                settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
+            if order.room:
+                self.claim_unsettled = True
+                claim = self._claim(connection, order.room, order.admission)
+            if order.long is not None:
+                room = order.long_room - (len(claim.jobs) if claim else 0)
+                long = self._claim_long(connection, order, order.long, room)
+            if order.last is not None:
+                order.last(connection)
+        self.claim_unsettled = False
+        return BatchResult(
+            sent=sent,
+            ends=order.ends,
+            written=written,
+            recorded=recorded,
+            renewal=renewal,
+            settled=settled,
+            claimed=claim.jobs if claim else (),
+            long=long.jobs if long else (),
+            database_now=claim.now if claim else None,
+            more_due=any(each.more_due for each in (claim, long) if each),
+            refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
+            cleared=cleared,
+        )
+
+    def may_work_row_by_row(self, error: Exception) -> bool:
+        """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""
+        if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
+            return False
+        self.warily = True
+        return True
+
+    def _count_ends(self, connection: Connection, order: Batch, written: Written) -> list[str]:
+        ends = count_ends(
+            decided.finished
+            for ended, decided in order.ends
+            if ended.attempt.job.job_type in order.watched
+            and ended.attempt.begun
+            and ended.attempt.job.id in written.written
+        )
+        return crashing_types.note_ends(connection, ends) if ends else []
+
+    def _claim(self, connection: Connection, room: int, admission: ClaimFilter) -> Claim:
+        claim = claims.claim_warily if self.warily else claims.claim
+        admission = replace(admission, but=self.refused)
+        found = claim(connection, limit=room, locked_by=self.locked_by, lease=self.lease, admission=admission)
+        self.refused |= found.refused.keys()
+        return found
+
+    def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
+        room = min(room, order.long_jobs - leases.long_running(connection, order.host))
+        if room <= 0:
+            return None
+        self.claim_unsettled = True
+        return self._claim(connection, room, admission)
+
+    def cut_leases(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
+        """Let the leases of what still runs end in 2 s, before which this process must be gone."""
+        leases.cut_leases(connection, [attempt.lease for attempt in attempts], CUT_LEASE)
+
+    def write_alone(self, last: Callable[[Connection], None]) -> None:
+        """Run only *last*, in a transaction."""
+        with self._writing() as connection:
+            last(connection)
+
+    def write_one(self, end: End) -> BatchResult:
+        """Write one end alone, without its texts if the database refuses them. Raises BadValue if that fails, too."""
+        ended, decided = end
+        plain = without_texts(decided.finish)
+        try:
+            sent, written = self._write_one(decided.finish)
+        except BadValue:
+            sent, written = self._write_one(plain)
+        return BatchResult(sent, [(ended, decided)], written)
+
+    def _write_one(self, finish: Finish) -> tuple[float, Written]:
+        with self._writing() as connection:
+            sent = self.clock.monotonic()
+            written = self._finish(connection, [finish])
+        return sent, written
+
+    def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
+        """Finish the attempts; read the rows to resolve what a COMMIT with a lost reply may already have written."""
+        if not finishes:
+            return Written(frozenset(), frozenset())
+        return settle(connection, finishes, leases.finish(connection, finishes))
+
+    def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
+        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older."""
+        leased = claims.held_by(connection, self.locked_by, warily=self.warily)
+        found = [job for job in leased if job.id not in held]
+        if not found:
+            return []
+        renewal = leases.renew(connection, [lease_of(job) for job in found], self.lease)
+        return [job for job in found if job.id in renewal.renewed]
