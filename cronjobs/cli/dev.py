@@ -28,8 +28,8 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.schedules.definition import fingerprint
-from cronjobs.store.due import due_attempts
 from cronjobs.store.ticks import overview
+from cronjobs.store.upcoming import due_attempts
 from cronjobs.text import visible
 
 POLL_S: Final = 0.25  # between looks at whether something came due

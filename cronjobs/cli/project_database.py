@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,17 +31,30 @@ def open_database(settings: Settings) -> Database:
     return Database(address, connections=settings.run.workers + 1)
 
 
-@contextmanager
-def jobs_database(ctx: typer.Context, config: Path | None, url: str | None) -> Iterator[tuple[Settings, Database]]:
-    """The settings and an open database whose tables this code knows."""
-    settings = load_settings(ctx, config, url)
+def is_there(settings: Settings) -> bool:
+    """Whether there is a database to look at; opening a SQLite file would make it."""
+    address = parse_url(settings.database, settings.schema)
+    return not address.is_sqlite or Path(str(address.url.database)).exists()
+
+
+def ready_database(settings: Settings) -> Database:
+    """An open database whose tables this code knows."""
     database = open_database(settings)
     try:
         require_tables(database)
         remember(settings, database.address)
-        yield settings, database
-    finally:
+    except BaseException:
         database.close()
+        raise
+    return database
+
+
+@contextmanager
+def jobs_database(ctx: typer.Context, config: Path | None, url: str | None) -> Iterator[tuple[Settings, Database]]:
+    """The settings and their open database."""
+    settings = load_settings(ctx, config, url)
+    with closing(ready_database(settings)) as database:
+        yield settings, database
 
 
 def require_tables(database: Database) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli.options import ConfigOption, UrlOption
-from cronjobs.cli.run_tick import TickOptions, run_tick
+from cronjobs.cli.plain import TickOptions
+from cronjobs.cli.run_tick import run_tick
 from cronjobs.tick import deadline
 
 

@@ -458,15 +458,3 @@ def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> 
         rows = run(connection, statement.replace("{facts}", "j.id"), locked_by=locked_by).all()
         return [fetch_by_itself(connection, row.id) for row in rows]
     return [job_from(row) for row in run(connection, statement, locked_by=locked_by).all()]
-
-
-def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
-    """Due job types that are not in *known*, with the number of their jobs."""
-    rows = run(
-        connection,
-        """
-        SELECT j.job_type, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
-        AND NOT (j.job_type {among_known}) GROUP BY j.job_type ORDER BY j.job_type""",
-        known=group_value(connection, sorted(known)),
-    ).all()
-    return [(row.job_type, row.waiting) for row in rows]

@@ -31,7 +31,7 @@ from cronjobs.jobs.enqueue import Target
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Finished, Succeeded
 from cronjobs.rules.ending import lease_of
-from cronjobs.store import claims
+from cronjobs.store import upcoming
 from cronjobs.store.leases import is_held
 from cronjobs.store.sql import database_now
 from cronjobs.testing.clocks import FakeClock
@@ -108,7 +108,7 @@ def drain(
     )
     ended = loop.run()
     with database.read() as lent:
-        drained = Drained(ran_by(events), dict(claims.unresolved(lent, job_types.types.keys())))
+        drained = Drained(ran_by(events), dict(upcoming.unresolved(lent, job_types.types.keys())))
     if limit is None and ended == LIMIT_REACHED:
         raise UsageError(
             f"drain() ran {MOST_JOBS} jobs, the last of type {drained.ran[-1].job_type}, and more may be due: does one "
