@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.output import coloured, counted, echo, echo_json, local
-from cronjobs.cli.pause import pause_lines
+from cronjobs.cli.pauses import pause_lines
 from cronjobs.cli.project_database import is_there, ready_database
 from cronjobs.cli.sync import renamed
 from cronjobs.config.settings import Settings

@@ -13,15 +13,14 @@ from sqlalchemy import Connection
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
 from cronjobs.cli.output import Times, columns_of, complain, counted, echo, json_text, safe, table, width, write
-from cronjobs.cli.project_database import jobs_database, operator, our_database
+from cronjobs.cli.project_database import by_hand, jobs_database, our_database
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
-from cronjobs.host.identity import Identity
 from cronjobs.rules.payload import BadJson, result_json
 from cronjobs.store import effects as ledger
 from cronjobs.store.effects import Record
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
-from cronjobs.text import ERROR_LIMIT, clean, one_line
+from cronjobs.text import ERROR_LIMIT, one_line
 
 app = Commands("Side effects: list them, settle those with an unknown outcome.")
 
@@ -124,11 +123,10 @@ def settle(
             connection,
             action="settle",
             subject=f"effect {found.key}",
-            actor=operator(),
-            host=Identity.here().host,
-            why=None if why is None else one_line(clean(why), 500),
+            why=why,
             detail={"as": str(verdict), "was": found.state, "job_id": found.job_id, "attempt": found.attempt},
             at=database_now(connection),
+            **by_hand(),
         )
         # The sentence as the worker cuts and stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))

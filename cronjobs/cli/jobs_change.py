@@ -30,14 +30,12 @@ from cronjobs.cli.project_database import operator, our_database
 from cronjobs.clock import sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import LENGTHS
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.host.identity import Identity, is_gone
 from cronjobs.model import Status
 from cronjobs.store import listing, operating
 from cronjobs.store.operating import BATCH, HeldJob, OperatorAction
 from cronjobs.store.sql import database_now
-from cronjobs.text import clean, one_line
 from cronjobs.tick.runners import lease_is_wrong
 
 IdsArgument = Annotated[
@@ -159,28 +157,25 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
     if not ids:
         return
     verb = operation.verb
+    refused = operation.result.refused
     with operation.database.read() as connection:
-        found = operating.statuses(connection, ids)
-        stripped = operating.stripped(connection, ids) if verb is RETRY else set()
-        too_long = operating.too_long(connection, ids) if verb is RETRY else {}
-        dismissed = operating.dismissed(connection, ids) if verb is DISMISS else set()
+        found = operating.states(connection, ids)
     for job_id in ids:
-        status = found.get(job_id)
-        if job_id in stripped:
-            operation.result.refused[job_id] = f"is {status} and pruned but for its key: what it was to do is gone"
-        elif job_id in too_long:
-            limit = f"{too_long[job_id]} is longer than {LENGTHS[too_long[job_id]]:,} bytes"
-            operation.result.refused[job_id] = f"is {status}, and its {limit}: enqueue it again with a shorter one"
-        elif job_id in dismissed:
-            operation.result.refused[job_id] = "is dismissed already, nothing to do"
-        elif status in verb.takes:
+        job = found.get(job_id)
+        if job is None:
+            refused[job_id] = "is not there"
+        elif verb is RETRY and job.stripped:
+            refused[job_id] = f"is {job.status} and pruned but for its key: what it was to do is gone"
+        elif verb is RETRY and job.too_long is not None:
+            refused[job_id] = f"is {job.status}, and its {job.too_long}: enqueue it again with a shorter one"
+        elif verb is DISMISS and job.dismissed:
+            refused[job_id] = "is dismissed already, nothing to do"
+        elif job.status in verb.takes:
             operation.result.again.append(job_id)
-        elif status is None:
-            operation.result.refused[job_id] = "is not there"
-        elif verb is RETRY and status is Status.QUEUED:
-            operation.result.refused[job_id] = "waits already, nothing to do"
+        elif verb is RETRY and job.status is Status.QUEUED:
+            refused[job_id] = "waits already, nothing to do"
         else:
-            operation.result.refused[job_id] = f"is {status}: nothing to {verb.name}"
+            refused[job_id] = f"is {job.status}: nothing to {verb.name}"
 
 
 def _may_release(holding: HeldJob, operation: Operation, times: Times) -> bool:
@@ -342,11 +337,10 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
         as_json: JsonOption = False,
     ) -> None:
         _require_choice(verb, bool(ids), filters, everything)
-        reason = one_line(clean(why), 500) if why and why.strip() else None
         here = Identity.here()
         with our_database(ctx, config, database_url) as (settings, database):
             how = None if ids else filters.given or {"all": "true"}
-            act = OperatorAction(verb.name, operator(), here.host, reason, how)
+            act = OperatorAction(verb.name, operator(), here.host, why, how)
             operation = Operation(verb, database, settings, here, act, named=bool(ids))
             chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, filters, yes)
             try:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cronjobs.text import clean, one_line
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -25,10 +27,22 @@ UrlOption = Annotated[
         help="The jobs database; else $CRONJOBS_DATABASE_URL, else the configuration's.",
     ),
 ]
+
+
+def _reason(why: str | None) -> str | None:
+    """As the audit trail takes it."""
+    return one_line(clean(why), 500) if why and why.strip() else None
+
+
 WhyOption = Annotated[
     str | None,
     typer.Option(
-        "--why", "--reason", metavar="TEXT", show_default=False, help="The reason, for status and the audit trail."
+        "--why",
+        "--reason",
+        metavar="TEXT",
+        callback=_reason,
+        show_default=False,
+        help="The reason, for status and the audit trail.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

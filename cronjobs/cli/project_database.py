@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from cronjobs.cli.loading import load_settings
 from cronjobs.config.settings import Settings
@@ -14,10 +14,10 @@ from cronjobs.database.connection import Database
 from cronjobs.database.retrying import first_look
 from cronjobs.errors import SchemaMissing, SchemaTooOld
 from cronjobs.host.caller import os_user
+from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember, require_still_there
 from cronjobs.store import meta
-from cronjobs.store.meta import require_schema
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours, require_schema
 from cronjobs.text import clean, one_line
 
 if TYPE_CHECKING:
@@ -89,6 +89,17 @@ def our_database(
             with database.write() as connection:
                 meta.adopt(connection, settings.project, settings.environment, operator())
         yield settings, database
+
+
+class ByHand(TypedDict):
+    """Who does something at which host, for the audit trail."""
+
+    actor: str
+    host: str
+
+
+def by_hand() -> ByHand:
+    return {"actor": operator(), "host": Identity.here().host}
 
 
 def operator() -> str:

@@ -24,8 +24,7 @@ from cronjobs.schedules import sync as core
 from cronjobs.schedules.definition import definition
 from cronjobs.schedules.sync import SyncPlan
 from cronjobs.store import queues
-from cronjobs.store.meta import require_schema
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours, require_schema
 from cronjobs.store.schedules import StoredSchedule, all_schedules
 from cronjobs.tick.log import Log
 

@@ -9,8 +9,7 @@ import typer
 from cronjobs.cli import typed
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
 from cronjobs.cli.output import complain, counted, echo, echo_json
-from cronjobs.cli.project_database import operator, our_database
-from cronjobs.host.identity import Identity
+from cronjobs.cli.project_database import by_hand, our_database
 from cronjobs.schedules import backfill as fill
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
@@ -33,8 +32,7 @@ def trigger(
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
     with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
-        host = Identity.here().host
-        job_id = fill.trigger(connection, schedule, force=force, actor=operator(), host=host)
+        job_id = fill.trigger(connection, schedule, force=force, **by_hand())
     if as_json:
         echo_json({"id": job_id, "schedule": schedule})
     else:
@@ -67,9 +65,8 @@ def backfill(
                 begin,
                 end,
                 retention=settings.retention.occurrences,
-                actor=operator(),
-                host=Identity.here().host,
                 dry_run=dry_run,
+                **by_hand(),
             )
     if as_json:
         runs = [instant.isoformat() for instant in filling.run]

@@ -21,7 +21,7 @@ from cronjobs.schedules.sync import SyncPlan
 from cronjobs.store import schedules, ticks, upcoming
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.enqueue import NewJob
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours
 
 JOBS_SHOWN: Final = 50
 

@@ -27,8 +27,7 @@ from cronjobs.errors import CommitUnknown, CopyRefused, UsageError
 from cronjobs.rules.payload import MOST_FETCHED, NOT_UTF8
 from cronjobs.store import copying as store
 from cronjobs.store import ticks
-from cronjobs.store.meta import Meta, adopt, require_schema
-from cronjobs.store.ownership import MOVED, is_ours
+from cronjobs.store.meta import MOVED, Meta, adopt, is_ours, require_schema
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.text import BrokenText, clean, decoded
 

@@ -68,19 +68,6 @@ class OperatorAction:
 # --- retry, cancel ----------------------------------------------------------------------------------------------------
 
 
-def stripped(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Those whose payload was pruned and of which only the key is left."""
-    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {stripped}"
-    return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
-
-
-def too_long(connection: Connection, ids: Collection[int]) -> dict[int, str]:
-    """Those with a text that exceeds its limit, with the name of that column."""
-    statement = "SELECT j.id, {too_long} AS column_name FROM {jobs} j WHERE j.id {among_ids} AND {too_long} IS NOT NULL"
-    rows = run(connection, statement, ids=group_value(connection, sorted(ids))).all()
-    return {row.id: row.column_name for row in rows}
-
-
 def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Make dead, cancelled or waiting failed jobs due now, with all their tries.
 
@@ -110,12 +97,6 @@ def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -
     done = _change(connection, ids, "{can_dismiss}", "dismissed_at = {now}")
     record_act(connection, act, done)
     return Changed(done)
-
-
-def dismissed(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Those that are dead and dismissed."""
-    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status = 'dead' AND NOT ({can_dismiss})"
-    return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
 
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
@@ -150,14 +131,27 @@ def _change(
     return frozenset(run(connection, statement, ids=group_value(connection, sorted(ids)), **parameters).scalars())
 
 
-def statuses(connection: Connection, ids: Collection[int]) -> dict[int, Status]:
-    """The statuses of those jobs that exist."""
-    rows = run(
-        connection,
-        "SELECT j.id, j.status FROM {jobs} j WHERE j.id {among_ids}",
-        ids=group_value(connection, sorted(ids)),
-    )
-    return {row.id: Status(row.status) for row in rows}
+@dataclass(frozen=True)
+class JobState:
+    """What decides whether an action applies to a job. ``too_long``: which of its texts exceeds its limit, and that."""
+
+    status: Status
+    stripped: bool  # its payload was pruned, and only the key is left
+    too_long: str | None
+    dismissed: bool
+
+
+def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
+    """The states of those jobs that exist."""
+    statement = """
+        SELECT j.id, j.status, {stripped} AS stripped, {too_long} AS too_long,
+          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed
+        FROM {jobs} j WHERE j.id {among_ids}"""
+    found = {}
+    for row in run(connection, statement, ids=group_value(connection, sorted(ids))):
+        long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
+        found[row.id] = JobState(Status(row.status), bool(row.stripped), long, bool(row.dismissed))
+    return found
 
 
 # --- release ----------------------------------------------------------------------------------------------------------

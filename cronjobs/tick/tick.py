@@ -24,7 +24,7 @@ from cronjobs.host.identity import Identity
 from cronjobs.schedules.applying import applies
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.tick import prune_when
 from cronjobs.tick.deadline import PAST_DEADLINE_S

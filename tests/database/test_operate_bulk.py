@@ -373,7 +373,7 @@ def test_choosing_and_changing_read_no_big_table_from_end_to_end(
         list(listing.error_groups(connection, Filter(), (Status.FAILED, Status.DEAD)))
         operating.retry(connection, [500, 1000], act)
         operating.cancel(connection, [500, 20_001, 20_003], act)
-        operating.statuses(connection, [1, 2])
+        operating.states(connection, [1, 2])
         operating.held(connection, [1, 2])
     assert len(sent) >= 9
     queries = [(statement, given) for statement, given in sent if "INSERT" not in statement]
