@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from dataclasses import replace as replaced
@@ -12,16 +11,13 @@ from typing import Annotated, Final
 
 import typer
 
-from cronjobs import masking
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.loading import load_settings
+from cronjobs.cli.loading import filled, load_settings
 from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
 from cronjobs.cli.output import complain, counted, echo, echo_json, write
 from cronjobs.cli.progress import Progress
 from cronjobs.cli.project_database import open_database, operator, require_tables
 from cronjobs.cli.typed import span
-from cronjobs.config.settings import Settings
-from cronjobs.config.variables import Variables
 from cronjobs.database.address import Address, parse_url
 from cronjobs.errors import UsageError
 from cronjobs.host.known_databases import forget, remember
@@ -198,7 +194,7 @@ def copy(
     settings = load_settings(ctx, config, database_url)
     if to is not None and url_passwords(to):
         complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
-    old, to = (None if url is None else _filled(url, settings) for url in (old, to))
+    old, to = (None if url is None else filled(url, settings) for url in (old, to))
     here, there = (replaced(settings, database=url) if url else settings for url in (old, to))
     file = parse_url(here.database)
     if file.is_sqlite and not Path(str(file.url.database)).exists():
@@ -246,16 +242,6 @@ def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOpti
         database.close()
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
     echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
-
-
-def _filled(url: str, settings: Settings) -> str:
-    """*url* with its ``${NAME}`` and ``${file:…}`` replaced, as in the configuration."""
-    try:
-        filled, came_in = Variables(os.environ, settings.folder).fill(url)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    masking.remember(settings.secrets | masking.long_enough(came_in) | url_passwords(filled))
-    return filled
 
 
 def _address(

@@ -28,7 +28,6 @@ from cronjobs.insight.job_evidence import job_life
 from cronjobs.insight.phrases import LocalTimes
 from cronjobs.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.text import one_line
 
 _OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _ALIKE: Final = 4  # so many rows of a list that tell the same become one
@@ -173,7 +172,7 @@ def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
         return asked_on_the_clock(read, zone) if read.tzinfo is None else Asked(read.astimezone(UTC))
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} {one_line(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
+            f"{option} {safe(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
             '"yesterday 02:15"'
         ) from None
 
