@@ -21,7 +21,8 @@ from cronjobs.database.address import parse_url
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
-from cronjobs.insight.health import look, troubles
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.health import look
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.meta import require_schema

@@ -26,7 +26,7 @@ from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
     from cronjobs.config.settings import Settings
-    from cronjobs.insight.unresolved import Finding
+    from cronjobs.insight.findings import Finding
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
 

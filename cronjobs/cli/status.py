@@ -37,8 +37,9 @@ from cronjobs.cli.output import (
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
-from cronjobs.insight.health import Health, last_sign, look, quiet_after, troubles
-from cronjobs.insight.unresolved import Finding
+from cronjobs.insight.findings import Finding, troubles
+from cronjobs.insight.health import Health, look
+from cronjobs.insight.watched import last_sign, quiet_after
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules import pausing
 from cronjobs.store import listing, schedules

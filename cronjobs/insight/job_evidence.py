@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -26,6 +26,7 @@ from cronjobs.insight.schedule_history import (
     in_force,
     pause_from,
 )
+from cronjobs.insight.watched import quiet_after
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.rules.concurrency import reached
 from cronjobs.rules.pausing import of_queue
@@ -39,7 +40,7 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
     return Now(
         now=database_now(connection),
         last_tick=tick_facts(explaining.newest_tick(connection)),
-        quiet_after=2 * settings.run.every + timedelta(minutes=1),
+        quiet_after=quiet_after(settings),
         succeeded_kept=settings.retention.succeeded,
         ledger_kept=settings.retention.occurrences,
     )

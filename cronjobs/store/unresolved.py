@@ -5,10 +5,10 @@ Every statement uses an index and is bounded, however many jobs have finished; a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -164,8 +164,3 @@ def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
         "AND {waiting} AND run_at <= {now} GROUP BY queue ORDER BY queue",
     )
     return {row.queue: row.run_at for row in rows}
-
-
-def newest_of_each(rows: Sequence[Any]) -> dict[int, Any]:
-    """Ledger rows of ``listing.last_occurrences`` by their schedule."""
-    return {row.schedule_id: row for row in rows}

@@ -20,7 +20,8 @@ from cronjobs.database.tables import crashing_types
 from cronjobs.execution import attempt as worker
 from cronjobs.execution import child, handler, process
 from cronjobs.execution.child_protocol import Request
-from cronjobs.insight.health import look, troubles
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.health import look
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import load
 from cronjobs.model import (

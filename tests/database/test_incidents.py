@@ -22,8 +22,8 @@ from cronjobs.database import tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, Problem
-from cronjobs.insight.health import look, troubles
-from cronjobs.insight.unresolved import Finding
+from cronjobs.insight.findings import Finding, troubles
+from cronjobs.insight.health import look
 from cronjobs.jobs import job_types, registry
 from cronjobs.model import duration
 from cronjobs.rules.capacity import Cap
