@@ -18,7 +18,7 @@ import typer
 
 from cronjobs.cli import typed
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, UrlOption
+from cronjobs.cli.options import Source
 from cronjobs.cli.output import coloured, echo
 from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM, sleep
@@ -48,9 +48,7 @@ _IDLE: Final = re.compile(r"no job ran in [\d.]+ s; (?!SIG).*")  # how run-due -
 
 
 def dev(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     schedules: Annotated[
         bool, typer.Option("--schedules", help="Apply the file's schedules, and fire those that are due.")
     ] = False,
@@ -65,12 +63,10 @@ def dev(
     one ends at once.
     """
     pause = typed.span(every, "--every", above_zero=True)
-    settings = load_settings(ctx, config, database_url)
+    settings = load_settings(source)
     _refuse_production(settings, yes)
-    root = ctx.find_root().params
-    url = database_url or root.get("database_url")
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
-    if url:
+    if url := source.given("database_url"):
         environ["CRONJOBS_DATABASE_URL"] = url  # not an argument, which everybody on the host could read
     ticks = _Ticks(settings.file, environ)
     database = open_database(settings)

@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
+from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import Times, columns_of, complain, counted, echo, json_text, safe, table, width, write
 from cronjobs.cli.project_database import by_hand, jobs_database, our_database
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
@@ -47,9 +47,7 @@ class Verdict(StrEnum):
 
 @app.command("list", epilog="For example: cronjobs effects list --state unknown")
 def list_effects(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     state: Annotated[
         Standing | None,
         typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}. Default: all."),
@@ -64,7 +62,7 @@ def list_effects(
     skipped: the same, and counted as done. --json prints one array, an object per effect with the table's columns as
     keys, and the state shown in this list under "standing".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
     shown = [columns_of(row) for row in rows[:limit]]
@@ -100,15 +98,13 @@ def _plain(result: Any) -> str:
 
 @app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
 def settle(
-    ctx: typer.Context,
+    source: Source,
     key: Annotated[str, typer.Argument(metavar="KEY", help="As effects list prints it.")],
     verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether it happened.")],
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts find.")
     ] = None,
     why: WhyOption = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
 ) -> None:
     """Record whether an effect with an unknown outcome happened.
 
@@ -117,7 +113,7 @@ def settle(
     changed: it is recorded already, a job is doing it now, or it does not exist.
     """
     written = _result(result, verdict)
-    with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
+    with our_database(source) as (_, database), database.write() as connection:
         found = _settled(connection, key, verdict, written)
         record(
             connection,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, json_text, safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.config.settings import Settings
@@ -34,7 +34,7 @@ _ALIKE: Final = 4  # so many rows of a list that tell the same become one
 
 
 def explain(
-    ctx: typer.Context,
+    source: Source,
     what: Annotated[str, typer.Argument(metavar="SCHEDULE|JOB_ID", help="A schedule's name, or the number of a job.")],
     at: Annotated[
         str | None,
@@ -58,8 +58,6 @@ def explain(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, at most this many, the newest.")
     ] = 1000,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.
@@ -85,7 +83,7 @@ def explain(
         raise UsageError("--to needs --from or --since")
     told: Explanation | None = None
     code = 0
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with jobs_database(source) as (settings, database), database.read() as connection:
         types = cache(lambda: known_types(settings))
         evidence = _evidence(connection, what, settings, types)
         if isinstance(evidence, CronjobsError):

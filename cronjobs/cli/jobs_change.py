@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cronjobs.cli.filters import ALL, Filters, with_filters
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
+from cronjobs.cli.filters import ALL, Filters
+from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import (
     Times,
     complain,
@@ -324,21 +324,18 @@ def _done_so_far(operation: Operation, chosen: int) -> str:
 def _command(verb: Verb, text: str) -> Callable[..., None]:
     """The command for *verb*; *text* is its help."""
 
-    @with_filters
     def command(
-        ctx: typer.Context,
+        source: Source,
         ids: IdsArgument = None,
         filters: Filters = ALL,
         everything: AllOption = False,
         yes: YesOption = False,
         why: WhyOption = None,
-        config: ConfigOption = None,
-        database_url: UrlOption = None,
         as_json: JsonOption = False,
     ) -> None:
         _require_choice(verb, bool(ids), filters, everything)
         here = Identity.here()
-        with our_database(ctx, config, database_url) as (settings, database):
+        with our_database(source) as (settings, database):
             how = None if ids else filters.given or {"all": "true"}
             act = OperatorAction(verb.name, operator(), here.host, why, how)
             operation = Operation(verb, database, settings, here, act, named=bool(ids))

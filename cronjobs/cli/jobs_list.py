@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.cli import leaving
-from cronjobs.cli.filters import ALL, Filters, with_filters
+from cronjobs.cli.filters import ALL, Filters
 from cronjobs.cli.known_types import known_types, most_tries
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import (
     COLOURS,
     Times,
@@ -59,11 +59,8 @@ class GroupBy(StrEnum):
 # --- list -------------------------------------------------------------------------------------------------------------
 
 
-@with_filters
 def list_jobs(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     filters: Filters = ALL,
     group_by: Annotated[
         GroupBy | None,
@@ -81,7 +78,7 @@ def list_jobs(
     error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
@@ -182,10 +179,8 @@ def is_dismissed(job: Mapping[str, Any]) -> bool:
 
 
 def show(
-    ctx: typer.Context,
+    source: Source,
     job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one job: what it is, every attempt with its error and output, and what happens to it next.
@@ -193,7 +188,7 @@ def show(
     --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
     "occurrences", the sentence under "next".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         row = listing.one_job(connection, job_id)
         if row is None:

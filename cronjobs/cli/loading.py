@@ -19,13 +19,11 @@ from cronjobs.errors import UsageError
 from cronjobs.model import duration
 
 if TYPE_CHECKING:
-    import typer
+    from cronjobs.cli.options import Source
 
 
-def load_settings(ctx: typer.Context, config: Path | None, url: str | None, need_database: bool = True) -> Settings:
-    """Read the configuration; the options may stand before or after the command's name."""
-    root = ctx.find_root().params
-    return read_settings(config or root.get("config"), url or root.get("database_url"), need_database)
+def load_settings(source: Source, need_database: bool = True) -> Settings:
+    return read_settings(source.given("config"), source.given("database_url"), need_database)
 
 
 def read_settings(config: Path | None, url: str | None, need_database: bool = True) -> Settings:

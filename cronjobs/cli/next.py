@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption
+from cronjobs.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.cli.output import complain, json_text, rough, safe, table, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME
@@ -99,7 +99,7 @@ def next_occurrences(
         zone = timezone or _default_zone(ctx, config)
         all_due = [_expression(given, zone)]
     else:
-        settings = load_settings(ctx, config, None, need_database=False)
+        settings = load_settings(Source(ctx, config), need_database=False)
         all_due = _schedules(settings, given, timezone)
         zone = all_due[0].zone if given is not None else timezone or settings.timezone
         broken = [str(problem) for problem in settings.problems] if given is None else []
@@ -166,7 +166,7 @@ def _require_zone(zone: str) -> None:
 def _default_zone(ctx: typer.Context, config: Path | None) -> str:
     """The file's timezone, if there is a file; only one that was named has to be there and good."""
     try:
-        return load_settings(ctx, config, None, need_database=False).timezone
+        return load_settings(Source(ctx, config), need_database=False).timezone
     except ConfigError:
         if config or ctx.find_root().params.get("config") or os.environ.get("CRONJOBS_CONFIG"):
             raise

@@ -1,9 +1,10 @@
-"""What commands share: their options for the configuration and the database."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +28,19 @@ UrlOption = Annotated[
         help="The jobs database; else $CRONJOBS_DATABASE_URL, else the configuration's.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which configuration and database a command uses."""
+
+    ctx: typer.Context
+    config: ConfigOption = None
+    database_url: UrlOption = None
+
+    def given(self, name: str) -> Any:
+        """An option behind the command's name, or else before it."""
+        return getattr(self, name, None) or self.ctx.find_root().params.get(name)
 
 
 def _reason(why: str | None) -> str | None:

@@ -9,7 +9,7 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli import typed
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
+from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import complain, local
 from cronjobs.cli.pause_wait import wait_until_quiet
 from cronjobs.cli.pauses import AllOption, QueueOption, ScheduleArgument, print_in_force, record_change, target
@@ -29,10 +29,8 @@ SkipOption = Annotated[
 
 
 def pause(
-    ctx: typer.Context,
+    source: Source,
     schedule: ScheduleArgument = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     everything: AllOption = False,
     queue: QueueOption = None,
     until: Annotated[
@@ -68,7 +66,7 @@ def pause(
     patience = None if wait is None else typed.span(wait, "--wait")
     if patience is not None and scope == "schedule":
         raise UsageError("--wait is for --all and --queue: jobs that a schedule made already run, paused or not")
-    with our_database(ctx, config, database_url) as (settings, database):
+    with our_database(source) as (settings, database):
         with database.read() as connection:
             before = None if scope == "queue" else store.pause_row(connection, scope=scope, name=name)
         if before is not None and before.skip:

@@ -21,7 +21,7 @@ from cronjobs.store.meta import is_ours, require_schema
 from cronjobs.text import clean, one_line
 
 if TYPE_CHECKING:
-    import typer
+    from cronjobs.cli.options import Source
 
 
 def open_database(settings: Settings) -> Database:
@@ -50,9 +50,9 @@ def ready_database(settings: Settings) -> Database:
 
 
 @contextmanager
-def jobs_database(ctx: typer.Context, config: Path | None, url: str | None) -> Iterator[tuple[Settings, Database]]:
+def jobs_database(source: Source) -> Iterator[tuple[Settings, Database]]:
     """The settings and their open database."""
-    settings = load_settings(ctx, config, url)
+    settings = load_settings(source)
     with closing(ready_database(settings)) as database:
         yield settings, database
 
@@ -75,14 +75,12 @@ def require_tables(database: Database) -> None:
 
 
 @contextmanager
-def our_database(
-    ctx: typer.Context, config: Path | None, url: str | None, *, adopt: bool = False
-) -> Iterator[tuple[Settings, Database]]:
+def our_database(source: Source, *, adopt: bool = False) -> Iterator[tuple[Settings, Database]]:
     """The settings and their database, its tables made where that is allowed. Raises ForeignDatabase.
 
     *adopt*: one that is nobody's yet becomes ours, as at a first tick.
     """
-    with jobs_database(ctx, config, url) as (settings, database):
+    with jobs_database(source) as (settings, database):
         with database.read() as connection:
             found = meta.read_meta(connection)
         if not is_ours(settings, found.project, found.environment) and adopt:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import typer
-
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
+from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import complain, echo, local, safe
 from cronjobs.cli.pauses import AllOption, QueueOption, ScheduleArgument, print_in_force, record_change, target
 from cronjobs.cli.project_database import our_database
@@ -25,10 +23,8 @@ from cronjobs.tick.log import Log
 
 
 def resume(
-    ctx: typer.Context,
+    source: Source,
     schedule: ScheduleArgument = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     everything: AllOption = False,
     queue: QueueOption = None,
     why: WhyOption = None,
@@ -40,7 +36,7 @@ def resume(
     listed with what becomes of it. Prints the pauses still in force.
     """
     scope, name = target(everything, queue, schedule)
-    with our_database(ctx, config, database_url) as (settings, database):
+    with our_database(source) as (settings, database):
         with database.write() as connection:
             now = database_now(connection)
             held = {} if scope == "queue" else held_back_now(connection)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cronjobs.cli import leaving, typed
-from cronjobs.cli.options import ConfigOption, UrlOption
+from cronjobs.cli.options import Source
 from cronjobs.cli.output import coloured
 from cronjobs.cli.project_database import our_database
 from cronjobs.cli.run_target import CannotTell, job_of
@@ -24,12 +24,10 @@ from cronjobs.tick.log import Log
 
 
 def run(
-    ctx: typer.Context,
+    source: Source,
     target: Annotated[
         str, typer.Argument(metavar="TYPE|SCHEDULE|ID", help="A job type, a schedule, or the number of a waiting job.")
     ],
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     payload: Annotated[
         str | None,
         typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.', show_default=False),
@@ -53,8 +51,8 @@ def run(
     by_id = target.isascii() and target.isdigit() and not schedule
     if by_id and arguments is not None:
         raise UsageError("a job that is there has its payload: --payload goes with a TYPE or SCHEDULE")
-    with our_database(ctx, config, database_url, adopt=True) as (settings, database), live_streams() as streams:
-        hushed = quiet or ctx.find_root().params.get("quiet")
+    with our_database(source, adopt=True) as (settings, database), live_streams() as streams:
+        hushed = quiet or source.given("quiet")
         say: Callable[[str], None] = (lambda _: None) if hushed else streams.say
         known = job_types.load(settings)
         claim: dict[str, Any] = {"locked_by": str(Identity.here()), "lease": settings.run.lease}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli.options import ConfigOption, UrlOption
+from cronjobs.cli.options import Source
 from cronjobs.cli.plain import TickOptions
 from cronjobs.cli.run_tick import run_tick
 from cronjobs.tick import deadline
@@ -20,9 +20,7 @@ class FailOn(StrEnum):
 
 
 def run_due(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=64, help="Jobs at once. Default: run.workers.")
     ] = None,
@@ -60,11 +58,10 @@ def run_due(
     same, where a handler had disarmed it or the tick was frozen).
     """
     deadline.arm()
-    root = ctx.find_root().params
     run_tick(
         TickOptions(
-            config=config or root.get("config"),
-            database_url=database_url or root.get("database_url"),
+            config=source.given("config"),
+            database_url=source.given("database_url"),
             workers=workers,
             budget=budget,
             queue=queue,
@@ -74,7 +71,7 @@ def run_due(
             wait=wait,
             as_json=as_json,
             fail_on=fail_on.value,
-            verbose=verbose or bool(root.get("verbose")),
-            quiet=quiet or bool(root.get("quiet")),
+            verbose=verbose or bool(source.given("verbose")),
+            quiet=quiet or bool(source.given("quiet")),
         )
     )

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import (
     COLOURS,
     Times,
@@ -52,15 +52,13 @@ _STATES: Final = {
 
 
 @app.command("list", epilog="For example: cronjobs schedules list")
-def list_schedules(
-    ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
-) -> None:
+def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     """List the schedules by name: when they are due, their state, what comes next, how the last one went.
 
     The list is that of the database, which ticks keep up to date with the file: "new" schedules are only in the file,
     "disabled" ones are bad there. --json prints one array, an object per schedule with the table's columns as keys.
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         stored = schedules.all_schedules(connection)
         last = {row.schedule_id: columns_of(row) for row in listing.last_occurrences(connection)}
@@ -88,10 +86,8 @@ def list_schedules(
 
 @app.command(epilog="For example: cronjobs schedules show nightly-report")
 def show(
-    ctx: typer.Context,
+    source: Source,
     name: Annotated[str, typer.Argument(metavar="NAME", help="As schedules list prints it.")],
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
@@ -99,7 +95,7 @@ def show(
     --json prints one object: the table's columns as keys, the next occurrences under "next", the last 20 ledger
     rows under "ledger".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         stored = schedules.all_schedules(connection)
         here = next((schedule for schedule in stored if schedule.name == name), None)

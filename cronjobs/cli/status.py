@@ -11,7 +11,7 @@ import typer
 
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types, most_tries
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import (
     COLOURS,
     Times,
@@ -67,9 +67,7 @@ class HistoryOutcome(StrEnum):
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def status(
-    ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
-) -> None:
+def status(source: Source, as_json: JsonOption = False) -> None:
     """Show on one screen how things are: ticks, what runs, waits, is late or dead, and what comes next.
 
     Problems come first, in red, with since when and what to type: no tick, or none that fires schedules; late jobs;
@@ -78,7 +76,7 @@ def status(
     or are a day old; files that are refused, or differ between hosts for 15 minutes.
     It only reads: the exit code is 0 whatever it finds. Times are the database's.
     """
-    with jobs_database(ctx, config, database_url) as (settings, database):
+    with jobs_database(source) as (settings, database):
         types = known_types(settings)
         with database.read() as connection:
             health = look(connection, settings, types)
@@ -274,9 +272,7 @@ def _next_lines(health: Health, times: Times) -> list[str]:
 
 
 def history(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     since: Annotated[
         str, typer.Option(metavar="WHEN", help="How far back: 90m, 24h, 7d, or an instant like 2026-03-29T02:00.")
     ] = "24h",
@@ -297,7 +293,7 @@ def history(
     coalesced), with the reason; and, without --type and --outcome, the times in which no tick reached the
     database. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         begin = since_instant(since, times.now, settings.timezone)
         entries = _attempts(connection, begin, limit + 1, schedule, job_type, outcome)

@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import coloured, complain, echo, echo_json
 from cronjobs.cli.project_database import by_hand, is_there, open_database, our_database
 from cronjobs.config.settings import Settings
@@ -27,9 +27,7 @@ from cronjobs.tick.log import Log
 
 
 def sync(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would change; change nothing.")] = False,
     allow_removals: Annotated[
         bool, typer.Option("--allow-removals", help="Apply it even if most schedules would be retired.")
@@ -47,10 +45,10 @@ def sync(
     applied = False
     left: tuple[str, ...] = ()
     if plan:
-        settings = load_settings(ctx, config, database_url)
+        settings = load_settings(source)
         stored, todo = _plan(settings)
     else:
-        with our_database(ctx, config, database_url, adopt=True) as (settings, database):
+        with our_database(source, adopt=True) as (settings, database):
             with database.read() as connection:
                 stored = _stored(connection)
             emit = Log(settings.log).write
