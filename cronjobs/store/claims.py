@@ -323,16 +323,11 @@ def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str
     """Lease the waiting rows of these *ids*; the caller has made sure that nobody else can take them."""
     if not ids:
         return []
-    group = group_value(connection, list(ids))
     if is_postgresql(connection):
-        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=group, **lease_parameters).all()
+        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=list(ids), **lease_parameters).all()
     # SQLite's RETURNING accepts no alias, and {facts} needs one.
-    _lease(connection, ids, lease_parameters)
-    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=group).all()
-
-
-def _lease(connection: Connection, ids: Sequence[int], lease_parameters: dict[str, Any]) -> None:
-    run(connection, TAKE, ids=group_value(connection, list(ids)), **lease_parameters)
+    run(connection, TAKE, ids=list(ids), **lease_parameters)
+    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=list(ids)).all()
 
 
 TAKE: Final = """
@@ -361,7 +356,7 @@ def claim_warily(
     for job_id in ids:
         try:
             with connection.begin_nested():
-                _lease(connection, [job_id], lease_parameters)
+                run(connection, TAKE, ids=[job_id], **lease_parameters)
                 found.append(fetch_by_itself(connection, job_id))
         except DBAPIError as error:
             refused[job_id] = " ".join(str(error.orig).split())

@@ -57,7 +57,7 @@ def running_by_key(connection: Connection, known: Collection[str] = ()) -> dict[
         WHERE j.concurrency_key IS NOT NULL AND j.locked_until IS NOT NULL
           AND NOT ({unsettled_j} AND NOT j.job_type {among_known})
         GROUP BY j.concurrency_key""",
-        known=group_value(connection, sorted(known)),
+        known=sorted(known),
     ).all()
     return {row.concurrency_key: row.leased for row in rows}
 

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, Connection, Float, Integer, Table, Te
 from cronjobs.database.column_types import Instant, Json
 from cronjobs.database.tables import audit, job_runs, jobs, meta, metadata, schedules, ticks
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import define, group, group_value, run
+from cronjobs.store.sql import define, group, run
 
 BATCH: Final = 1000  # rows that are copied together
 BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
@@ -143,7 +143,7 @@ def _insert(connection: Connection, table: Table, names: Sequence[str], rows: Ro
         connection,
         f"INSERT INTO {{{_short(table)}}} ({', '.join(names)}) SELECT {', '.join(values)} "
         f"FROM {{copied_{table.name}}} r {order} {end}",
-        rows=group_value(connection, rows),
+        rows=rows,
     )
     return len(written.all()) if end else written.rowcount
 

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import crashing_types
 from cronjobs.rules.crashing_types import FOR_AT_MOST, Crashing, EndCounts, after_death, ends_needed
-from cronjobs.store.sql import database_now, define, group, group_value, is_postgresql, run
+from cronjobs.store.sql import database_now, define, group, is_postgresql, run
 
 define(
     ends_by_type=group("ends", {"job_type": "text", "clean": "int", "crashed": "int"}),
@@ -56,7 +56,7 @@ def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str
     A row that another session has locked is skipped: the next end counts.
     """
     rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
-    parameters = {"ends": group_value(connection, rows)}
+    parameters = {"ends": rows}
     counted = run(
         connection,
         """

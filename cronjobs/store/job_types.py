@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import job_type_lists
 from cronjobs.store.overlap import runnable_value
-from cronjobs.store.sql import after_now, define, is_postgresql, run
+from cronjobs.store.sql import after_now, define, is_postgresql, run, shifted
 
 REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
 
@@ -25,11 +25,7 @@ define(
     older_version="""
       EXISTS (SELECT 1 FROM {ticks} v WHERE v.started_at >= {within_ago} AND v.started_at <= {within_ahead}
               AND v.schedules_on IS NULL)""",
-    within_before_newest=lambda postgresql: (
-        "(SELECT n.at - make_interval(secs => :within_s) FROM newest n)"
-        if postgresql
-        else "(SELECT n.at - CAST(:within_s * 1000000 AS INTEGER) FROM newest n)"
-    ),
+    before_newest=shifted("n.at", "-:within_s"),
 )
 
 
@@ -94,7 +90,7 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
           SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now})
         SELECT l.names, CASE WHEN {older_version} THEN 1 ELSE 0 END AS older FROM {job_type_lists} l WHERE l.hash IN (
           SELECT t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
-            AND t.started_at >= {within_before_newest} AND t.started_at <= {within_ahead}
+            AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
           UNION
           SELECT (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
                   ORDER BY t.id DESC LIMIT 1)

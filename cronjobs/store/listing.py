@@ -27,25 +27,15 @@ from sqlalchemy import (
     union_all,
 )
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import WAITING_SQL, job_runs, jobs, occurrences, schedules
 from cronjobs.model import FINAL, Status
 from cronjobs.store.shown import LONGEST, beginning, fetched, shown
-from cronjobs.store.sql import Fragment, after_now, define, is_postgresql, run
+from cronjobs.store.sql import after_now, define, run, shifted
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
 STREAM_BATCH: Final = 2000  # rows in memory at once
 ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
-
-
-def _before(column: str, seconds: str) -> Fragment:
-    """The instant *seconds* before *column*."""
-    return lambda postgresql: (
-        f"({column} - make_interval(secs => {seconds}))"
-        if postgresql
-        else f"({column} - CAST(({seconds}) * 1000000 AS INTEGER))"
-    )
 
 
 define(
@@ -55,7 +45,7 @@ define(
     run_seconds=lambda postgresql: (
         "extract(epoch FROM r.finished_at - r.started_at)" if postgresql else "(r.finished_at - r.started_at) / 1e6"
     ),
-    next_minus_gap=_before("next_at", ":gap_s"),
+    next_minus_gap=shifted("next_at", "-:gap_s"),
 )
 
 
@@ -395,7 +385,7 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
           FROM {ticks} t WHERE t.started_at >= coalesce(
             (SELECT max(b.started_at) FROM {ticks} b WHERE b.started_at <= :since), :since)) AS pairs
         WHERE quiet_from < {next_minus_gap} ORDER BY next_at""",
-        since=since if is_postgresql(connection) else to_microseconds(since),
+        since=since,
         gap_s=gap.total_seconds(),
     ).all()
 

@@ -20,7 +20,7 @@ from cronjobs.store import leases
 from cronjobs.store.job_rows import job_from
 from cronjobs.store.leases import Written
 from cronjobs.store.sizes import in_bytes
-from cronjobs.store.sql import database_now, define, group_value, is_postgresql, run
+from cronjobs.store.sql import database_now, define, is_postgresql, run
 from cronjobs.store.ticks import record
 
 BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
@@ -112,7 +112,7 @@ def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
     """The jobs of which an attempt runs or ever ran; one whose row was pruned had ended, so it counts."""
     statement = """SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status IN ('queued', 'failed', 'cancelled')
       AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"""
-    return frozenset(ids) - set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
+    return frozenset(ids) - set(run(connection, statement, ids=sorted(ids)).scalars())
 
 
 def _change(
@@ -128,7 +128,7 @@ def _change(
     else:
         statement = "UPDATE {jobs} AS j SET " + assignments + " WHERE j.id {among_ids} AND " + condition
         statement += " RETURNING id"
-    return frozenset(run(connection, statement, ids=group_value(connection, sorted(ids)), **parameters).scalars())
+    return frozenset(run(connection, statement, ids=sorted(ids), **parameters).scalars())
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
           j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed
         FROM {jobs} j WHERE j.id {among_ids}"""
     found = {}
-    for row in run(connection, statement, ids=group_value(connection, sorted(ids))):
+    for row in run(connection, statement, ids=sorted(ids)):
         long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
         found[row.id] = JobState(Status(row.status), bool(row.stripped), long, bool(row.dismissed))
     return found
@@ -182,7 +182,7 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
         SELECT {facts}, j.locked_until, {lease_length_s} AS lease_s, r.outcome FROM {jobs} j
         LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.id {among_ids} AND j.locked_until IS NOT NULL""",
-        ids=group_value(connection, sorted(ids)),
+        ids=sorted(ids),
     )
     return {
         row.id: HeldJob(job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s)) for row in rows

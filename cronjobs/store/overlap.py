@@ -90,7 +90,7 @@ def busy_schedules(
         connection,
         "SELECT o.id, o.schedule, o.status FROM {jobs} o LEFT JOIN {schedules} s ON s.name = o.schedule "
         "WHERE o.schedule {among_names} AND {keeps_busy} ORDER BY o.id",
-        names=group_value(connection, sorted(names)),
+        names=sorted(names),
         runnable=runnable_value(connection, runnable),
     ).all()
     for row in rows:
@@ -139,7 +139,7 @@ def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collect
         connection,
         "SELECT j.schedule FROM {jobs} j WHERE j.id {among_ids} AND NOT {forced} AND NOT {overlap_allowed} "
         "AND {another_runs}",
-        ids=group_value(connection, list(claimed)),
+        ids=list(claimed),
         runnable=runnable_value(connection, runnable),
     ).all()
     if rows:

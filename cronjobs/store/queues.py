@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.rules.capacity import Cap
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
+from cronjobs.store.sql import among, define, group, is_postgresql, run
 
 define(
     among_queues=among("names"),
@@ -83,13 +83,13 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
     """The room, or None if the lock did not outlast its statement."""
     asked = sorted(names)
     statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
-    locked = run(connection, statement, names=group_value(connection, asked)).all()
+    locked = run(connection, statement, names=asked).all()
     caps = {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in locked}
     held = tuple(row.name for row in locked if not row.mine)
     if held or not locked:
         return Room(caps, {}, held)
     most = max(cap.max_waiting for cap in caps.values())
-    rows = group_value(connection, [{"name": name} for name in caps])
+    rows = [{"name": name} for name in caps]
     counted = run(connection, _COUNT, rows=rows, most=most).all()
     if not _still_locked(connection, locked[0].xact, counted[0].xact):
         return None
@@ -98,17 +98,12 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
 
 def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
     """The room of queues *names* once *changed* caps are in force and *lifted* ones are removed; locks nothing."""
-    asked = group_value(connection, sorted(names))
-    stored = run(
-        connection,
-        "SELECT name, max_waiting, on_full FROM {queues} WHERE name {among_queues} AND max_waiting IS NOT NULL",
-        names=asked,
-    ).all()
-    caps = {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in stored if row.name not in lifted}
+    stored = caps_in_force(connection)
+    caps = {name: cap for name, cap in stored.items() if name in names and name not in lifted}
     caps |= {cap.queue: cap for cap in changed if cap.queue in names}
     if not caps:
         return Room({}, {})
-    rows = group_value(connection, [{"name": name} for name in sorted(caps)])
+    rows = [{"name": name} for name in sorted(caps)]
     counted = run(connection, _COUNT, rows=rows, most=max(cap.max_waiting for cap in caps.values())).all()
     return Room(caps, {row.name: row.waiting for row in counted})
 
@@ -143,7 +138,7 @@ def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
         return set()
-    asked = {"names": group_value(connection, names)}
+    asked = {"names": names}
     free = set(names)
     if is_postgresql(connection):
         there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_queues}", **asked).scalars())
@@ -151,14 +146,14 @@ def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str
         free -= there.difference(run(connection, lock, **asked).scalars())
     if gone := sorted(free.intersection(lifted)):
         lift = "UPDATE {queues} SET max_waiting = NULL WHERE name {among_queues}"
-        run(connection, lift, names=group_value(connection, gone))
+        run(connection, lift, names=gone)
     if put := [{"name": cap.queue} | vars(cap) for cap in caps if cap.queue in free]:
         run(
             connection,
             """INSERT INTO {queues} (name, max_waiting, on_full)
                SELECT r.name, r.max_waiting, r.on_full FROM {cap_rows} r WHERE true
                ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting, on_full = excluded.on_full""",
-            rows=group_value(connection, put),
+            rows=put,
         )
     return free
 

@@ -10,9 +10,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import occurrences, pauses, schedules
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.store.sql import among, define, group, is_postgresql, json_text, run
 
 Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
 
@@ -121,19 +120,15 @@ def due_schedules(
     one, with pieces of earlier definitions, unless it is paused.
     """
     behind = "" if after is None else "AND ({due_since}, j.id) > (:after_at, :after_id) "
-    parameters: dict[str, Any] = {"but": group_value(connection, sorted(but)), "limit": 1 << 31}
-    if limit is not None:
-        parameters["limit"] = limit
-    if after is not None:
-        since = after.next_at or after.seen_until
-        at = since if is_postgresql(connection) else to_microseconds(since)
-        parameters |= {"after_at": at, "after_id": after.id}
+    place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
     rows = run(
         connection,
         "SELECT {schedule_columns} FROM {schedules} j WHERE {schedule_due} AND NOT j.name {among_but} "
         + behind
         + "ORDER BY {due_since}, j.id LIMIT :limit",
-        **parameters,
+        but=sorted(but),
+        limit=1 << 31 if limit is None else limit,
+        **place,
     ).all()
     return _stored(connection, rows)
 
@@ -143,7 +138,7 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
     rows = run(
         connection,
         "SELECT j.id, j.seen_until, j.owed FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
-        ids=group_value(connection, sorted(ids)),
+        ids=sorted(ids),
     ).all()
     return {row.id: (row.seen_until, row.owed) for row in rows}
 
@@ -179,7 +174,7 @@ def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
         connection,
         """UPDATE {schedules} AS j SET seen_until = r.seen_until, next_at = r.next_at
            FROM {watermark_rows} r WHERE j.id = r.schedule_id""",
-        rows=group_value(connection, [vars(watermark) for watermark in moved]),
+        rows=[vars(watermark) for watermark in moved],
     )
 
 
@@ -215,7 +210,7 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
         + " FROM {ledger_limits} r JOIN {occurrences} c ON c.schedule_id = r.schedule_id AND c.last_for > r.above "
         "ORDER BY c.schedule_id, c.last_for"
     )
-    for row in run(connection, statement, rows=group_value(connection, rows)).all():
+    for row in run(connection, statement, rows=rows).all():
         found.setdefault(row.schedule_id, []).append(LedgerRow(**row._mapping))
     return found
 
@@ -227,7 +222,7 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> Non
             connection,
             """DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (
                  SELECT r.schedule_id, r.last_for FROM {ledger_rows} r)""",
-            rows=group_value(connection, [vars(row) for row in rows]),
+            rows=[vars(row) for row in rows],
         )
 
 
@@ -241,7 +236,7 @@ def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: d
                  (schedule_id, first_for, last_for, count, outcome, reason, job_id, decided_at)
                SELECT r.schedule_id, r.first_for, r.last_for, r.count, r.outcome, r.reason, r.job_id, r.decided_at
                FROM {ledger_rows} r""",
-            rows=group_value(connection, written),
+            rows=written,
         )
 
 
@@ -271,7 +266,7 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
            FROM {definition_rows} r WHERE true
            ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, fingerprint = excluded.fingerprint,
              status = excluded.status, seen_until = excluded.seen_until, next_at = excluded.next_at""",
-        rows=group_value(connection, rows),
+        rows=rows,
     )
 
 
@@ -279,7 +274,7 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
     """Rename schedules (old → new); ledger and watermark refer to their ids, and unfinished jobs and pauses follow."""
     if not names:
         return
-    rows = group_value(connection, [{"old": old, "new": new} for old, new in names.items()])
+    rows = [{"old": old, "new": new} for old, new in names.items()]
     run(connection, "UPDATE {schedules} AS j SET name = r.new FROM {renamed_rows} r WHERE j.name = r.old", rows=rows)
     run(
         connection,
@@ -308,7 +303,7 @@ def retire(connection: Connection, names: Collection[str]) -> None:
         run(
             connection,
             "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_schedules}",
-            names=group_value(connection, sorted(names)),
+            names=sorted(names),
         )
 
 

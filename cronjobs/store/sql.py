@@ -109,13 +109,17 @@ def _texts(fragment: Fragment) -> tuple[str, str]:
     return (fragment, fragment) if isinstance(fragment, str) else (fragment(True), fragment(False))
 
 
-def after_now(seconds: str) -> Fragment:
-    """The instant *seconds* (an SQL expression, may be negative) after now."""
+def shifted(instant: str, seconds: str) -> Fragment:
+    """*instant* (an SQL expression) and *seconds* (one, too; may be negative) later."""
     return lambda postgresql: (
-        "({now} + make_interval(secs => " + seconds + "))"
+        f"({instant} + make_interval(secs => {seconds}))"
         if postgresql
-        else "({now} + CAST((" + seconds + ") * 1000000 AS INTEGER))"
+        else f"({instant} + CAST(({seconds}) * 1000000 AS INTEGER))"
     )
+
+
+def after_now(seconds: str) -> Fragment:
+    return shifted("{now}", seconds)
 
 
 def _has_policy(alias: str) -> Fragment:
@@ -190,13 +194,18 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
-    """Fill in the template *statement* and execute it with bound *parameters*."""
-    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema_of(connection))
+    """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``."""
+    postgresql = is_postgresql(connection)
+    prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection))
+    for name, value in parameters.items():
+        if isinstance(value, list | tuple):
+            parameters[name] = group_value(connection, value)
+        elif isinstance(value, datetime) and not postgresql:
+            parameters[name] = to_microseconds(value)
     if needs_clock:
         clock = clock_of(connection)
         # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
-        shift_s, now_us = clock.shift.total_seconds(), to_microseconds(clock.now())
-        parameters["now_"] = shift_s if is_postgresql(connection) else now_us
+        parameters["now_"] = clock.shift.total_seconds() if postgresql else to_microseconds(clock.now())
     result: CursorResult[Any] = connection.execute(prepared, parameters)
     return result
 

@@ -10,9 +10,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, insert
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import audit, ticks
-from cronjobs.store.sql import after_now, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.store.sql import after_now, define, group, is_postgresql, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
 
@@ -187,9 +186,9 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str, a
             """INSERT INTO {audit} (at, actor, host, action, subject, detail)
                SELECT CAST(:at AS {instant_type}), r.actor, :host, r.action, r.subject, CAST(r.detail AS {json_type})
                FROM {audit_rows} r ORDER BY r.n""",
-            rows=group_value(connection, rows),
+            rows=rows,
             host=host,
-            at=at if is_postgresql(connection) else to_microseconds(at),
+            at=at,
         )
 
 
@@ -252,5 +251,4 @@ def file_in_force(connection: Connection) -> str | None:
 def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
     """Whether a tick that began after *since* had the file of this *fingerprint*."""
     statement = "SELECT 1 FROM {ticks} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
-    instant = since if is_postgresql(connection) else to_microseconds(since)
-    return run(connection, statement, since=instant, fingerprint=fingerprint).first() is not None
+    return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None

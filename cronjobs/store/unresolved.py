@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.database.tables import UNSETTLED_DEAD_SQL
-from cronjobs.store.sql import after_now, define, group_value, run
+from cronjobs.store.sql import after_now, define, run
 
 DEATHS_COUNTED: Final = 10_000
 TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
@@ -77,7 +77,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
            ORDER BY l.last_for DESC LIMIT 1 OFFSET :back),
           (SELECT min(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id))
         ORDER BY c.schedule_id, c.last_for DESC""",
-        ids=group_value(connection, sorted(schedule_ids)),
+        ids=sorted(schedule_ids),
         back=rows - 1,
     ).all()
     # In a statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
@@ -87,7 +87,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
         SELECT j.id, j.status, j.failures + j.losses AS failures,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed
         FROM {jobs} j WHERE j.id {among_ids}""",
-        ids=group_value(connection, sorted({row.job_id for row in ledger if row.job_id is not None})),
+        ids=sorted({row.job_id for row in ledger if row.job_id is not None}),
     )
     jobs = {row.id: row for row in found}
     lists: dict[int, list[Happened]] = {}

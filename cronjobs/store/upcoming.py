@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.store.sql import define, group_value, run
+from cronjobs.store.sql import define, run
 
 LOOKED_AT: Final = 1000
 
@@ -30,7 +30,7 @@ class DueJobs:
 
 def due_jobs(connection: Connection, *, known: Collection[str], queue: str | None, limit: int) -> DueJobs:
     """The jobs of the types *known* that a tick could claim now."""
-    parameters = {"known": group_value(connection, sorted(known)), "queue": queue}
+    parameters = {"known": sorted(known), "queue": queue}
     first = run(
         connection,
         "SELECT b.id, b.job_type, b.queue, b.priority, b.run_at, b.schedule, b.timeout_s, b.concurrency_key "
@@ -75,7 +75,7 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
         """
         SELECT j.job_type, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
         AND NOT (j.job_type {among_known}) GROUP BY j.job_type ORDER BY j.job_type""",
-        known=group_value(connection, sorted(known)),
+        known=sorted(known),
     ).all()
     return [(row.job_type, row.waiting) for row in rows]
 
