@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import JsonOption, Source, WhyOption
-from cronjobs.cli.output import Times, columns_of, complain, counted, echo, json_text, safe, table, width, write
+from cronjobs.cli.output import Times, columns_of, complain, counted, echo, safe, table, width, write_list
 from cronjobs.cli.project_database import by_hand, jobs_database, our_database
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.rules.payload import BadJson, result_json
@@ -65,12 +65,8 @@ def list_effects(
     with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
-    shown = [columns_of(row) for row in rows[:limit]]
-    write([json_text(shown)] if as_json else _table(shown, times))
-    if not rows and not as_json:
-        typer.echo("no effect" if state is None and key is None else "no such effect", err=True)
-    if len(rows) > limit:
-        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
+    nothing = "no effect" if state is None and key is None else "no such effect"
+    write_list([columns_of(row) for row in rows], limit, as_json, lambda shown: _table(shown, times), nothing)
 
 
 def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:

@@ -34,7 +34,7 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.host.identity import Identity, is_gone
 from cronjobs.model import Status
 from cronjobs.store import listing, operating
-from cronjobs.store.operating import BATCH, HeldJob, OperatorAction
+from cronjobs.store.operating import BATCH, Changed, HeldJob, OperatorAction
 from cronjobs.store.sql import database_now
 from cronjobs.tick.runners import lease_is_wrong
 
@@ -100,30 +100,19 @@ class Operation:
             self.result.told[job_id] = sentence
 
 
-def _retry(operation: Operation, ids: Sequence[int]) -> None:
-    with operation.database.write() as connection:
-        done = operating.retry(connection, ids, operation.act).done
-    operation.result.changed += len(done)
-    operation.tell(done, "is queued again, due now")
-    _refuse(operation, [job_id for job_id in ids if job_id not in done])
+def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, Sequence[int]], None]:
+    """How a verb is done that is one statement; *done* is what has become of a job."""
 
+    def change(operation: Operation, ids: Sequence[int]) -> None:
+        with operation.database.write() as connection:
+            changed = write(connection, ids, operation.act)
+        operation.result.changed += len(changed.done | changed.asked)
+        operation.result.asked += len(changed.asked)
+        operation.tell(changed.done, done)
+        operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
+        _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
 
-def _cancel(operation: Operation, ids: Sequence[int]) -> None:
-    with operation.database.write() as connection:
-        changed = operating.cancel(connection, ids, operation.act)
-    operation.result.changed += len(changed.done | changed.asked)
-    operation.result.asked += len(changed.asked)
-    operation.tell(changed.done, "is cancelled")
-    operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
-    _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
-
-
-def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
-    with operation.database.write() as connection:
-        done = operating.dismiss(connection, ids, operation.act).done
-    operation.result.changed += len(done)
-    operation.tell(done, "is dismissed: it stays dead")
-    _refuse(operation, [job_id for job_id in ids if job_id not in done])
+    return change
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:
@@ -201,6 +190,10 @@ def _why_kept(holding: HeldJob, operation: Operation, times: Times) -> str:
         seen = f"which cannot be seen from {host_of(operation.here.host)}: release it there"
     return f"is held by {who}, {seen}; {until}"
 
+
+_retry = _plainly(operating.retry, "is queued again, due now")
+_cancel = _plainly(operating.cancel, "is cancelled")
+_dismiss = _plainly(operating.dismiss, "is dismissed: it stays dead")
 
 RETRY: Final = Verb("retry", "retried", (Status.DEAD, Status.CANCELLED, Status.FAILED), _retry)
 CANCEL: Final = Verb("cancel", "cancelled", (Status.QUEUED, Status.FAILED, Status.RUNNING), _cancel)

@@ -35,6 +35,7 @@ from cronjobs.cli.output import (
     width,
     wrapped,
     write,
+    write_list,
 )
 from cronjobs.cli.output import first as limited
 from cronjobs.cli.project_database import jobs_database
@@ -42,7 +43,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Status
 from cronjobs.rules import pausing
-from cronjobs.rules.error_groups import ErrorGroup, grouped
+from cronjobs.rules.error_groups import grouped
 from cronjobs.rules.payload import BadJson
 from cronjobs.store import listing, schedules
 from cronjobs.store.sql import database_now
@@ -83,38 +84,27 @@ def list_jobs(
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
             statuses = FAILED if wanted.status is None else (wanted.status,)
-            _print_groups(grouped(listing.error_groups(connection, wanted, statuses)), limit, times, as_json)
+            groups = [asdict(group) for group in grouped(listing.error_groups(connection, wanted, statuses))]
+            write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
             return
-        rows = listing.list_jobs(connection, wanted, limit + 1)
-    shown = [columns_of(row) for row in rows[:limit]]
-    write([json_text(shown)] if as_json else _table(shown, times, settings))
-    if not rows and not as_json:
-        typer.echo("no job" if wanted == listing.Filter() else "no such job", err=True)
-    if len(rows) > limit:
-        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
+        rows = [columns_of(row) for row in listing.list_jobs(connection, wanted, limit + 1)]
+    nothing = "no job" if wanted == listing.Filter() else "no such job"
+    write_list(rows, limit, as_json, lambda shown: _table(shown, times, settings), nothing)
 
 
-def _print_groups(groups: Sequence[ErrorGroup], limit: int, times: Times, as_json: bool) -> None:
-    write([json_text([asdict(group) for group in groups[:limit]])] if as_json else _group_lines(groups[:limit], times))
-    if not groups and not as_json:
-        typer.echo("no job with an error", err=True)
-    if len(groups) > limit:
-        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
-
-
-def _group_lines(groups: Sequence[ErrorGroup], times: Times) -> list[str]:
+def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
     """Two lines and more for each: the error is what one looks for, and it is long."""
-    number = max((len(f"{group.jobs:,}") for group in groups), default=0)
+    number = max((len(f"{group['jobs']:,}") for group in groups), default=0)
     room, indent = width() - number - 2, " " * (number + 2)
     lines = []
     for group in groups:
-        kind = f"{safe(group.error_type, 120)}: " if group.error_type else ""
-        error, *rest = wrapped(kind + (safe(group.message) or "(no message)"), room)
-        lines += [f"{group.jobs:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
-        first, last = (times.ago(at) if at else "" for at in (group.first_seen_at, group.last_seen_at))
+        kind = f"{safe(group['error_type'], 120)}: " if group["error_type"] else ""
+        error, *rest = wrapped(kind + (safe(group["message"]) or "(no message)"), room)
+        lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
+        first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
         seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
-        types = ", ".join(safe(name, 60) for name in limited(sorted(group.job_types), TYPES_SHOWN))
-        lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group.sample_job_id}", room)]
+        types = ", ".join(safe(name, 60) for name in limited(sorted(group["job_types"]), TYPES_SHOWN))
+        lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group['sample_job_id']}", room)]
     return lines
 
 

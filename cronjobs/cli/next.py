@@ -6,7 +6,7 @@ import heapq
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,7 +16,7 @@ import typer
 
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import ConfigOption, JsonOption, Source
-from cronjobs.cli.output import complain, json_text, rough, safe, table, write
+from cronjobs.cli.output import complain, iso_instant, json_text, rough, safe, table, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME
 from cronjobs.config.reader import nearest
@@ -202,9 +202,7 @@ def _start(given: str | None, zone: str) -> datetime:
     if given is None:
         return SYSTEM.now()
     try:
-        read = datetime.fromisoformat(given.strip())
-        aware = read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(zone))
-        return aware.astimezone(UTC) - timedelta(microseconds=1)
+        return iso_instant(given, zone) - timedelta(microseconds=1)
     except (ValueError, OverflowError):
         raise UsageError(
             f"--from {one_line(given, 60)!r} is not an ISO time: write 2026-03-29T02:00, or 2026-03-29T02:00+01:00"

@@ -133,7 +133,7 @@ def _status_lines(
 ) -> list[str]:
     times = Times(health.now, settings.timezone)
     room = width() - LABEL_WIDTH
-    whose = [f"{name} {safe(value)}" for name, value in _whose(health) if value]
+    whose = [f"{name} {safe(value)}" for name in ("project", "environment") if (value := getattr(health, name))]
     lines = labelled("database", [safe(database.address)])
     lines += labelled("", [", ".join([*whose, f"tables {health.schema_revision}"])])
     lines += labelled("now", [times.said])
@@ -158,10 +158,6 @@ def _status_lines(
     lines += labelled("paused", first([safe(_pause_text(pause, times), room) for pause in health.pauses], 4), "yellow")
     lines += labelled("next", _next_lines(health, times))
     return lines
-
-
-def _whose(health: Health) -> list[tuple[str, str]]:
-    return [("project", health.project), ("environment", health.environment)]
 
 
 def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
@@ -296,9 +292,7 @@ def history(
     with jobs_database(source) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
         begin = since_instant(since, times.now, settings.timezone)
-        entries = _attempts(connection, begin, limit + 1, schedule, job_type, outcome)
-        entries += _deaths(connection, begin, limit + 1, schedule, job_type, outcome)
-        entries += _not_run(connection, begin, limit + 1, schedule, job_type, outcome)
+        entries = _entries(connection, begin, limit + 1, schedule, job_type, outcome)
         if job_type is None and outcome is None:
             entries += _gaps(connection, begin, settings, times.now)
     entries.sort(key=_when)
@@ -314,40 +308,28 @@ def _when(entry: Mapping[str, Any]) -> datetime:
     return at
 
 
-def _attempts(
+def _entries(
     connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
 ) -> list[dict[str, Any]]:
-    if outcome in (*listing.DID_NOT_RUN, "dead"):
-        return []
-    rows = listing.attempts_since(connection, begin, limit, schedule=schedule, job_type=job_type, outcome=outcome)
-    return [{"kind": "attempt"} | columns_of(row) for row in rows]
-
-
-def _deaths(
-    connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
-) -> list[dict[str, Any]]:
-    if outcome not in (None, "dead"):
-        return []
-    rows = listing.deaths_since(connection, begin, limit, schedule=schedule, job_type=job_type)
-    return [{"kind": "death"} | columns_of(row) for row in rows]
-
-
-def _not_run(
-    connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
-) -> list[dict[str, Any]]:
-    if outcome is not None and outcome not in listing.DID_NOT_RUN:
-        return []
-    ids = None
-    if schedule is not None or job_type is not None:
-        ids = [
-            stored.id
-            for stored in schedules.all_schedules(connection)
-            if schedule in (None, stored.name)
-            and job_type in (None, stored.definition.get("job") if isinstance(stored.definition, dict) else None)
-        ]
-    outcomes = listing.DID_NOT_RUN if outcome is None else (str(outcome),)
-    rows = listing.not_run_since(connection, begin, limit, schedule_ids=ids, outcomes=outcomes)
-    return [{"kind": "occurrence"} | columns_of(row) for row in rows]
+    """What happened to jobs and occurrences, the newest *limit* of each kind."""
+    found: dict[str, Sequence[Any]] = {}
+    of_job: dict[str, Any] = {"schedule": schedule, "job_type": job_type}
+    if outcome not in (*listing.DID_NOT_RUN, "dead"):
+        found["attempt"] = listing.attempts_since(connection, begin, limit, outcome=outcome, **of_job)
+    if outcome in (None, "dead"):
+        found["death"] = listing.deaths_since(connection, begin, limit, **of_job)
+    if outcome in (None, *listing.DID_NOT_RUN):
+        ids = None
+        if schedule is not None or job_type is not None:
+            ids = [
+                stored.id
+                for stored in schedules.all_schedules(connection)
+                if schedule in (None, stored.name)
+                and job_type in (None, stored.definition.get("job") if isinstance(stored.definition, dict) else None)
+            ]
+        outcomes = listing.DID_NOT_RUN if outcome is None else (str(outcome),)
+        found["occurrence"] = listing.not_run_since(connection, begin, limit, schedule_ids=ids, outcomes=outcomes)
+    return [{"kind": kind} | columns_of(row) for kind, rows in found.items() for row in rows]
 
 
 def _gaps(connection: Any, begin: datetime, settings: Settings, now: datetime) -> list[dict[str, Any]]:
@@ -380,16 +362,15 @@ def _history_lines(entries: Sequence[Mapping[str, Any]], times: Times, begin: da
 def _told(entry: Mapping[str, Any], times: Times) -> tuple[str, str]:
     """One word, and the rest as text."""
     match entry["kind"]:
-        case "attempt":
+        case "attempt" | "death" as kind:
             of = f" of {safe(entry['schedule'], 60)}" if entry["schedule"] else ""
             text = f"{safe(entry['job_type'], 60)} #{entry['job_id']}{of}, "
-            text += f"{took(entry['started_at'], entry['finished_at'])} on {host_of(entry['runner'])}"
-            return entry["outcome"], text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
-        case "death":
-            of = f" of {safe(entry['schedule'], 60)}" if entry["schedule"] else ""
-            text = f"{safe(entry['job_type'], 60)} #{entry['job_id']}{of}, "
-            text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
-            return "dead", text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
+            if kind == "attempt":
+                text += f"{took(entry['started_at'], entry['finished_at'])} on {host_of(entry['runner'])}"
+            else:
+                text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
+            error = f": {safe(entry['error'], 200)}" if entry["error"] else ""
+            return entry["outcome"] if kind == "attempt" else "dead", text + error
         case "occurrence":
             what = safe(entry["schedule"], 60)
             if entry["count"] > 1:

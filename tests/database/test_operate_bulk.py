@@ -228,13 +228,13 @@ def test_no_transaction_writes_more_than_a_batch(
     for _ in range(10):
         rows.job(status="dead")
     sizes: list[int] = []
-    retry = operating.retry
+    record = operating.record_act
 
-    def counted(connection: Any, ids: Any, act: Any) -> Any:
+    def counted(connection: Any, act: Any, ids: Any) -> None:
         sizes.append(len(ids))
-        return retry(connection, ids, act)
+        record(connection, act, ids)
 
-    monkeypatch.setattr(operating, "retry", counted)
+    monkeypatch.setattr(operating, "record_act", counted)
     assert cronjobs("jobs", "retry", "--all", "--yes").code == 0
     assert sizes == [4, 4, 2]
 
