@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Final
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -27,6 +26,7 @@ from cronjobs.cli.output import (
     write,
 )
 from cronjobs.cli.project_database import jobs_database
+from cronjobs.config.fields import zone_exists
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import ScheduleSettings, Settings
 from cronjobs.crontime.timing import timing
@@ -198,7 +198,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
     lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])
     lines += labelled("job", [safe(_value(definition, "job"))] if definition else [])
     lines += labelled("", _other_settings(definition))
-    own = Times(times.now, zone) if _is_zone(zone) else times
+    own = Times(times.now, zone) if zone_exists(zone) else times
     lines += labelled("next", [f"{own.clock(at)} {own.timezone}, {own.ago(at)}" for at in found["next"]] or ["none"])
     if found["seen_until"] is not None:
         lines += labelled("settled", [f"every occurrence up to {times.both(found['seen_until'])} {times.timezone}"])
@@ -216,14 +216,6 @@ def _other_settings(definition: Any) -> list[str]:
         text = duration_text(timedelta(seconds=value)) if span else json.dumps(value, ensure_ascii=False)
         lines.append(f"{safe(key.removesuffix('_s'), 60)}: {safe(text.strip(chr(34)))}")
     return lines
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (OSError, ValueError, KeyError):  # it is stored text; ZoneInfoNotFoundError is a KeyError
-        return False
-    return True
 
 
 def _ledger_lines(ledger: Sequence[Mapping[str, Any]], times: Times) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from cronjobs.config.fields import zone_exists
 from cronjobs.config.settings import Settings
 from cronjobs.insight.facts import (
     AttemptFacts,
@@ -195,7 +195,4 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
 
 def _zone_of(definition: Any, settings: Settings) -> str:
     zone = definition.get("timezone") if isinstance(definition, dict) else None
-    try:
-        return ZoneInfo(str(zone)).key if zone else settings.timezone
-    except (ValueError, OSError, KeyError):  # stored text; ZoneInfoNotFoundError is a KeyError
-        return settings.timezone
+    return str(zone) if zone and zone_exists(str(zone)) else settings.timezone

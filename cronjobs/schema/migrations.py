@@ -26,6 +26,7 @@ from cronjobs.database.retrying import patiently
 from cronjobs.database.tables import VERSION_TABLE, metadata
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing
 from cronjobs.schema import drift
+from cronjobs.schema.grants import quoted
 from cronjobs.store.meta import has_table, qualified, read_meta, require_revision
 
 CONNECTION: Final = "cronjobs_connection"  # attributes of the alembic configuration that env.py reads
@@ -153,7 +154,7 @@ def transaction(database: Database) -> Iterator[Connection]:
                 connection.exec_driver_sql(_upgrade_lock(schema))
                 connection.exec_driver_sql(_SHORT_LOCKS)
                 if schema is not None and not _schema_exists(connection, schema):
-                    connection.exec_driver_sql(f"CREATE SCHEMA {_quoted(schema)}")
+                    connection.exec_driver_sql(f"CREATE SCHEMA {quoted(schema)}")
                 connection.exec_driver_sql(_pin(schema))
                 if connection.exec_driver_sql("SELECT current_schema()").scalar() is None:
                     raise _nowhere(database.address)
@@ -185,7 +186,7 @@ def run_offline(address: Address) -> None:
             context.execute(_upgrade_lock(address.schema))
             context.execute(_SHORT_LOCKS)
             if address.schema is not None:
-                context.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(address.schema)}")
+                context.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(address.schema)}")
             context.execute(_pin(address.schema))
         context.run_migrations()
 
@@ -288,10 +289,6 @@ def _schema_exists(connection: Connection, schema: str) -> bool:
     # CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it exists.
     found = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     return connection.execute(found, {"schema": schema}).scalar() is not None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _sqlstate(error: DatabaseError) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.database.encoding import fitted
+from cronjobs.database.tables import job_runs, jobs
 from cronjobs.model import Job, Status
 from cronjobs.rules.ending import late_output
 from cronjobs.rules.lease import Finish, Lease
@@ -21,26 +22,17 @@ from cronjobs.store.sql import (
     group,
     group_value,
     is_postgresql,
+    kinds,
     run,
 )
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
-_FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
-    "status": "text",
-    "failures": "int",
-    "losses": "int",
-    "interruptions": "int",
-    "outcome": "text",
-    "run_at": "timestamptz",
-    "ended_ago": "float8",
-    "duration": "float8",
-    "worker": "text",
-    "error_type": "text",
-    "error": "text",
-    "traceback": "text",
-    "output": "text",
-    "result": "text",
-}
+_FINISH_COLUMNS: Final = (
+    _LEASE_COLUMNS
+    | kinds(jobs, "status", "failures", "losses", "interruptions", "run_at", "result")
+    | kinds(job_runs, "outcome", "worker", "error_type", "error", "traceback", "output")
+    | {"ended_ago": "float8", "duration": "float8"}
+)
 
 
 define(

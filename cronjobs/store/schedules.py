@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Connection, Row, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import occurrences, pauses, schedules
-from cronjobs.store.sql import among, define, group, is_postgresql, json_text, run
+from cronjobs.store.sql import among, define, group, is_postgresql, json_text, kinds, run
 
 Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
 
@@ -55,32 +55,12 @@ class LedgerRow:
     decided_at: datetime | None = None  # None: when it is written
 
 
-_LEDGER_COLUMNS: Final = {
-    "schedule_id": "bigint",
-    "first_for": "timestamptz",
-    "last_for": "timestamptz",
-    "count": "int",
-    "outcome": "text",
-    "reason": "text",
-    "job_id": "bigint",
-    "decided_at": "timestamptz",
-}
-
 define(
     among_but=among("but"),
     among_schedules=among("names"),
-    ledger_rows=group("rows", _LEDGER_COLUMNS),
+    ledger_rows=group("rows", kinds(occurrences)),
     ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
-    definition_rows=group(
-        "rows",
-        {
-            "name": "text",
-            "definition": "text",
-            "fingerprint": "text",
-            "seen_until": "timestamptz",
-            "next_at": "timestamptz",
-        },
-    ),
+    definition_rows=group("rows", kinds(schedules, "name", "definition", "fingerprint", "seen_until", "next_at")),
     renamed_rows=group("rows", {"old": "text", "new": "text"}),
     watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
     schedule_columns="""

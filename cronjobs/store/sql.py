@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Executable, text
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import tables
@@ -172,6 +172,24 @@ def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
         if postgresql
         else f"(SELECT {extracted} FROM json_each(:{parameter}))"
     )
+
+
+def kinds(table: Table, *names: str) -> dict[str, str]:
+    """The columns of a table, or those of these *names*, as ``group`` takes them; JSON is text there."""
+    return {name: _kind(table.c[name]) for name in names or table.c.keys()}
+
+
+def _kind(column: Column[Any]) -> str:
+    match column.type:
+        case Instant():
+            return "timestamptz"
+        case BigInteger():
+            return "bigint"
+        case Integer():  # and SmallInteger
+            return "int"
+        case Float():
+            return "float8"
+    return "text"
 
 
 def group_value(connection: Connection, rows: Any) -> str:
