@@ -122,19 +122,13 @@ def settle(
         )
         # The sentence as the worker cuts and stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
-    echo(f"effect {safe(found.key)} {_settled_words(verdict)}")
+    done = "is recorded as done: no attempt repeats it"
+    undone = "counts as never begun: the next attempt does it"
+    echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
     for job_id in dead[:LISTED_JOBS]:
         echo(f"job {job_id} is dead for it: cronjobs jobs retry {job_id}")
     if len(dead) > LISTED_JOBS:
         complain(f"{counted(len(dead) - LISTED_JOBS, 'more job')} dead for it: cronjobs jobs list --status dead")
-
-
-def _settled_words(verdict: Verdict) -> str:
-    match verdict:
-        case Verdict.DONE:
-            return "is recorded as done: no attempt repeats it"
-        case Verdict.NOT_DONE:
-            return "counts as never begun: the next attempt does it"
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
@@ -149,11 +143,10 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
         )
     if found.running and found.state == "begun":
         raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} just now: wait for its end")
-    match verdict:
-        case Verdict.DONE:
-            ledger.settle(connection, key, result)
-        case Verdict.NOT_DONE:
-            ledger.remove(connection, key)
+    if verdict is Verdict.DONE:
+        ledger.settle(connection, key, result)
+    else:
+        ledger.remove(connection, key)
     return found
 
 

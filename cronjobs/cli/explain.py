@@ -92,9 +92,11 @@ def explain(
         elif ranged:
             _print_range(evidence, since, until, back, limit, as_json)
         else:
-            told = _occurrence(evidence, at)
+            asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
+            told = explain_occurrence(evidence.at(asked))
     if told is not None:
-        _print(told, as_json)
+        as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
+        write([json_text(_object(told))] if as_json else as_text)
     leaving.leave(code, stuck=False)  # whatever threads the user's modules began
 
 
@@ -151,11 +153,6 @@ def _job(connection: Connection, what: str, settings: Settings, types: Callable[
     return None if life is None else explain_job(life)
 
 
-def _occurrence(evidence: ScheduleEvidence, at: str | None) -> Explanation:
-    asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
-    return explain_occurrence(evidence.at(asked))
-
-
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
@@ -191,18 +188,7 @@ def _of_day(text: str, now: datetime) -> datetime | None:
 
 
 def _object(told: Explanation) -> dict[str, Any]:
-    return {
-        "subject": told.subject,
-        "at": told.at,
-        "verdict": told.verdict,
-        "sentences": list(told.sentences),
-        "facts": told.facts,
-    }
-
-
-def _print(told: Explanation, as_json: bool) -> None:
-    as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
-    write([json_text(_object(told))] if as_json else as_text)
+    return {name: getattr(told, name) for name in ("subject", "at", "verdict", "sentences", "facts")}
 
 
 def _print_range(

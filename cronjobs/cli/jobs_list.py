@@ -248,7 +248,7 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
     facts: list[tuple[str, str]] = [
         ("tries", ", ".join(part for part in counts if part)),
         ("due", times.both(job["run_at"])),
-        ("created", _by(times.both(job["created_at"]), job["enqueued_by"])),
+        ("created", times.both(job["created_at"]) + (f" by {safe(by, 80)}" if (by := job["enqueued_by"]) else "")),
         ("ended", _span(job["started_at"], job["finished_at"], times)),
         ("queue", f"{safe(job['queue'])}, priority {job['priority']}"),
         ("timeout", f"{job['timeout_s']:g} s" if job["timeout_s"] else ""),
@@ -262,10 +262,6 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
         if fact:
             lines += labelled(label, [fact])
     return [*lines, *labelled("", [f"times are {times.timezone}"])]
-
-
-def _by(text: str, who: str | None) -> str:
-    return f"{text} by {safe(who, 80)}" if who else text
 
 
 def _span(started_at: datetime | None, finished_at: datetime | None, times: Times) -> str:

@@ -93,9 +93,11 @@ def next_occurrences(
 
     Exit codes: 0, also if nothing is due, 2 usage, 3 an entry of the file is bad (the others are shown).
     """
-    given = _one(what or [])
+    if what and len(what) > 1:
+        raise UsageError('one expression or schedule at a time, and quotes around it: cronjobs next "30 2 * * *"')
+    given = what[0].strip() if what else None
     broken: list[str] = []
-    if given is not None and _is_expression(given):
+    if given is not None and not NAME.fullmatch(given):
         zone = timezone or _default_zone(ctx, config)
         all_due = [_expression(given, zone)]
     else:
@@ -120,16 +122,6 @@ def next_occurrences(
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
-
-
-def _one(words: Sequence[str]) -> str | None:
-    if len(words) > 1:
-        raise UsageError('one expression or schedule at a time, and quotes around it: cronjobs next "30 2 * * *"')
-    return words[0].strip() if words else None
-
-
-def _is_expression(text: str) -> bool:
-    return not NAME.fullmatch(text)
 
 
 def _expression(text: str, zone: str) -> Upcoming:

@@ -91,9 +91,7 @@ def status(source: Source, as_json: JsonOption = False) -> None:
 def _status_object(health: Health, found: Sequence[Finding], settings: Settings, database: Database) -> dict[str, Any]:
     return {
         "database": str(database.address),
-        "project": health.project,
-        "environment": health.environment,
-        "schema_revision": health.schema_revision,
+        **{name: getattr(health, name) for name in ("project", "environment", "schema_revision")},
         "config": str(settings.file),
         "now": health.now,
         "timezone": settings.timezone,
@@ -105,15 +103,9 @@ def _status_object(health: Health, found: Sequence[Finding], settings: Settings,
             "jobs": [dict(job) | {"overdue": job["locked_until"] < health.now} for job in health.running],
         },
         "waiting": {
-            "due": health.total("due"),
-            "future": health.total("future"),
-            "late": health.total("late"),
-            "failed": health.total("failed"),
+            **{what: health.total(what) for what in ("due", "future", "late", "failed")},
             "oldest_due_at": health.oldest_due_at,
-            "limited": [
-                {"prefix": limit.prefix, "most": limit.most, "each": limit.each, "waiting": count}
-                for limit, count in health.limited.items()
-            ],
+            "limited": [vars(limit) | {"waiting": count} for limit, count in health.limited.items()],
             "queues": [{"queue": name} | vars(queue) for name, queue in health.queues.items()],
         },
         "unresolved": [{"job_type": name, "waiting": count} for name, count in health.unresolved.items()],

@@ -59,8 +59,7 @@ def settled_by(
         row = ticks[id_]
         # Such a tick counted what it settled, or was killed before it could.
         if row.finished_at is None or (isinstance(row.did, dict) and row.did.get("occurrences")):
-            tick = TickFacts(row.host, row.started_at, row.finished_at)
-            found.setdefault(number, []).append(tick)
+            found.setdefault(number, []).append(TickFacts(row.host, row.started_at, row.finished_at))
     return {
         number: tuple(tick for tick in several if tick.finished_at is None or tick.finished_at >= decided[number])
         or tuple(several)

@@ -115,10 +115,7 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> None:
     """Write the row of a tick that has work; ``end_tick`` completes it."""
-    insert_ = _insert(connection).values(row)
-    # It may load its handlers only after its first write.
-    types = {"job_types": row.get("job_types")}
-    connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=types))
+    _put_tick(connection, row, {"job_types": row.get("job_types")})  # it may load its handlers after its first write
 
 
 _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types", "not_started")
@@ -126,13 +123,12 @@ _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types",
 
 def end_tick(connection: Connection, row: dict[str, Any]) -> None:
     """Write what a tick did and why it ended; for an idle tick this is the only write."""
-    changes = {name: row[name] for name in _AT_THE_END if name in row}
-    insert_ = _insert(connection).values(row)
-    connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
+    _put_tick(connection, row, {name: row[name] for name in _AT_THE_END if name in row})
 
 
-def _insert(connection: Connection) -> Any:
-    return (postgresql if is_postgresql(connection) else sqlite).insert(ticks)
+def _put_tick(connection: Connection, row: dict[str, Any], changes: dict[str, Any]) -> None:
+    new = (postgresql if is_postgresql(connection) else sqlite).insert(ticks).values(row)
+    connection.execute(new.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
 
 
 def any_schedule(connection: Connection) -> bool:
