@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import complain, json_text, safe, since_instant, table, width, wrapped, write
+from cronjobs.cli.output import json_text, safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
@@ -85,47 +85,40 @@ def explain(
     code = 0
     with jobs_database(source) as (settings, database), database.read() as connection:
         types = cache(lambda: known_types(settings))
-        evidence = _evidence(connection, what, settings, types)
-        if isinstance(evidence, CronjobsError):
+        try:
+            evidence = ScheduleEvidence(connection, what, settings, types)
+        except NoSuchSchedule as error:
             told = None if at is not None or ranged else _job(connection, what, settings, types)
-            told, code = (told, 0) if told is not None else _unknown(what, evidence, as_json)
-        elif ranged:
-            _print_range(evidence, since, until, back, limit, as_json)
+            if told is None:
+                told, code = _unknown(what, error.known, settings, as_json)
         else:
-            asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
-            told = explain_occurrence(evidence.at(asked))
+            if ranged:
+                _print_range(evidence, since, until, back, limit, as_json)
+            else:
+                asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
+                told = explain_occurrence(evidence.at(asked))
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(told))] if as_json else as_text)
     leaving.leave(code, stuck=False)  # whatever threads the user's modules began
 
 
-def _evidence(
-    connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]
-) -> ScheduleEvidence | CronjobsError:
-    try:
-        return ScheduleEvidence(connection, name, settings, types)
-    except NoSuchSchedule as error:
-        if name in settings.schedules:
-            return NotApplied(name)
-        if name in settings.disabled_schedules:
-            problems = [str(found) for found in settings.problems if found.path.startswith(f"schedules.{name}")]
-            return CronjobsError(
-                f"schedule {safe(name, 80)} was never applied, its entry is broken: {'; '.join(problems)}"
-            )
-        return CronjobsError(_no_schedule(name, [*error.known, *settings.schedules]))
-
-
-class NotApplied(CronjobsError):
-    """The file has it, and no tick has applied the file yet."""
-
-    exit_code = 0
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
+def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool) -> tuple[Explanation, int]:
+    """What to say of a schedule that the database does not know, and the exit code. Raises CronjobsError."""
+    if name in settings.schedules:
+        text = (
             f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: the next one does; a new "
             "schedule never fires for the past."
         )
+        return Explanation(name, None, "not_yet_defined", (text,)), 0
+    if name in settings.disabled_schedules:
+        problems = [str(found) for found in settings.problems if found.path.startswith(f"schedules.{name}")]
+        text = f"schedule {safe(name, 80)} was never applied, its entry is broken: {'; '.join(problems)}"
+    else:
+        text = _no_schedule(name, [*known, *settings.schedules])
+    if not as_json:
+        raise CronjobsError(text)
+    return Explanation(name, None, "unknown", (text,)), CronjobsError.exit_code
 
 
 def _no_schedule(name: str, known: Sequence[str]) -> str:
@@ -135,15 +128,6 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
     )
     kind = "no schedule or job" if name.isdecimal() else "no schedule"
     return f'there is {kind} "{safe(name, 80)}": {hint}'
-
-
-def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanation | None, int]:
-    verdict = "not_yet_defined" if isinstance(error, NotApplied) else "unknown"
-    if as_json or isinstance(error, NotApplied):
-        return Explanation(what, None, verdict, (str(error),)), error.exit_code
-    for line in error.lines:
-        complain(line)
-    return None, error.exit_code
 
 
 def _job(connection: Connection, what: str, settings: Settings, types: Callable[[], JobTypes]) -> Explanation | None:

@@ -149,14 +149,15 @@ def record(
     why: str | None = None,
     detail: dict[str, Any] | None = None,
     at: datetime | None = None,
-) -> None:
-    """Append to the audit trail. ``actor`` None: the user that the database sees."""
+) -> int:
+    """Append to the audit trail; return the entry's id. ``actor`` None: the user that the database sees."""
     values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
     if actor is not None:
         values["actor"] = actor
     if at is not None:
         values["at"] = at  # type: ignore[assignment]
-    connection.execute(insert(audit).values(values))
+    id_: int = connection.execute(insert(audit).values(values).returning(audit.c.id)).scalar_one()
+    return id_
 
 
 @dataclass(frozen=True)
@@ -212,11 +213,8 @@ class BegunSync:
 
 def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
     """Record that a file is being applied; return the id of that entry. *removals*: whether they are allowed."""
-    act = insert(audit).values(
-        action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail={"removals": removals}
-    )
-    found: int = connection.execute(act.returning(audit.c.id)).scalar_one()
-    return found
+    detail = {"removals": removals}
+    return record(connection, action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail=detail)
 
 
 def unfinished_sync(connection: Connection) -> BegunSync | None:
