@@ -96,7 +96,9 @@ def troubles(health: Health, settings: Settings) -> list[Finding]:
         found.append(Finding("left_alone", text, since=left.since, command=f"cronjobs jobs cancel {left.sample}"))
     found += _deaths(health.watch)
     found += _unwell(health.watch, health.schedules)
-    found += _refused(health.watch)
+    for host, (why, since_) in sorted(health.watch.refused.items()):
+        text = f"host {host} refuses its file, and fires what was in force before: {why}"
+        found.append(Finding("refused", text, since=since_, command="cronjobs sync --plan"))
     found += _held_back(health.watch, health.pauses, health.schedules, health.now)
     found += [Finding("config", f"{fault.where}: {fault.what}") for fault in health.faults]
     found += [Finding("config", str(problem)) for problem in settings.problems]
@@ -249,12 +251,6 @@ def _failing(rows: Sequence[Happened]) -> datetime | None:
             continue  # it waits or runs, so the result is open
         failed, since = failed + row.failures, row.last_for
     return since if failed >= FAILED_IN_A_ROW else None
-
-
-def _refused(found: Watched) -> Iterator[Finding]:
-    for host, (why, since) in sorted(found.refused.items()):
-        text = f"host {host} refuses its file, and fires what was in force before: {why}"
-        yield Finding("refused", text, since=since, command="cronjobs sync --plan")
 
 
 def _held_back(

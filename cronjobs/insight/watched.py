@@ -106,7 +106,11 @@ def watch(
     missing = [names[id_] for id_, rows in lately.items() if missed(rows)]
     dealt_with = {name: at for name in missing if (at := store.dealt_with_at(connection, name)) is not None}
     fires = store.fired_lately(connection, silence_after(settings))
-    refused = {tick["host"]: tick["did"]["refused"] for tick in ticks if "refused" in _did(tick)}
+    refused = {
+        tick["host"]: tick["did"]["refused"]
+        for tick in ticks
+        if isinstance(tick["did"], Mapping) and "refused" in tick["did"]
+    }
     queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
     return Watched(
         deaths=store.deaths(connection),
@@ -123,10 +127,6 @@ def watch(
             if schedule.status == "active" and (why := _without_run(connection, schedule, now))
         },
     )
-
-
-def _did(tick: Mapping[str, Any]) -> Mapping[str, Any]:
-    return tick["did"] if isinstance(tick["did"], Mapping) else {}
 
 
 def _went_well(row: Any, now: datetime) -> bool:

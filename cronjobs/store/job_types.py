@@ -9,11 +9,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import job_type_lists
 from cronjobs.store.overlap import runnable_value
-from cronjobs.store.sql import after_now, define, is_postgresql, run, shifted
+from cronjobs.store.sql import after_now, define, inserted_into, run, shifted
 
 REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
 
@@ -38,8 +37,9 @@ def record_types(connection: Connection, names: Collection[str]) -> str:
     """Store the list of job types *names*, once; return the hash that a tick's row refers to it by."""
     ordered = sorted(names)
     hash_ = types_hash(ordered)
-    dialect = postgresql if is_postgresql(connection) else sqlite
-    connection.execute(dialect.insert(job_type_lists).values(hash=hash_, names=ordered).on_conflict_do_nothing())
+    connection.execute(
+        inserted_into(connection, job_type_lists).values(hash=hash_, names=ordered).on_conflict_do_nothing()
+    )
     return hash_
 
 

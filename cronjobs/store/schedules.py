@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import occurrences, pauses, schedules
-from cronjobs.store.sql import among, define, group, is_postgresql, json_text, kinds, run
+from cronjobs.store.sql import among, define, group, inserted_into, is_postgresql, json_text, kinds, run
 
 Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
 
@@ -57,7 +56,6 @@ class LedgerRow:
 
 define(
     among_but=among("but"),
-    among_schedules=among("names"),
     ledger_rows=group("rows", kinds(occurrences)),
     ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
     definition_rows=group("rows", kinds(schedules, "name", "definition", "fingerprint", "seen_until", "next_at")),
@@ -282,7 +280,7 @@ def retire(connection: Connection, names: Collection[str]) -> None:
     if names:
         run(
             connection,
-            "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_schedules}",
+            "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_names}",
             names=sorted(names),
         )
 
@@ -302,13 +300,12 @@ def pause(
     skip: bool = False,
 ) -> None:
     """Pause, or change a pause in force, which keeps its beginning unless *skip* changes."""
-    dialect = postgresql if is_postgresql(connection) else sqlite
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
     values = {"until": until, "by": by, "why": why, "skip": int(skip)}
     values["paused_at"] = there.paused_at if there is not None and goes_on else now
     connection.execute(
-        dialect.insert(pauses)
+        inserted_into(connection, pauses)
         .values(scope=scope, name=name, **values)
         .on_conflict_do_update(index_elements=[pauses.c.scope, pauses.c.name], set_=values)
     )

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
+from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import tables
@@ -122,6 +123,15 @@ def after_now(seconds: str) -> Fragment:
     return shifted("{now}", seconds)
 
 
+def json_value(column: str, key: str) -> Fragment:
+    """A value in a JSON column, as text; NULL for invalid JSON: an error would make the claim fail, and with it all."""
+    return lambda postgresql: (
+        f"({column} ->> '{key}')"
+        if postgresql
+        else f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END"
+    )
+
+
 def _has_policy(alias: str) -> Fragment:
     """Whether the claim of the running attempt wrote a policy for recovery; a claim of an older version does not."""
     return lambda postgresql: (
@@ -158,6 +168,7 @@ def among(parameter: str) -> Fragment:
 
 
 _fragments["among_known"] = among("known")
+_fragments["among_names"] = among("names")
 
 
 def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
@@ -245,6 +256,11 @@ def _qualified(table: str, schema: str | None) -> str:
         raise ValueError("a schema's name has no braces")
     quoted = schema.replace('"', '""').replace(":", "\\:")
     return f'"{quoted}".{table}'
+
+
+def inserted_into(connection: Connection, table: Table) -> Any:
+    """An INSERT that can be given an ON CONFLICT."""
+    return (postgresql if is_postgresql(connection) else sqlite).insert(table)
 
 
 def is_postgresql(connection: Connection) -> bool:

@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, insert
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import audit, ticks
-from cronjobs.store.sql import after_now, define, group, is_postgresql, json_text, run
+from cronjobs.store.sql import after_now, define, group, inserted_into, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
 
@@ -127,7 +126,7 @@ def end_tick(connection: Connection, row: dict[str, Any]) -> None:
 
 
 def _put_tick(connection: Connection, row: dict[str, Any], changes: dict[str, Any]) -> None:
-    new = (postgresql if is_postgresql(connection) else sqlite).insert(ticks).values(row)
+    new = inserted_into(connection, ticks).values(row)
     connection.execute(new.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
 
 
