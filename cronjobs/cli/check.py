@@ -13,10 +13,9 @@ from cronjobs.cli.known_types import known_types
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import Times, coloured, complain, counted, echo, echo_json, sentence
-from cronjobs.cli.project_database import is_there, open_database
+from cronjobs.cli.project_database import missing_file, open_database
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
@@ -72,8 +71,8 @@ def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
     if not settings.database:
         raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
-    if not is_there(settings):
-        return [f'there is no database {parse_url(settings.database)} yet: the first "cronjobs run-due" makes it']
+    if file := missing_file(settings):
+        return [f'there is no database {file} yet: the first "cronjobs run-due" makes it']
     with closing(open_database(settings)) as database, database.read() as connection:
         require_schema(connection)
         health = look(connection, settings, known or JobTypes())

@@ -16,7 +16,7 @@ from cronjobs.cli.loading import filled, load_settings
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, counted, echo, echo_json, write
 from cronjobs.cli.progress import Progress
-from cronjobs.cli.project_database import is_there, open_database, operator, require_tables
+from cronjobs.cli.project_database import missing_file, open_database, operator, require_tables
 from cronjobs.cli.typed import span
 from cronjobs.database.address import Address, parse_url
 from cronjobs.errors import UsageError
@@ -175,8 +175,8 @@ def copy(
         complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
     old, to = (None if url is None else filled(url, settings) for url in (old, to))
     here, there = (replaced(settings, database=url) if url else settings for url in (old, to))
-    if not is_there(here):
-        raise UsageError(f"there is no database {parse_url(here.database)} to copy from")
+    if file := missing_file(here):
+        raise UsageError(f"there is no database {file} to copy from")
     with closing(open_database(here)) as from_, closing(open_database(there)) as target, Progress() as line:
         if from_.is_sqlite:
             require_tables(from_)

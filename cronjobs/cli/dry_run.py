@@ -8,7 +8,7 @@ from typing import Any, Final
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.output import coloured, counted, echo, echo_json, local
 from cronjobs.cli.pauses import pause_lines
-from cronjobs.cli.project_database import is_there, ready_database
+from cronjobs.cli.project_database import missing_file, ready_database
 from cronjobs.cli.sync import renamed
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
@@ -22,7 +22,7 @@ LINES: Final = 50  # of schedules
 
 def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:
     """Print what a tick would do; *fires*: also about schedules. Raises ForeignDatabase where it would do nothing."""
-    if not is_there(settings):
+    if missing_file(settings) is not None:
         echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")
         return
     with closing(ready_database(settings)) as database:

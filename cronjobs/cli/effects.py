@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import Times, columns_of, complain, counted, echo, safe, table, width, write_list
-from cronjobs.cli.project_database import by_hand, jobs_database, our_database
+from cronjobs.cli.project_database import by_hand, our_database, snapshot
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.rules.payload import BadJson, result_json
 from cronjobs.store import effects as ledger
@@ -62,8 +62,7 @@ def list_effects(
     skipped: the same, and counted as done. --json prints one array, an object per effect with the table's columns as
     keys, and the state shown in this list under "standing".
     """
-    with jobs_database(source) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (_, connection, times):
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
     nothing = "no effect" if state is None and key is None else "no such effect"
     write_list([columns_of(row) for row in rows], limit, as_json, lambda shown: _table(shown, times), nothing)

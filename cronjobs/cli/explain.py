@@ -17,7 +17,7 @@ from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import json_text, safe, since_instant, table, width, wrapped, write
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.project_database import snapshot
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.insight.evidence import NoSuchSchedule, ScheduleEvidence
@@ -83,7 +83,7 @@ def explain(
         raise UsageError("--to needs --from or --since")
     told: Explanation | None = None
     code = 0
-    with jobs_database(source) as (settings, database), database.read() as connection:
+    with snapshot(source) as (settings, connection, _):
         types = cache(lambda: known_types(settings))
         try:
             evidence = ScheduleEvidence(connection, what, settings, types)

@@ -38,7 +38,7 @@ from cronjobs.cli.output import (
     write_list,
 )
 from cronjobs.cli.output import first as limited
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.project_database import snapshot
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Status
@@ -46,7 +46,6 @@ from cronjobs.rules import pausing
 from cronjobs.rules.error_groups import grouped
 from cronjobs.rules.payload import BadJson
 from cronjobs.store import listing, schedules
-from cronjobs.store.sql import database_now
 
 ATTEMPTS_SHOWN = 20
 TYPES_SHOWN: Final = 4
@@ -79,8 +78,7 @@ def list_jobs(
     error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
-    with jobs_database(source) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
             statuses = FAILED if wanted.status is None else (wanted.status,)
@@ -178,8 +176,7 @@ def show(
     --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
     "occurrences", the sentence under "next".
     """
-    with jobs_database(source) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         row = listing.one_job(connection, job_id)
         if row is None:
             raise CronjobsError(f"there is no job {job_id} (any more): cronjobs jobs list")

@@ -7,9 +7,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from sqlalchemy import Connection
+
 from cronjobs.cli.loading import load_settings
+from cronjobs.cli.output import Times
 from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
+from cronjobs.database.address import Address, parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.retrying import first_look
 from cronjobs.errors import SchemaMissing, SchemaTooOld
@@ -18,6 +21,7 @@ from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember, require_still_there
 from cronjobs.store import meta
 from cronjobs.store.meta import is_ours, require_schema
+from cronjobs.store.sql import database_now
 from cronjobs.text import clean, one_line
 
 if TYPE_CHECKING:
@@ -31,10 +35,10 @@ def open_database(settings: Settings) -> Database:
     return Database(address, connections=settings.run.workers + 1)
 
 
-def is_there(settings: Settings) -> bool:
-    """Whether there is a database to look at; opening a SQLite file would make it."""
+def missing_file(settings: Settings) -> Address | None:
+    """The SQLite file that is to be the database, if it is not there: to open it would make it."""
     address = parse_url(settings.database, settings.schema)
-    return not address.is_sqlite or Path(str(address.url.database)).exists()
+    return address if address.is_sqlite and not Path(str(address.url.database)).exists() else None
 
 
 def ready_database(settings: Settings) -> Database:
@@ -55,6 +59,13 @@ def jobs_database(source: Source) -> Iterator[tuple[Settings, Database]]:
     settings = load_settings(source)
     with closing(ready_database(settings)) as database:
         yield settings, database
+
+
+@contextmanager
+def snapshot(source: Source) -> Iterator[tuple[Settings, Connection, Times]]:
+    """The settings, a connection to read by, and the database's times: for commands that only show something."""
+    with jobs_database(source) as (settings, database), database.read() as connection:
+        yield settings, connection, Times(database_now(connection), settings.timezone)
 
 
 def require_tables(database: Database) -> None:

@@ -25,7 +25,7 @@ from cronjobs.cli.output import (
     wrapped,
     write,
 )
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.project_database import snapshot
 from cronjobs.config.fields import zone_exists
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import ScheduleSettings, Settings
@@ -36,7 +36,6 @@ from cronjobs.schedules.definition import definition as definition_of
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.store import listing, schedules
 from cronjobs.store.schedules import StoredSchedule
-from cronjobs.store.sql import database_now
 
 app = Commands("The schedules: list them, look at one.")
 
@@ -58,8 +57,7 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     The list is that of the database, which ticks keep up to date with the file: "new" schedules are only in the file,
     "disabled" ones are bad there. --json prints one array, an object per schedule with the table's columns as keys.
     """
-    with jobs_database(source) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
         last = {row.schedule_id: columns_of(row) for row in listing.last_occurrences(connection)}
     listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
@@ -95,8 +93,7 @@ def show(
     --json prints one object: the table's columns as keys, the next occurrences under "next", the last 20 ledger
     rows under "ledger".
     """
-    with jobs_database(source) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
         here = next((schedule for schedule in stored if schedule.name == name), None)
         rows = listing.ledger(connection, here.id, LEDGER_SHOWN) if here is not None else []

@@ -34,7 +34,7 @@ from cronjobs.cli.output import (
     wrapped,
     write,
 )
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.project_database import jobs_database, snapshot
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.insight.findings import Finding, troubles
@@ -43,7 +43,6 @@ from cronjobs.insight.watched import last_sign, quiet_after
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules import pausing
 from cronjobs.store import listing, schedules
-from cronjobs.store.sql import database_now
 
 LABEL_WIDTH: Final = 11
 
@@ -281,8 +280,7 @@ def history(
     coalesced), with the reason; and, without --type and --outcome, the times in which no tick reached the
     database. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
     """
-    with jobs_database(source) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         begin = since_instant(since, times.now, settings.timezone)
         entries = _entries(connection, begin, limit + 1, schedule, job_type, outcome)
         if job_type is None and outcome is None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import coloured, complain, echo, echo_json
-from cronjobs.cli.project_database import by_hand, is_there, open_database, our_database
+from cronjobs.cli.project_database import by_hand, missing_file, open_database, our_database
 from cronjobs.config.settings import Settings
 from cronjobs.errors import SchemaMissing
 from cronjobs.model import duration_text
@@ -84,7 +84,7 @@ def sync(
 def _plan(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
     """What is in force and what would change, without making so much as a file."""
     stored, caps = {}, {}
-    if is_there(settings):
+    if missing_file(settings) is None:
         with closing(open_database(settings)) as database, database.read() as connection:
             try:
                 found = require_schema(connection)
