@@ -23,7 +23,6 @@ from cronjobs.cli.output import coloured, echo
 from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config.load import load
-from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
@@ -64,7 +63,11 @@ def dev(
     """
     pause = typed.span(every, "--every", above_zero=True)
     settings = load_settings(source)
-    _refuse_production(settings, yes)
+    if settings.environment.lower() in PRODUCTION and not yes:
+        raise UsageError(
+            f'{settings.file} says "environment: {settings.environment}", and dev runs its jobs with the code that is '
+            "being edited here: name another file with --config, or say --yes"
+        )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):
         environ["CRONJOBS_DATABASE_URL"] = url  # not an argument, which everybody on the host could read
@@ -81,14 +84,6 @@ def dev(
                 _wait(ticks, pause.total_seconds(), watch if code in (0, 1) else None)
     if ticks.stopped_by != signal.SIGINT:
         raise typer.Exit(128 + int(ticks.stopped_by or 0))
-
-
-def _refuse_production(settings: Settings, yes: bool) -> None:
-    if settings.environment.lower() in PRODUCTION and not yes:
-        raise UsageError(
-            f'{settings.file} says "environment: {settings.environment}", and dev runs its jobs with the code that is '
-            "being edited here: name another file with --config, or say --yes"
-        )
 
 
 # --- ticks ------------------------------------------------------------------------------------------------------------

@@ -163,16 +163,13 @@ def timing_text(definition: Any) -> str:
 
 
 def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
+    """When the last occurrence was, and what became of it: of one that made a job, what became of the job."""
     if last is None:
         return "none yet"
-    return f"{times.ago(last['last_for'])}: {_became(last)}"
-
-
-def _became(row: Mapping[str, Any]) -> str:
-    """What became of an occurrence: of one that made a job, what became of the job."""
-    if row["outcome"] == "enqueued":
-        return f"{row['job_status'] or 'done, and pruned'} (job {row['job_id']})"
-    return str(row["outcome"])
+    became = last["outcome"]
+    if became == "enqueued":
+        became = f"{last['job_status'] or 'done, and pruned'} (job {last['job_id']})"
+    return f"{times.ago(last['last_for'])}: {became}"
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

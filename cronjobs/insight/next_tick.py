@@ -53,7 +53,13 @@ def look(
     wanted = [name for name in known.types if only in (None, name)]
     waiting = upcoming.due_jobs(connection, known=wanted, queue=queue, limit=JOBS_SHOWN)
     jobs = [dict(row._mapping) for row in waiting.first]
-    new = [_new(job) for _, found in made for job in found.jobs if _begins(job, seen.now, wanted, queue, pauses)]
+    names = ("job_type", "queue", "priority", "timeout_s", "schedule", "run_at", "concurrency_key")
+    new: list[dict[str, Any]] = [
+        {"id": None} | {name: getattr(job, name) for name in names}
+        for _, found in made
+        for job in found.jobs
+        if _begins(job, seen.now, wanted, queue, pauses)
+    ]
     jobs = sorted(jobs + new, key=lambda job: (job["priority"], job["run_at"], job["id"] is None, job["id"] or 0))
     running = running_by_key(connection, known.types.keys()) if settings.limits else {}
     return Outlook(
@@ -113,8 +119,3 @@ def _begins(job: NewJob, now: datetime, wanted: Sequence[str], queue: str | None
     if job.job_type not in wanted or queue not in (None, job.queue) or (job.run_at is not None and job.run_at > now):
         return False
     return not pausing.of_queue(pauses, job.queue)
-
-
-def _new(job: NewJob) -> dict[str, Any]:
-    names = ("job_type", "queue", "priority", "timeout_s", "schedule", "run_at", "concurrency_key")
-    return {"id": None} | {name: getattr(job, name) for name in names}

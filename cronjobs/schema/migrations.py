@@ -80,7 +80,8 @@ def upgrade(database: Database) -> tuple[str | None, str]:
                 require_revision(before, read_meta(connection).oldest_code)
                 return before, before
             if before != newest:
-                _alembic_upgrade(connection)
+                with _one_at_a_time:
+                    command.upgrade(_config({CONNECTION: connection}), "head")
             return before, newest
 
     return patiently(migrate, worth=lambda error: _sqlstate(error) in _LOCKED, pauses=repeat(_PAUSE_S, _LOCK_TRIES - 1))
@@ -233,11 +234,6 @@ def _config(attributes: dict[str, Any] | None = None, output: TextIO | None = No
     config = Config(output_buffer=output, attributes=attributes or {})
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     return config
-
-
-def _alembic_upgrade(connection: Connection) -> None:
-    with _one_at_a_time:
-        command.upgrade(_config({CONNECTION: connection}), "head")
 
 
 def _revision(connection: Connection) -> str | None:

@@ -77,8 +77,8 @@ def job_from(row: Row[Any]) -> Job:
     fault = next((fault for place in _TEXTS if (fault := _fault(place, facts[place]))), None)
     if fault is not None:
         facts[_PAYLOAD] = fault  # the job dies of this when it comes to run
-    if facts[_META] != {}:
-        facts[_META] = _strings(facts[_META])
+    if (meta := facts[_META]) != {}:
+        facts[_META] = {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
     return Job(*facts)
 
 
@@ -91,10 +91,6 @@ def _fault(place: int, value: Any) -> BadJson | None:
     if isinstance(value, BadJson) and place == _META and not value.reason.startswith("not JSON"):
         return replace(value, what="meta")
     return None
-
-
-def _strings(meta: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
 
 
 def fetch_by_itself(connection: Connection, job_id: int) -> Job:

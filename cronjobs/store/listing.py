@@ -201,13 +201,9 @@ def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[boo
     if status in FINAL:
         return [jobs.c.finished_at.is_not(None), exactly, *([] if since is None else [jobs.c.finished_at >= since])]
     index = jobs.c.locked_until.is_not(None) if status is Status.RUNNING else and_(text(WAITING_SQL), exactly)
-    return [index, *_alive_since(since)]
-
-
-def _alive_since(since: datetime | None) -> list[ColumnElement[bool]]:
     if since is None:
-        return []
-    return [or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
+        return [index]
+    return [index, or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
 
 
 def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
