@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from zoneinfo import ZoneInfo
 
 import typer
@@ -110,7 +110,11 @@ def next_occurrences(
         count = count or SHOWN
     found = list(islice(_merged(all_due, start, None if count else start + WINDOW), count))
     if as_json:
-        write([json_text([_object(occurrence) for occurrence in found])])
+        objects = [
+            {"schedule": one.due.name, "local": one.local.isoformat(), "utc": one.at, "remark": one.remark}
+            for one in found
+        ]
+        write([json_text(objects)])
     else:
         _print(found if count else _thinned(found, start))
         if not found:
@@ -229,10 +233,6 @@ def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
             first = f"the first of {counts[one.due]:,} in 24 h"
             shown.append(Occurrence(one.due, one.at, "; ".join([first, *changes])))
     return shown
-
-
-def _object(one: Occurrence) -> dict[str, Any]:
-    return {"schedule": one.due.name, "local": one.local.isoformat(), "utc": one.at, "remark": one.remark}
 
 
 def _print(found: Sequence[Occurrence]) -> None:

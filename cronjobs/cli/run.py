@@ -83,7 +83,8 @@ def run(
                 emit=Log(settings.log).write,
             ).run()
         _tell(done, streams, say)
-    leaving.leave(_exit_code(done), stuck=False)
+    failed = 1 if done.signal is None else 128 + done.signal
+    leaving.leave(0 if done.succeeded else failed, stuck=False)
 
 
 def _number(digits: str) -> int:
@@ -127,9 +128,3 @@ def _became(done: RunResult) -> str:
             return f"{error}; it waits as before"
         case status:
             return f"{status} after {took}: {error}"
-
-
-def _exit_code(done: RunResult) -> int:
-    if done.succeeded:
-        return 0
-    return 1 if done.signal is None else 128 + done.signal

@@ -59,7 +59,9 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none; *facts* of a range become one explanation."""
     found, row = verdict(facts), facts.ledger
     clock = LocalTimes(facts.timezone, facts.first_for)
-    sentences = _renamed(facts)
+    sentences = []
+    if facts.renamed_from is not None:
+        sentences.append(f"{name(facts.renamed_from)} is called {name(facts.schedule)} now.")
     if found == "not_due":
         sentences += _not_due(facts, clock)
     elif facts.existence in ("not_yet", "retired", "unreadable") and row is None:
@@ -103,12 +105,6 @@ def _usual(facts: OccurrenceFacts, found: str) -> bool:
 
 def _it(facts: OccurrenceFacts) -> str:
     return "it" if facts.count == 1 else "them"
-
-
-def _renamed(facts: OccurrenceFacts) -> list[str]:
-    if facts.renamed_from is None:
-        return []
-    return [f"{name(facts.renamed_from)} is called {name(facts.schedule)} now."]
 
 
 def _due(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
