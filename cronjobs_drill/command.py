@@ -17,7 +17,7 @@ import typer
 
 from cronjobs.cli import leaving
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import coloured, complain, counted, echo, echo_json, is_terminal, width, wrapped
 from cronjobs.database.address import parse_url
 from cronjobs_drill import Drilled
@@ -40,9 +40,7 @@ INDENT: Final = " " * 6
 
 
 def drill(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     form: Annotated[
         Forms,
         typer.Option("--form", metavar="FORM", help=f"How the process is restarted in mid-run: {', '.join(Forms)}."),
@@ -65,7 +63,7 @@ def drill(
 
     Exit codes: 0 every check held, 1 one did not, 2 usage, 3 configuration, 4 database.
     """
-    url = _postgresql_url(ctx, config, database_url)
+    url = _postgresql_url(source)
     printer = _Printer(as_json)
     where = _where(url)
     printer.line(f"{receipts} receipts, on {where}")
@@ -100,13 +98,12 @@ def drill(
     leaving.leave(0 if held else 1, stuck=False)
 
 
-def _postgresql_url(ctx: typer.Context, config: Path | None, given: str | None) -> str | None:
+def _postgresql_url(source: Source) -> str | None:
     """The user's database, if it is PostgreSQL; None: a SQLite file of the drill's own."""
-    root = ctx.find_root().params
-    url = given or root.get("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
-    named = config or root.get("config") or os.environ.get("CRONJOBS_CONFIG")
+    url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
+    named = source.given("config") or os.environ.get("CRONJOBS_CONFIG")
     if url is None and (named or Path("cronjobs.yaml").exists()):
-        url = load_settings(ctx, config, None).database
+        url = load_settings(source).database
     return None if url is None or parse_url(url).is_sqlite else url
 
 

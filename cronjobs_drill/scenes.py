@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.store.operating import statuses
+from cronjobs.store.enqueue import job_status
 from cronjobs_drill import checks
 from cronjobs_drill import statements as store
 from cronjobs_drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
@@ -244,7 +244,7 @@ class Play:
 
     def _status(self, job_id: int) -> str:
         with self.stage.database.read() as connection:
-            return str(statuses(connection, [job_id])[job_id])
+            return str(job_status(connection, job_id))
 
     def _lost(self) -> Counter[int]:
         """How many attempts at each receipt died with their runner."""

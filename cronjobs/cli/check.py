@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import redirect_stdout
-from pathlib import Path
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 
 from cronjobs.cli import leaving
+from cronjobs.cli.known_types import known_types
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import Times, coloured, complain, counted, echo, echo_json, sentence
-from cronjobs.cli.project_database import open_database
+from cronjobs.cli.project_database import missing_file, open_database
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
-from cronjobs.insight.health import look, troubles
-from cronjobs.jobs import job_types
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.health import look
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.meta import require_schema
 from cronjobs.text import visible
 
 
 def check(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Also check in the database whether it all runs.")] = False,
     as_json: JsonOption = False,
@@ -46,15 +42,12 @@ def check(
     Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live, and no database.
     """
     try:
-        settings = load_settings(ctx, config, database_url, need_database=False)
+        settings = load_settings(source, need_database=False)
     except ConfigError as error:
         _print_fatal(error, as_json)
         raise typer.Exit(3) from None
-    known: JobTypes | None = None
-    if not no_import:
-        with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
-            known = job_types.load(settings)
-    file = str(config or ctx.find_root().params.get("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+    known = None if no_import else known_types(settings)
+    file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
     wrong = _ask_database(settings, known) if live else []
     if as_json:
@@ -78,16 +71,11 @@ def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
     if not settings.database:
         raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
-    address = parse_url(settings.database, settings.schema)
-    if address.is_sqlite and not Path(str(address.url.database)).exists():
-        return [f'there is no database {address} yet: the first "cronjobs run-due" makes it']
-    database = open_database(settings)
-    try:
-        with database.read() as connection:
-            require_schema(connection)
-            health = look(connection, settings, known or JobTypes())
-    finally:
-        database.close()
+    if file := missing_file(settings):
+        return [f'there is no database {file} yet: the first "cronjobs run-due" makes it']
+    with closing(open_database(settings)) as database, database.read() as connection:
+        require_schema(connection)
+        health = look(connection, settings, known or JobTypes())
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
     times = Times(health.now, settings.timezone)
     return [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from importlib import import_module
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -42,11 +45,35 @@ class Commands(typer.Typer):
         self.callback()(_no_options)  # without one, a group of one command would be that command
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        return super().command(name, cls=PlainCommand, **options)
+        register = super().command(name, cls=PlainCommand, **options)
+        return lambda command: register(spread(command))
 
 
 def _no_options() -> None:
     pass
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """*command* as typer needs it: of a parameter that is a dataclass, such as ``Source``, each field is an option."""
+    own = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in own.parameters.items() if is_dataclass(each.annotation)
+    }
+    parameters = [
+        part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, each in own.parameters.items()
+        for part in (inspect.signature(groups[name], eval_str=True).parameters.values() if name in groups else [each])
+    ]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
 
 
 class CommandRow(NamedTuple):
@@ -78,7 +105,7 @@ class Listed(TyperCommand):
             found = getattr(import_module(module if "." in module else f"cronjobs.cli.{module}"), attribute)
             if not isinstance(found, typer.Typer):
                 one = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
-                one.command(self.name, cls=PlainCommand, epilog=self.row.epilog)(found)
+                one.command(self.name, cls=PlainCommand, epilog=self.row.epilog)(spread(found))
                 found = one
             self._loaded = get_command(found)
             self._loaded.name = self.name

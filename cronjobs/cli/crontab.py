@@ -12,23 +12,14 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.output import coloured
+from cronjobs.cli.options import ConfigOption, JsonOption, Source
+from cronjobs.cli.output import coloured, complain, echo
 from cronjobs.config import load as configuration
 from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host, program
 
 app = Commands("The one line in your crontab that runs cronjobs: install, show, remove.")
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        show_default=False,
-        help="The configuration; else $CRONJOBS_CONFIG, else ./cronjobs.yaml. It names the block in the crontab.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Install the line even if a tick in cron's environment does not work yet.")
@@ -44,10 +35,10 @@ def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOptio
     wanted = CrontabArgs.of(context, config)
     state = CrontabState.of(wanted)
     if as_json:
-        typer.echo(json.dumps(state.report(wanted)))
+        echo(json.dumps(state.report(wanted)))
         return
-    typer.echo(wanted.block, nl=False)
-    typer.echo(state.sentence, err=True)
+    echo(wanted.block.removesuffix("\n"))
+    complain(state.sentence)
     if state.name == "differs":
         _echo_diff(state.installed or "", wanted.block, err=True)
 
@@ -68,16 +59,16 @@ def install(
         _echo_dry_run(old, new)
         return
     environment = host.environment(new, wanted.file)
-    typer.echo("running one tick in cron's environment …", err=True)
+    complain("running one tick in cron's environment …")
     tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
     if not tick.works and not force:
         raise host.TickFails(tick)
     if old == new:
-        typer.echo(f"the crontab of {host.user().pw_name} has this line already:")
+        echo(f"the crontab of {host.user().pw_name} has this line already:")
     else:
         _write(old, new)
-        typer.echo(f"installed in the crontab of {host.user().pw_name}:")
-    typer.echo(crontab.indented(wanted.line))
+        echo(f"installed in the crontab of {host.user().pw_name}:")
+    echo(crontab.indented(wanted.line))
     _tell_tick(tick)
     _tell_host(environment, new, wanted)
 
@@ -94,10 +85,10 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
     if dry_run:
         _echo_dry_run(old, new)
     elif old == new:
-        typer.echo(f"the crontab of {host.user().pw_name} has no block for {file}: nothing to remove")
+        echo(f"the crontab of {host.user().pw_name} has no block for {file}: nothing to remove")
     else:
         _write(old, new)
-        typer.echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
+        echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
 
 
 @dataclass(frozen=True)
@@ -169,30 +160,30 @@ class CrontabState:
 
 def _config_file(context: typer.Context, given: Path | None) -> Path:
     """--config behind or before the command's name, else $CRONJOBS_CONFIG, else ./cronjobs.yaml; absolute."""
-    before = context.find_root().params.get("config")
-    return program.absolute(Path(given or before or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+    named = Source(context, given).given("config")
+    return program.absolute(Path(named or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
 
 
 def _write(old: str, new: str) -> None:
     try:
         copy = program.keep_copy(old)
     except OSError as error:  # a home that cannot be written to is no reason against it: the change can be undone
-        typer.echo(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}", err=True)
+        complain(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}")
         copy = None
     program.replace(old, new)
     if copy is not None:
-        typer.echo(f"the crontab as it was: {copy}", err=True)
+        complain(f"the crontab as it was: {copy}")
 
 
 def _tell_tick(tick: host.BareTick) -> None:
     if tick.database:
-        typer.echo(f"a tick in cron's environment reached {tick.database}")
+        echo(f"a tick in cron's environment reached {tick.database}")
     if not tick.works:
-        typer.echo(f"that tick failed with exit code {tick.code}; so will each one until this is put right:", err=True)
+        complain(f"that tick failed with exit code {tick.code}; so will each one until this is put right:")
     elif tick.code:
-        typer.echo("a job ended dead in that tick: see cronjobs jobs list --status dead", err=True)
+        complain("a job ended dead in that tick: see cronjobs jobs list --status dead")
     if tick.said:
-        typer.echo(crontab.indented(tick.said), err=True)
+        complain(crontab.indented(tick.said))
 
 
 def _tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
@@ -200,35 +191,32 @@ def _tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> N
     mailto = environment.get("MAILTO", environment["LOGNAME"])
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
     if host.mail_program() is None:
-        typer.echo(
+        complain(
             "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so what a failing tick "
-            f"prints is lost: {elsewhere}",
-            err=True,
+            f"prints is lost: {elsewhere}"
         )
     elif not mailto:
-        typer.echo(
-            f'MAILTO="" in this crontab: cron mails nothing of what a failing tick prints: {elsewhere}', err=True
-        )
+        complain(f'MAILTO="" in this crontab: cron mails nothing of what a failing tick prints: {elsewhere}')
     else:
-        typer.echo(f"when something fails, cron mails it to {mailto}; a tick without failures is silent")
+        echo(f"when something fails, cron mails it to {mailto}; a tick without failures is silent")
     if host.daemon_runs() is False:
-        typer.echo("no cron daemon runs here, so nothing will happen yet (Debian: service cron start)", err=True)
+        complain("no cron daemon runs here, so nothing will happen yet (Debian: service cron start)")
     if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
-        typer.echo("CRONJOBS_DATABASE_URL is set here, but cron will not know it", err=True)
+        complain("CRONJOBS_DATABASE_URL is set here, but cron will not know it")
     for other in crontab.same_file(text, wanted.file):
-        typer.echo(
-            f"the crontab has a block for the same file under another path: cronjobs crontab remove --config {other}",
-            err=True,
+        complain(
+            f"the crontab has a block for the same file under another path: cronjobs crontab remove --config {other}"
         )
 
 
 def _echo_dry_run(old: str, new: str) -> None:
     if old == new:
-        typer.echo("nothing would change", err=True)
+        complain("nothing would change")
     _echo_diff(old, new)
 
 
 def _echo_diff(old: str, new: str, *, err: bool = False) -> None:
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in crontab.diff(old, new):
-        typer.echo(coloured(line, colours.get(line[0]), "stderr" if err else "stdout"), err=err)
+        painted = coloured(line, colours.get(line[0]), "stderr" if err else "stdout")
+        complain(painted, is_safe=True) if err else echo(painted)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from dataclasses import replace as replaced
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from cronjobs import masking
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.loading import filled, load_settings
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, counted, echo, echo_json, write
 from cronjobs.cli.progress import Progress
-from cronjobs.cli.project_database import open_database, operator, require_tables
+from cronjobs.cli.project_database import missing_file, open_database, operator, require_tables
 from cronjobs.cli.typed import span
-from cronjobs.config.settings import Settings
-from cronjobs.config.variables import Variables
 from cronjobs.database.address import Address, parse_url
 from cronjobs.errors import UsageError
 from cronjobs.host.known_databases import forget, remember
@@ -43,9 +39,7 @@ class Dialect(StrEnum):
 
 @app.command()
 def upgrade(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     new: Annotated[
         bool, typer.Option("--new", help="Make a new, empty SQLite file in place of one that is gone.")
     ] = False,
@@ -55,15 +49,12 @@ def upgrade(
     All or nothing, and safe to repeat; two at once wait for each other. Ticks may continue meanwhile: migrations only
     expand, so the version that runs now also runs on the new tables.
     """
-    settings = load_settings(ctx, config, database_url)
+    settings = load_settings(source)
     if new:
         forget(settings, parse_url(settings.database, settings.schema))
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         before, after = migrations.upgrade(database)
         remember(settings, database.address)
-    finally:
-        database.close()
     if before == after:
         echo(f"revision {after}: nothing to do")
     else:
@@ -71,15 +62,10 @@ def upgrade(
 
 
 @app.command()
-def current(
-    ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
-) -> None:
+def current(source: Source, as_json: JsonOption = False) -> None:
     """Print the revision that the database is at, "none" without tables."""
-    database = open_database(load_settings(ctx, config, database_url))
-    try:
+    with closing(open_database(load_settings(source))) as database:
         revision, newest = migrations.current(database), migrations.head()
-    finally:
-        database.close()
     if as_json:
         echo_json({"database": str(database.address), "revision": revision, "newest": newest})
         return
@@ -89,19 +75,14 @@ def current(
 
 
 @app.command()
-def check(
-    ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
-) -> None:
+def check(source: Source, as_json: JsonOption = False) -> None:
     """Compare the tables with what this version expects; exit 1 if something is missing or changed.
 
     An index or a column that you added yourself is no finding. On PostgreSQL it makes temporary tables to compare
     with, and rolls them back.
     """
-    database = open_database(load_settings(ctx, config, database_url))
-    try:
+    with closing(open_database(load_settings(source))) as database:
         findings = migrations.check(database)
-    finally:
-        database.close()
     if as_json:
         echo_json(findings)
     else:
@@ -115,9 +96,7 @@ def check(
 
 @app.command()
 def sql(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     dialect: Annotated[
         Dialect | None,
         typer.Option("--dialect", metavar="KIND", help="For postgresql or sqlite; reads no configuration then."),
@@ -130,14 +109,12 @@ def sql(
 
     Connects to no database. The dialect and the schema are those of the configured database, or of the options.
     """
-    write([migrations.sql(_address(ctx, config, database_url, dialect, schema)).rstrip("\n")])
+    write([migrations.sql(_address(source, dialect, schema)).rstrip("\n")])
 
 
 @app.command()
 def grants(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     role: Annotated[
         list[str] | None,
         typer.Option(
@@ -159,14 +136,12 @@ def grants(
     without a login: grant them to your users, GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
-    write([statements(RoleNames(schema or _home(ctx, config, database_url), names, replace))])
+    write([statements(RoleNames(schema or _home(source), names, replace))])
 
 
 @app.command()
 def copy(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     to: Annotated[
         str | None,
         typer.Option(
@@ -195,79 +170,58 @@ def copy(
             "say where to, --to postgresql://…, or, once that is the configured database, --from sqlite:///…"
         )
     patience = None if wait is None else span(wait, "--wait")
-    settings = load_settings(ctx, config, database_url)
+    settings = load_settings(source)
     if to is not None and url_passwords(to):
         complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
-    old, to = (None if url is None else _filled(url, settings) for url in (old, to))
+    old, to = (None if url is None else filled(url, settings) for url in (old, to))
     here, there = (replaced(settings, database=url) if url else settings for url in (old, to))
-    file = parse_url(here.database)
-    if file.is_sqlite and not Path(str(file.url.database)).exists():
+    if file := missing_file(here):
         raise UsageError(f"there is no database {file} to copy from")
-    source, target = open_database(here), open_database(there)
-    try:
-        if source.is_sqlite:
-            require_tables(source)
-        with Progress() as line:
-            report = copying.copy(
-                source,
-                target,
-                settings,
-                actor=operator(),
-                wait=patience,
-                progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
-            )
-    finally:
-        source.close()
-        target.close()
+    with closing(open_database(here)) as from_, closing(open_database(there)) as target, Progress() as line:
+        if from_.is_sqlite:
+            require_tables(from_)
+        report = copying.copy(
+            from_,
+            target,
+            settings,
+            actor=operator(),
+            wait=patience,
+            progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
+        )
     for sentence in report.odd[:ODD_SHOWN]:
         complain(sentence)
     if len(report.odd) > ODD_SHOWN:
         complain(f"… and {len(report.odd) - ODD_SHOWN} more")
     if as_json:
-        echo_json({"from": str(source.address), "to": str(target.address)} | asdict(report))
+        echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
     for sentence in _copied(report, str(target.address)):
         echo(sentence)
 
 
 @app.command()
-def adopt(ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None) -> None:
+def adopt(source: Source) -> None:
     """Give the database to the configuration's project and environment.
 
     For a copy that was restored elsewhere, a project that changed its name, or a database that "db copy" closed: until
     you adopt it, ticks claim nothing there.
     Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records it.
     """
-    settings = load_settings(ctx, config, database_url)
-    database = open_database(settings)
-    try:
+    settings = load_settings(source)
+    with closing(open_database(settings)) as database:
         before = reopen(database, settings.project, settings.environment, operator())
-    finally:
-        database.close()
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
     echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
 
 
-def _filled(url: str, settings: Settings) -> str:
-    """*url* with its ``${NAME}`` and ``${file:…}`` replaced, as in the configuration."""
-    try:
-        filled, came_in = Variables(os.environ, settings.folder).fill(url)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    masking.remember(settings.secrets | masking.long_enough(came_in) | url_passwords(filled))
-    return filled
-
-
-def _address(
-    ctx: typer.Context, config: ConfigOption, database_url: UrlOption, dialect: Dialect | None, schema: str | None
-) -> Address:
+def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Address:
     match dialect:
         case Dialect.POSTGRESQL:
             return parse_url("postgresql://", schema)
         case Dialect.SQLITE:
             return parse_url("sqlite:///cronjobs.db")
         case None:
-            settings = load_settings(ctx, config, database_url)
+            settings = load_settings(source)
             return parse_url(settings.database, schema or settings.schema)
 
 
@@ -295,19 +249,16 @@ def _names(given: list[str]) -> dict[Role, str]:
     return names or dict(DEFAULT_NAMES)
 
 
-def _home(ctx: typer.Context, config: ConfigOption, database_url: UrlOption) -> str:
+def _home(source: Source) -> str:
     """The schema that the tables are in, or would be made in."""
-    settings = load_settings(ctx, config, database_url)
+    settings = load_settings(source)
     address = parse_url(settings.database, settings.schema)
     if address.is_sqlite:
         raise UsageError("SQLite knows no roles: who may read and write its file may do everything")
     if address.schema is not None:
         return address.schema
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         return migrations.home(database)
-    finally:
-        database.close()
 
 
 def _name(project: str, environment: str) -> str:

@@ -18,18 +18,17 @@ import typer
 
 from cronjobs.cli import typed
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, UrlOption
+from cronjobs.cli.options import Source
 from cronjobs.cli.output import coloured, echo
 from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config.load import load
-from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.schedules.definition import fingerprint
-from cronjobs.store.due import due_attempts
 from cronjobs.store.ticks import overview
+from cronjobs.store.upcoming import due_attempts
 from cronjobs.text import visible
 
 POLL_S: Final = 0.25  # between looks at whether something came due
@@ -48,9 +47,7 @@ _IDLE: Final = re.compile(r"no job ran in [\d.]+ s; (?!SIG).*")  # how run-due -
 
 
 def dev(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     schedules: Annotated[
         bool, typer.Option("--schedules", help="Apply the file's schedules, and fire those that are due.")
     ] = False,
@@ -65,12 +62,14 @@ def dev(
     one ends at once.
     """
     pause = typed.span(every, "--every", above_zero=True)
-    settings = load_settings(ctx, config, database_url)
-    _refuse_production(settings, yes)
-    root = ctx.find_root().params
-    url = database_url or root.get("database_url")
+    settings = load_settings(source)
+    if settings.environment.lower() in PRODUCTION and not yes:
+        raise UsageError(
+            f'{settings.file} says "environment: {settings.environment}", and dev runs its jobs with the code that is '
+            "being edited here: name another file with --config, or say --yes"
+        )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
-    if url:
+    if url := source.given("database_url"):
         environ["CRONJOBS_DATABASE_URL"] = url  # not an argument, which everybody on the host could read
     ticks = _Ticks(settings.file, environ)
     database = open_database(settings)
@@ -85,14 +84,6 @@ def dev(
                 _wait(ticks, pause.total_seconds(), watch if code in (0, 1) else None)
     if ticks.stopped_by != signal.SIGINT:
         raise typer.Exit(128 + int(ticks.stopped_by or 0))
-
-
-def _refuse_production(settings: Settings, yes: bool) -> None:
-    if settings.environment.lower() in PRODUCTION and not yes:
-        raise UsageError(
-            f'{settings.file} says "environment: {settings.environment}", and dev runs its jobs with the code that is '
-            "being edited here: name another file with --config, or say --yes"
-        )
 
 
 # --- ticks ------------------------------------------------------------------------------------------------------------

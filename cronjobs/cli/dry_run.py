@@ -1,168 +1,39 @@
-"""``cronjobs run-due --dry-run``: what a tick would do now. It reads, and changes nothing at all."""
+"""``cronjobs run-due --dry-run``: prints what a tick would do now."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass
-from datetime import datetime
+from contextlib import closing
 from typing import Any, Final
 
-from sqlalchemy import Connection
-
+from cronjobs.cli.known_types import known_types
 from cronjobs.cli.output import coloured, counted, echo, echo_json, local
-from cronjobs.cli.pause import pause_lines
+from cronjobs.cli.pauses import pause_lines
+from cronjobs.cli.project_database import missing_file, ready_database
 from cronjobs.cli.sync import renamed
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
-from cronjobs.host.identity import Identity
-from cronjobs.jobs import job_types
+from cronjobs.insight.next_tick import Outlook, look
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.rules import pausing
-from cronjobs.rules.concurrency import Candidate, Limit, choose, reached
-from cronjobs.schedules.applying import applies
-from cronjobs.schedules.changes import SyncPlan, compare
-from cronjobs.schedules.decide import Due, Settled, plan_for
-from cronjobs.schedules.definition import fingerprint
-from cronjobs.schedules.materialise import preview
-from cronjobs.store import claims, queues, schedules, ticks, upcoming
-from cronjobs.store.concurrency import running_by_key
-from cronjobs.store.enqueue import NewJob
-from cronjobs.store.job_types import remembered
-from cronjobs.store.ownership import is_ours
+from cronjobs.schedules.changes import SyncPlan
 from cronjobs.text import one_line
 
-LINES: Final = 50  # of jobs, and of schedules
+LINES: Final = 50  # of schedules
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What a tick would find and do. ``jobs`` in order, at most LINES of ``due``; id None: its schedule makes it."""
-
-    now: datetime
-    expired: int
-    sync: SyncPlan | None
-    schedules: list[dict[str, Any]]
-    jobs: list[dict[str, Any]]
-    due: int
-    unresolved: list[tuple[str, int]]
-    pauses: Sequence[Any]
-    next_run_at: datetime | None
-
-
-def show(
-    settings: Settings, database: Database, *, queue: str | None, only: str | None, as_json: bool, fires: bool
-) -> None:
+def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:
     """Print what a tick would do; *fires*: also about schedules. Raises ForeignDatabase where it would do nothing."""
-    with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
-        known = job_types.load(settings)
-    with database.read() as connection:
-        found = _look(connection, settings, known, queue, only, fires)
+    if missing_file(settings) is not None:
+        echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")
+        return
+    with closing(ready_database(settings)) as database:
+        known = known_types(settings)
+        with database.read() as connection:
+            found = look(connection, settings, known, queue=queue, only=only, fires=fires)
     if as_json:
         echo_json(_object(settings, database, known, found))
     else:
         for line in _lines(settings, known, found):
             echo(line)
-
-
-def _look(
-    connection: Connection, settings: Settings, known: JobTypes, queue: str | None, only: str | None, fires: bool
-) -> Outlook:
-    here = Identity.here()
-    seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
-    is_ours(settings, seen.project, seen.environment)
-    pauses = schedules.pauses_in_force(connection)
-    stored = schedules.all_schedules(connection)
-    todo = None
-    if fires and applies(connection, seen, settings, host=here.host):
-        todo = compare(settings, stored, queues.caps_in_force(connection))
-    # A sync settles what it changes first, whether it is due by its hint or not.
-    chosen = schedules.due_schedules(connection, settings.disabled_schedules) if fires else []
-    if todo is not None:
-        ends = {*todo.change, *todo.remove, *(old for old, _ in todo.rename)}.difference(each.name for each in chosen)
-        chosen += [schedule for schedule in stored if schedule.status == "active" and schedule.name in ends]
-    planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]
-    within = remembered(settings.run.every)
-    caps, lifted = ((), ()) if todo is None else (todo.cap, todo.uncap)
-    settled = {
-        due.stored.id: made for due, made in preview(connection, planned, within=within, changed=caps, lifted=lifted)
-    }
-    made = [(due, settled.get(due.stored.id, Settled())) for due in planned if due.told or due.parts]
-    wanted = [name for name in known.types if only in (None, name)]
-    waiting = upcoming.due_jobs(connection, known=wanted, queue=queue, limit=LINES)
-    jobs = [dict(row._mapping) for row in waiting.first]
-    new = [_new(job) for _, found in made for job in found.jobs if _begins(job, seen.now, wanted, queue, pauses)]
-    jobs = sorted(jobs + new, key=lambda job: (job["priority"], job["run_at"], job["id"] is None, job["id"] or 0))
-    running = running_by_key(connection, known.types.keys()) if settings.limits else {}
-    return Outlook(
-        now=seen.now,
-        expired=upcoming.expired_leases(connection),
-        sync=todo,
-        schedules=[_schedule(due, found) for due, found in made],
-        jobs=_with_limits(jobs[:LINES], settings.limits, running),
-        due=waiting.count + len(new),
-        unresolved=claims.unresolved(connection, known.types.keys()),
-        pauses=pauses,
-        next_run_at=upcoming.next_run_at(connection),
-    )
-
-
-def _with_limits(
-    jobs: Sequence[dict[str, Any]], limits: Sequence[Limit], running: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """*jobs*, each with the limit that keeps it waiting, in words; None: it may begin at once."""
-    candidates = [Candidate(place, job["concurrency_key"]) for place, job in enumerate(jobs)]
-    chosen = choose(candidates, limits, running, before=0, free=len(jobs))
-    found = []
-    for place, job in enumerate(jobs):
-        full = None if place in chosen.taken else reached(limits, chosen.running, job["concurrency_key"])
-        found.append(job | {"waits_for": full.reached if full is not None else None})
-    return found
-
-
-# --- schedules --------------------------------------------------------------------------------------------------------
-
-
-def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
-    """What would be written about a schedule's occurrences."""
-    facts: dict[str, Any] = {
-        "schedule": due.stored.name,
-        "skipped": 0,
-        "missed": 0,
-        "coalesced": 0,
-        "occurrences": [],
-        "paused": due.stored.paused,
-        "trouble": "; ".join(str(event.facts.get("error")) for event in due.told) or None,
-    }
-    if not due.parts:
-        return facts
-    schedule = due.parts[-1].schedule
-    facts |= {"job_type": schedule.job, "queue": schedule.queue, "priority": schedule.priority}
-    facts["timeout_s"] = None if schedule.timeout is None else schedule.timeout.total_seconds()
-    turns = {instant for part in due.parts for instant in part.run}
-    for row, _ in settled.rows:
-        if row.first_for == row.last_for and row.first_for in turns:
-            put = {"outcome": row.outcome, "reason": row.reason, "job_id": row.job_id}
-            facts["occurrences"].append({"for": row.first_for} | put)
-        else:
-            facts[row.outcome] += row.count
-    return facts
-
-
-def _begins(job: NewJob, now: datetime, wanted: Sequence[str], queue: str | None, pauses: Sequence[Any]) -> bool:
-    """Whether this tick could run a job that a schedule makes."""
-    if job.job_type not in wanted or queue not in (None, job.queue) or (job.run_at is not None and job.run_at > now):
-        return False
-    return not pausing.of_queue(pauses, job.queue)
-
-
-def _new(job: NewJob) -> dict[str, Any]:
-    names = ("job_type", "queue", "priority", "timeout_s", "schedule", "run_at", "concurrency_key")
-    return {"id": None} | {name: getattr(job, name) for name in names}
-
-
-# --- telling ----------------------------------------------------------------------------------------------------------
 
 
 def _object(settings: Settings, database: Database, known: JobTypes, found: Outlook) -> dict[str, Any]:

@@ -11,17 +11,16 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
-from cronjobs.cli.output import Times, columns_of, complain, counted, echo, json_text, safe, table, width, write
-from cronjobs.cli.project_database import jobs_database, operator, our_database
+from cronjobs.cli.options import JsonOption, Source, WhyOption
+from cronjobs.cli.output import Times, columns_of, complain, counted, echo, safe, table, width, write_list
+from cronjobs.cli.project_database import by_hand, our_database, snapshot
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
-from cronjobs.host.identity import Identity
 from cronjobs.rules.payload import BadJson, result_json
 from cronjobs.store import effects as ledger
 from cronjobs.store.effects import Record
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
-from cronjobs.text import ERROR_LIMIT, clean, one_line
+from cronjobs.text import ERROR_LIMIT, one_line
 
 app = Commands("Side effects: list them, settle those with an unknown outcome.")
 
@@ -48,9 +47,7 @@ class Verdict(StrEnum):
 
 @app.command("list", epilog="For example: cronjobs effects list --state unknown")
 def list_effects(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     state: Annotated[
         Standing | None,
         typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}. Default: all."),
@@ -65,15 +62,10 @@ def list_effects(
     skipped: the same, and counted as done. --json prints one array, an object per effect with the table's columns as
     keys, and the state shown in this list under "standing".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (_, connection, times):
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
-    shown = [columns_of(row) for row in rows[:limit]]
-    write([json_text(shown)] if as_json else _table(shown, times))
-    if not rows and not as_json:
-        typer.echo("no effect" if state is None and key is None else "no such effect", err=True)
-    if len(rows) > limit:
-        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
+    nothing = "no effect" if state is None and key is None else "no such effect"
+    write_list([columns_of(row) for row in rows], limit, as_json, lambda shown: _table(shown, times), nothing)
 
 
 def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
@@ -101,15 +93,13 @@ def _plain(result: Any) -> str:
 
 @app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
 def settle(
-    ctx: typer.Context,
+    source: Source,
     key: Annotated[str, typer.Argument(metavar="KEY", help="As effects list prints it.")],
     verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether it happened.")],
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts find.")
     ] = None,
     why: WhyOption = None,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
 ) -> None:
     """Record whether an effect with an unknown outcome happened.
 
@@ -118,33 +108,26 @@ def settle(
     changed: it is recorded already, a job is doing it now, or it does not exist.
     """
     written = _result(result, verdict)
-    with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
+    with our_database(source) as (_, database), database.write() as connection:
         found = _settled(connection, key, verdict, written)
         record(
             connection,
             action="settle",
             subject=f"effect {found.key}",
-            actor=operator(),
-            host=Identity.here().host,
-            why=None if why is None else one_line(clean(why), 500),
+            why=why,
             detail={"as": str(verdict), "was": found.state, "job_id": found.job_id, "attempt": found.attempt},
             at=database_now(connection),
+            **by_hand(),
         )
         # The sentence as the worker cuts and stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
-    echo(f"effect {safe(found.key)} {_settled_words(verdict)}")
+    done = "is recorded as done: no attempt repeats it"
+    undone = "counts as never begun: the next attempt does it"
+    echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
     for job_id in dead[:LISTED_JOBS]:
         echo(f"job {job_id} is dead for it: cronjobs jobs retry {job_id}")
     if len(dead) > LISTED_JOBS:
         complain(f"{counted(len(dead) - LISTED_JOBS, 'more job')} dead for it: cronjobs jobs list --status dead")
-
-
-def _settled_words(verdict: Verdict) -> str:
-    match verdict:
-        case Verdict.DONE:
-            return "is recorded as done: no attempt repeats it"
-        case Verdict.NOT_DONE:
-            return "counts as never begun: the next attempt does it"
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
@@ -159,11 +142,10 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
         )
     if found.running and found.state == "begun":
         raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} just now: wait for its end")
-    match verdict:
-        case Verdict.DONE:
-            ledger.settle(connection, key, result)
-        case Verdict.NOT_DONE:
-            ledger.remove(connection, key)
+    if verdict is Verdict.DONE:
+        ledger.settle(connection, key, result)
+    else:
+        ledger.remove(connection, key)
     return found
 
 

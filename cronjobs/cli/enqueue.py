@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, cast
@@ -12,13 +12,13 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.cli import leaving, typed
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.known_types import known_types
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, echo, echo_json, status_word
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
-from cronjobs.jobs import job_types
 from cronjobs.jobs.checking import new_job
 from cronjobs.jobs.enqueue import OnConflict, put_job
 from cronjobs.jobs.insertion import Inserted, Patience, wait_for_room
@@ -28,10 +28,8 @@ from cronjobs.text import one_line
 
 
 def enqueue(
-    ctx: typer.Context,
+    source: Source,
     job_type: Annotated[str, typer.Argument(metavar="TYPE", help="The job type, e.g. billing.send_invoice.")],
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     payload: Annotated[
         str, typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.')
     ] = "{}",
@@ -79,7 +77,7 @@ def enqueue(
     for option, key in (("--idempotency-key", idempotency_key), ("--concurrency-key", concurrency_key)):
         if key is not None and not key.strip():
             raise UsageError(f"{option} is empty: is its variable set?")
-    with our_database(ctx, config, database_url) as (settings, database):
+    with our_database(source) as (settings, database):
         run_at = None if at is None else typed.instant(at, settings.timezone, "--at")
         later = None if delay is None else typed.span(delay, "--in")
         limit = None if timeout is None else typed.span(timeout, "--timeout", above_zero=True)
@@ -130,8 +128,7 @@ def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -
 
 def _warn(settings: Settings, job_type: str, arguments: dict[str, Any], job_id: int) -> None:
     """Say what is odd about a job that is in the table already, as far as this host knows."""
-    with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no data of ours
-        known = job_types.load(settings)
+    known = known_types(settings)
     found = known.types.get(job_type)
     if found is not None:
         fault = found.registration.bind(arguments) if found.registration else None

@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
-from cronjobs.cli.output import complain, json_text, safe, since_instant, table, width, wrapped, write
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.options import JsonOption, Source
+from cronjobs.cli.output import json_text, safe, since_instant, table, width, wrapped, write
+from cronjobs.cli.project_database import snapshot
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.insight.evidence import NoSuchSchedule, ScheduleEvidence
@@ -28,14 +28,13 @@ from cronjobs.insight.job_evidence import job_life
 from cronjobs.insight.phrases import LocalTimes
 from cronjobs.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.text import one_line
 
 _OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _ALIKE: Final = 4  # so many rows of a list that tell the same become one
 
 
 def explain(
-    ctx: typer.Context,
+    source: Source,
     what: Annotated[str, typer.Argument(metavar="SCHEDULE|JOB_ID", help="A schedule's name, or the number of a job.")],
     at: Annotated[
         str | None,
@@ -59,8 +58,6 @@ def explain(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, at most this many, the newest.")
     ] = 1000,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.
@@ -86,47 +83,42 @@ def explain(
         raise UsageError("--to needs --from or --since")
     told: Explanation | None = None
     code = 0
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
+    with snapshot(source) as (settings, connection, _):
         types = cache(lambda: known_types(settings))
-        evidence = _evidence(connection, what, settings, types)
-        if isinstance(evidence, CronjobsError):
+        try:
+            evidence = ScheduleEvidence(connection, what, settings, types)
+        except NoSuchSchedule as error:
             told = None if at is not None or ranged else _job(connection, what, settings, types)
-            told, code = (told, 0) if told is not None else _unknown(what, evidence, as_json)
-        elif ranged:
-            _print_range(evidence, since, until, back, limit, as_json)
+            if told is None:
+                told, code = _unknown(what, error.known, settings, as_json)
         else:
-            told = _occurrence(evidence, at)
+            if ranged:
+                _print_range(evidence, since, until, back, limit, as_json)
+            else:
+                asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
+                told = explain_occurrence(evidence.at(asked))
     if told is not None:
-        _print(told, as_json)
+        as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
+        write([json_text(_object(told))] if as_json else as_text)
     leaving.leave(code, stuck=False)  # whatever threads the user's modules began
 
 
-def _evidence(
-    connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]
-) -> ScheduleEvidence | CronjobsError:
-    try:
-        return ScheduleEvidence(connection, name, settings, types)
-    except NoSuchSchedule as error:
-        if name in settings.schedules:
-            return NotApplied(name)
-        if name in settings.disabled_schedules:
-            problems = [str(found) for found in settings.problems if found.path.startswith(f"schedules.{name}")]
-            return CronjobsError(
-                f"schedule {safe(name, 80)} was never applied, its entry is broken: {'; '.join(problems)}"
-            )
-        return CronjobsError(_no_schedule(name, [*error.known, *settings.schedules]))
-
-
-class NotApplied(CronjobsError):
-    """The file has it, and no tick has applied the file yet."""
-
-    exit_code = 0
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
+def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool) -> tuple[Explanation, int]:
+    """What to say of a schedule that the database does not know, and the exit code. Raises CronjobsError."""
+    if name in settings.schedules:
+        text = (
             f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: the next one does; a new "
             "schedule never fires for the past."
         )
+        return Explanation(name, None, "not_yet_defined", (text,)), 0
+    if name in settings.disabled_schedules:
+        problems = [str(found) for found in settings.problems if found.path.startswith(f"schedules.{name}")]
+        text = f"schedule {safe(name, 80)} was never applied, its entry is broken: {'; '.join(problems)}"
+    else:
+        text = _no_schedule(name, [*known, *settings.schedules])
+    if not as_json:
+        raise CronjobsError(text)
+    return Explanation(name, None, "unknown", (text,)), CronjobsError.exit_code
 
 
 def _no_schedule(name: str, known: Sequence[str]) -> str:
@@ -138,25 +130,11 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
     return f'there is {kind} "{safe(name, 80)}": {hint}'
 
 
-def _unknown(what: str, error: CronjobsError, as_json: bool) -> tuple[Explanation | None, int]:
-    verdict = "not_yet_defined" if isinstance(error, NotApplied) else "unknown"
-    if as_json or isinstance(error, NotApplied):
-        return Explanation(what, None, verdict, (str(error),)), error.exit_code
-    for line in error.lines:
-        complain(line)
-    return None, error.exit_code
-
-
 def _job(connection: Connection, what: str, settings: Settings, types: Callable[[], JobTypes]) -> Explanation | None:
     if not what.isdecimal() or not 0 < int(what[:20]) < 2**63:
         return None
     life = job_life(connection, int(what), settings, types)
     return None if life is None else explain_job(life)
-
-
-def _occurrence(evidence: ScheduleEvidence, at: str | None) -> Explanation:
-    asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
-    return explain_occurrence(evidence.at(asked))
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
@@ -173,7 +151,7 @@ def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
         return asked_on_the_clock(read, zone) if read.tzinfo is None else Asked(read.astimezone(UTC))
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} {one_line(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
+            f"{option} {safe(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
             '"yesterday 02:15"'
         ) from None
 
@@ -194,18 +172,7 @@ def _of_day(text: str, now: datetime) -> datetime | None:
 
 
 def _object(told: Explanation) -> dict[str, Any]:
-    return {
-        "subject": told.subject,
-        "at": told.at,
-        "verdict": told.verdict,
-        "sentences": list(told.sentences),
-        "facts": told.facts,
-    }
-
-
-def _print(told: Explanation, as_json: bool) -> None:
-    as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
-    write([json_text(_object(told))] if as_json else as_text)
+    return {name: getattr(told, name) for name in ("subject", "at", "verdict", "sentences", "facts")}
 
 
 def _print_range(

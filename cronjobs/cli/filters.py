@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from functools import wraps
-from typing import Annotated, Any, Final
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
 
 import typer
 
@@ -73,22 +70,3 @@ class Filters:
 
 
 ALL: Final = Filters()
-
-
-def with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command*, which takes ``filters``, the options of ``Filters`` on the command line."""
-    options = inspect.signature(Filters, eval_str=True).parameters
-    own = inspect.signature(command, eval_str=True)
-
-    @wraps(command)
-    def chosen(*args: Any, **given: Any) -> None:
-        filters = Filters(**{name: given.pop(name) for name in options})
-        command(*args, filters=filters, **given)
-
-    assert set(options) == {field.name for field in fields(Filters)}
-    parameters = []
-    for parameter in own.parameters.values():
-        parameters += list(options.values()) if parameter.name == "filters" else [parameter]
-    chosen.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    chosen.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return chosen

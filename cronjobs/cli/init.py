@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli.output import echo
+from cronjobs.config.fields import zone_exists
 from cronjobs.config.load import load
 from cronjobs.config.starter import starter_handlers, starter_yaml
-from cronjobs.crontime.timing import timing
-from cronjobs.errors import ConfigError, CronError, CronjobsError
+from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.host.files import make_folder
 from cronjobs.text import visible
 
@@ -93,7 +93,7 @@ def _project(folder: Path) -> str:
 def host_timezone(root: Path = Path("/")) -> str:
     """The name of this host's time zone, "UTC" if it has none that is the same on every host."""
     for name in (_from_tz(), _from_file(root / "etc/timezone"), _from_link(root / "etc/localtime")):
-        if name and _is_zone(name):
+        if name and zone_exists(name):
             return "UTC" if name in ("Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu") else name
     return "UTC"
 
@@ -120,11 +120,3 @@ def _from_link(link: Path) -> str:
 
 def _below_zoneinfo(path: str) -> str:
     return path.rpartition("zoneinfo/")[2].removeprefix("posix/").removeprefix("right/")
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        timing("0 0 * * *", None, name)
-    except CronError:
-        return False
-    return True

@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cronjobs.cli.filters import ALL, Filters, with_filters
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption, WhyOption
+from cronjobs.cli.filters import ALL, Filters
+from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import (
     Times,
     complain,
@@ -30,14 +30,12 @@ from cronjobs.cli.project_database import operator, our_database
 from cronjobs.clock import sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import LENGTHS
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.host.identity import Identity, is_gone
 from cronjobs.model import Status
 from cronjobs.store import listing, operating
-from cronjobs.store.operating import BATCH, HeldJob, OperatorAction
+from cronjobs.store.operating import BATCH, Changed, HeldJob, OperatorAction
 from cronjobs.store.sql import database_now
-from cronjobs.text import clean, one_line
 from cronjobs.tick.runners import lease_is_wrong
 
 IdsArgument = Annotated[
@@ -102,30 +100,19 @@ class Operation:
             self.result.told[job_id] = sentence
 
 
-def _retry(operation: Operation, ids: Sequence[int]) -> None:
-    with operation.database.write() as connection:
-        done = operating.retry(connection, ids, operation.act).done
-    operation.result.changed += len(done)
-    operation.tell(done, "is queued again, due now")
-    _refuse(operation, [job_id for job_id in ids if job_id not in done])
+def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, Sequence[int]], None]:
+    """How a verb is done that is one statement; *done* is what has become of a job."""
 
+    def change(operation: Operation, ids: Sequence[int]) -> None:
+        with operation.database.write() as connection:
+            changed = write(connection, ids, operation.act)
+        operation.result.changed += len(changed.done | changed.asked)
+        operation.result.asked += len(changed.asked)
+        operation.tell(changed.done, done)
+        operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
+        _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
 
-def _cancel(operation: Operation, ids: Sequence[int]) -> None:
-    with operation.database.write() as connection:
-        changed = operating.cancel(connection, ids, operation.act)
-    operation.result.changed += len(changed.done | changed.asked)
-    operation.result.asked += len(changed.asked)
-    operation.tell(changed.done, "is cancelled")
-    operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
-    _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
-
-
-def _dismiss(operation: Operation, ids: Sequence[int]) -> None:
-    with operation.database.write() as connection:
-        done = operating.dismiss(connection, ids, operation.act).done
-    operation.result.changed += len(done)
-    operation.tell(done, "is dismissed: it stays dead")
-    _refuse(operation, [job_id for job_id in ids if job_id not in done])
+    return change
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:
@@ -159,28 +146,25 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
     if not ids:
         return
     verb = operation.verb
+    refused = operation.result.refused
     with operation.database.read() as connection:
-        found = operating.statuses(connection, ids)
-        stripped = operating.stripped(connection, ids) if verb is RETRY else set()
-        too_long = operating.too_long(connection, ids) if verb is RETRY else {}
-        dismissed = operating.dismissed(connection, ids) if verb is DISMISS else set()
+        found = operating.states(connection, ids)
     for job_id in ids:
-        status = found.get(job_id)
-        if job_id in stripped:
-            operation.result.refused[job_id] = f"is {status} and pruned but for its key: what it was to do is gone"
-        elif job_id in too_long:
-            limit = f"{too_long[job_id]} is longer than {LENGTHS[too_long[job_id]]:,} bytes"
-            operation.result.refused[job_id] = f"is {status}, and its {limit}: enqueue it again with a shorter one"
-        elif job_id in dismissed:
-            operation.result.refused[job_id] = "is dismissed already, nothing to do"
-        elif status in verb.takes:
+        job = found.get(job_id)
+        if job is None:
+            refused[job_id] = "is not there"
+        elif verb is RETRY and job.stripped:
+            refused[job_id] = f"is {job.status} and pruned but for its key: what it was to do is gone"
+        elif verb is RETRY and job.too_long is not None:
+            refused[job_id] = f"is {job.status}, and its {job.too_long}: enqueue it again with a shorter one"
+        elif verb is DISMISS and job.dismissed:
+            refused[job_id] = "is dismissed already, nothing to do"
+        elif job.status in verb.takes:
             operation.result.again.append(job_id)
-        elif status is None:
-            operation.result.refused[job_id] = "is not there"
-        elif verb is RETRY and status is Status.QUEUED:
-            operation.result.refused[job_id] = "waits already, nothing to do"
+        elif verb is RETRY and job.status is Status.QUEUED:
+            refused[job_id] = "waits already, nothing to do"
         else:
-            operation.result.refused[job_id] = f"is {status}: nothing to {verb.name}"
+            refused[job_id] = f"is {job.status}: nothing to {verb.name}"
 
 
 def _may_release(holding: HeldJob, operation: Operation, times: Times) -> bool:
@@ -206,6 +190,10 @@ def _why_kept(holding: HeldJob, operation: Operation, times: Times) -> str:
         seen = f"which cannot be seen from {host_of(operation.here.host)}: release it there"
     return f"is held by {who}, {seen}; {until}"
 
+
+_retry = _plainly(operating.retry, "is queued again, due now")
+_cancel = _plainly(operating.cancel, "is cancelled")
+_dismiss = _plainly(operating.dismiss, "is dismissed: it stays dead")
 
 RETRY: Final = Verb("retry", "retried", (Status.DEAD, Status.CANCELLED, Status.FAILED), _retry)
 CANCEL: Final = Verb("cancel", "cancelled", (Status.QUEUED, Status.FAILED, Status.RUNNING), _cancel)
@@ -329,24 +317,20 @@ def _done_so_far(operation: Operation, chosen: int) -> str:
 def _command(verb: Verb, text: str) -> Callable[..., None]:
     """The command for *verb*; *text* is its help."""
 
-    @with_filters
     def command(
-        ctx: typer.Context,
+        source: Source,
         ids: IdsArgument = None,
         filters: Filters = ALL,
         everything: AllOption = False,
         yes: YesOption = False,
         why: WhyOption = None,
-        config: ConfigOption = None,
-        database_url: UrlOption = None,
         as_json: JsonOption = False,
     ) -> None:
         _require_choice(verb, bool(ids), filters, everything)
-        reason = one_line(clean(why), 500) if why and why.strip() else None
         here = Identity.here()
-        with our_database(ctx, config, database_url) as (settings, database):
+        with our_database(source) as (settings, database):
             how = None if ids else filters.given or {"all": "true"}
-            act = OperatorAction(verb.name, operator(), here.host, reason, how)
+            act = OperatorAction(verb.name, operator(), here.host, why, how)
             operation = Operation(verb, database, settings, here, act, named=bool(ids))
             chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, filters, yes)
             try:

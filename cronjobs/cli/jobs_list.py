@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.cli import leaving
-from cronjobs.cli.filters import ALL, Filters, with_filters
+from cronjobs.cli.filters import ALL, Filters
 from cronjobs.cli.known_types import known_types, most_tries
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import (
     COLOURS,
     Times,
@@ -35,17 +35,17 @@ from cronjobs.cli.output import (
     width,
     wrapped,
     write,
+    write_list,
 )
 from cronjobs.cli.output import first as limited
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.project_database import snapshot
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Status
 from cronjobs.rules import pausing
-from cronjobs.rules.error_groups import ErrorGroup, grouped
+from cronjobs.rules.error_groups import grouped
 from cronjobs.rules.payload import BadJson
 from cronjobs.store import listing, schedules
-from cronjobs.store.sql import database_now
 
 ATTEMPTS_SHOWN = 20
 TYPES_SHOWN: Final = 4
@@ -59,11 +59,8 @@ class GroupBy(StrEnum):
 # --- list -------------------------------------------------------------------------------------------------------------
 
 
-@with_filters
 def list_jobs(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     filters: Filters = ALL,
     group_by: Annotated[
         GroupBy | None,
@@ -81,43 +78,31 @@ def list_jobs(
     error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
             statuses = FAILED if wanted.status is None else (wanted.status,)
-            _print_groups(grouped(listing.error_groups(connection, wanted, statuses)), limit, times, as_json)
+            groups = [asdict(group) for group in grouped(listing.error_groups(connection, wanted, statuses))]
+            write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
             return
-        rows = listing.list_jobs(connection, wanted, limit + 1)
-    shown = [columns_of(row) for row in rows[:limit]]
-    write([json_text(shown)] if as_json else _table(shown, times, settings))
-    if not rows and not as_json:
-        typer.echo("no job" if wanted == listing.Filter() else "no such job", err=True)
-    if len(rows) > limit:
-        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
+        rows = [columns_of(row) for row in listing.list_jobs(connection, wanted, limit + 1)]
+    nothing = "no job" if wanted == listing.Filter() else "no such job"
+    write_list(rows, limit, as_json, lambda shown: _table(shown, times, settings), nothing)
 
 
-def _print_groups(groups: Sequence[ErrorGroup], limit: int, times: Times, as_json: bool) -> None:
-    write([json_text([asdict(group) for group in groups[:limit]])] if as_json else _group_lines(groups[:limit], times))
-    if not groups and not as_json:
-        typer.echo("no job with an error", err=True)
-    if len(groups) > limit:
-        typer.echo(f"the first {limit} are shown; there are more: --limit", err=True)
-
-
-def _group_lines(groups: Sequence[ErrorGroup], times: Times) -> list[str]:
+def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
     """Two lines and more for each: the error is what one looks for, and it is long."""
-    number = max((len(f"{group.jobs:,}") for group in groups), default=0)
+    number = max((len(f"{group['jobs']:,}") for group in groups), default=0)
     room, indent = width() - number - 2, " " * (number + 2)
     lines = []
     for group in groups:
-        kind = f"{safe(group.error_type, 120)}: " if group.error_type else ""
-        error, *rest = wrapped(kind + (safe(group.message) or "(no message)"), room)
-        lines += [f"{group.jobs:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
-        first, last = (times.ago(at) if at else "" for at in (group.first_seen_at, group.last_seen_at))
+        kind = f"{safe(group['error_type'], 120)}: " if group["error_type"] else ""
+        error, *rest = wrapped(kind + (safe(group["message"]) or "(no message)"), room)
+        lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
+        first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
         seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
-        types = ", ".join(safe(name, 60) for name in limited(sorted(group.job_types), TYPES_SHOWN))
-        lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group.sample_job_id}", room)]
+        types = ", ".join(safe(name, 60) for name in limited(sorted(group["job_types"]), TYPES_SHOWN))
+        lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group['sample_job_id']}", room)]
     return lines
 
 
@@ -182,10 +167,8 @@ def is_dismissed(job: Mapping[str, Any]) -> bool:
 
 
 def show(
-    ctx: typer.Context,
+    source: Source,
     job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one job: what it is, every attempt with its error and output, and what happens to it next.
@@ -193,8 +176,7 @@ def show(
     --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
     "occurrences", the sentence under "next".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         row = listing.one_job(connection, job_id)
         if row is None:
             raise CronjobsError(f"there is no job {job_id} (any more): cronjobs jobs list")
@@ -263,7 +245,7 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
     facts: list[tuple[str, str]] = [
         ("tries", ", ".join(part for part in counts if part)),
         ("due", times.both(job["run_at"])),
-        ("created", _by(times.both(job["created_at"]), job["enqueued_by"])),
+        ("created", times.both(job["created_at"]) + (f" by {safe(by, 80)}" if (by := job["enqueued_by"]) else "")),
         ("ended", _span(job["started_at"], job["finished_at"], times)),
         ("queue", f"{safe(job['queue'])}, priority {job['priority']}"),
         ("timeout", f"{job['timeout_s']:g} s" if job["timeout_s"] else ""),
@@ -277,10 +259,6 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
         if fact:
             lines += labelled(label, [fact])
     return [*lines, *labelled("", [f"times are {times.timezone}"])]
-
-
-def _by(text: str, who: str | None) -> str:
-    return f"{text} by {safe(who, 80)}" if who else text
 
 
 def _span(started_at: datetime | None, finished_at: datetime | None, times: Times) -> str:

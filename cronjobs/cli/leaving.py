@@ -12,11 +12,16 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cronjobs.clock import sleep
 from cronjobs.tick import deadline
+
+if TYPE_CHECKING:
+    import subprocess
 
 LEAVING_S: Final = 5.0  # for exit callbacks, where a tick's end does not come sooner
 BEFORE_TIMER_S: Final = 0.3  # to be gone with the right code, and not by the timer
@@ -37,6 +42,16 @@ def leave(code: int, *, stuck: bool) -> NoReturn:
         _flush_files()
         flush()
     os._exit(code)
+
+
+def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> None:
+    """Become the program that waits for a tick's long jobs; return only if there is no memory for it."""
+    from cronjobs.tick import wait_for_long_jobs
+
+    flush()
+    deadline.arm().watchdog.dismiss()
+    with suppress(OSError):  # then the processes go on by themselves
+        wait_for_long_jobs.stay_for(processes, config, code, count_dead=count_dead)
 
 
 def flush() -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cronjobs import masking
 from cronjobs.cli.fault import circumstances
+from cronjobs.cli.plain import TickOptions
+from cronjobs.config import trust
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
+from cronjobs.config.variables import Variables
+from cronjobs.errors import UsageError
+from cronjobs.model import duration
 
 if TYPE_CHECKING:
-    import typer
+    from cronjobs.cli.options import Source
 
 
-def load_settings(ctx: typer.Context, config: Path | None, url: str | None, need_database: bool = True) -> Settings:
-    """Read the configuration; the options may stand before or after the command's name."""
-    root = ctx.find_root().params
-    return read_settings(config or root.get("config"), url or root.get("database_url"), need_database)
+def load_settings(source: Source, need_database: bool = True) -> Settings:
+    return read_settings(source.given("config"), source.given("database_url"), need_database)
 
 
 def read_settings(config: Path | None, url: str | None, need_database: bool = True) -> Settings:
@@ -28,3 +33,44 @@ def read_settings(config: Path | None, url: str | None, need_database: bool = Tr
     masking.remember(settings.secrets)
     circumstances.log = settings.log
     return settings
+
+
+def filled(url: str, settings: Settings) -> str:
+    """*url* with its ``${NAME}`` and ``${file:…}`` replaced, as in the configuration."""
+    try:
+        text, came_in = Variables(os.environ, settings.folder).fill(url)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    masking.remember(settings.secrets | masking.long_enough(came_in) | masking.url_passwords(text))
+    return text
+
+
+def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
+    """The settings of a tick that may run here, and its budget."""
+    # Python reads other bytes of the command line as text that no database and no log takes.
+    for option, value in (("queue", given.queue), ("only", given.only), ("database-url", given.database_url)):
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"--{option} is not UTF-8") from None
+    settings = read_settings(given.config, given.database_url)
+    budget = settings.run.budget
+    if given.budget is not None:
+        try:
+            budget = duration(given.budget)
+            if budget < timedelta(seconds=1):
+                raise ValueError("a tick needs a budget of at least 1s")
+        except ValueError as error:
+            raise UsageError(f"--budget: {error}") from None
+    if given.workers is not None:
+        settings = replace(settings, run=replace(settings.run, workers=given.workers))
+    trust.require(settings, os.environ)
+    return settings, budget
+
+
+def fires_schedules() -> bool:
+    """Whether this process is to fire schedules; a spelling that is not known stops it rather than firing them."""
+    said = os.environ.get("CRONJOBS_SCHEDULES", "").lower()
+    if said not in ("", "on", "off"):
+        raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: write off to run jobs without firing schedules")
+    return said != "off"

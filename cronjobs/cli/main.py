@@ -76,7 +76,7 @@ class Root(LazyGroup):
             "cronjobs pause --all --wait 60s --why deploy, then the deploy, then cronjobs resume --all",
         ),
         "resume": CommandRow(
-            "pause:resume",
+            "resume:resume",
             "End a pause: that of --all, of a queue, or of a schedule; others stay.",
             SCHEDULES,
             "For example: cronjobs resume --all",

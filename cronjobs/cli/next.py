@@ -6,17 +6,17 @@ import heapq
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from zoneinfo import ZoneInfo
 
 import typer
 
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption
-from cronjobs.cli.output import complain, json_text, rough, safe, table, write
+from cronjobs.cli.options import ConfigOption, JsonOption, Source
+from cronjobs.cli.output import complain, iso_instant, json_text, rough, safe, table, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME
 from cronjobs.config.reader import nearest
@@ -93,13 +93,15 @@ def next_occurrences(
 
     Exit codes: 0, also if nothing is due, 2 usage, 3 an entry of the file is bad (the others are shown).
     """
-    given = _one(what or [])
+    if what and len(what) > 1:
+        raise UsageError('one expression or schedule at a time, and quotes around it: cronjobs next "30 2 * * *"')
+    given = what[0].strip() if what else None
     broken: list[str] = []
-    if given is not None and _is_expression(given):
+    if given is not None and not NAME.fullmatch(given):
         zone = timezone or _default_zone(ctx, config)
         all_due = [_expression(given, zone)]
     else:
-        settings = load_settings(ctx, config, None, need_database=False)
+        settings = load_settings(Source(ctx, config), need_database=False)
         all_due = _schedules(settings, given, timezone)
         zone = all_due[0].zone if given is not None else timezone or settings.timezone
         broken = [str(problem) for problem in settings.problems] if given is None else []
@@ -108,7 +110,11 @@ def next_occurrences(
         count = count or SHOWN
     found = list(islice(_merged(all_due, start, None if count else start + WINDOW), count))
     if as_json:
-        write([json_text([_object(occurrence) for occurrence in found])])
+        objects = [
+            {"schedule": one.due.name, "local": one.local.isoformat(), "utc": one.at, "remark": one.remark}
+            for one in found
+        ]
+        write([json_text(objects)])
     else:
         _print(found if count else _thinned(found, start))
         if not found:
@@ -120,16 +126,6 @@ def next_occurrences(
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
-
-
-def _one(words: Sequence[str]) -> str | None:
-    if len(words) > 1:
-        raise UsageError('one expression or schedule at a time, and quotes around it: cronjobs next "30 2 * * *"')
-    return words[0].strip() if words else None
-
-
-def _is_expression(text: str) -> bool:
-    return not NAME.fullmatch(text)
 
 
 def _expression(text: str, zone: str) -> Upcoming:
@@ -166,7 +162,7 @@ def _require_zone(zone: str) -> None:
 def _default_zone(ctx: typer.Context, config: Path | None) -> str:
     """The file's timezone, if there is a file; only one that was named has to be there and good."""
     try:
-        return load_settings(ctx, config, None, need_database=False).timezone
+        return load_settings(Source(ctx, config), need_database=False).timezone
     except ConfigError:
         if config or ctx.find_root().params.get("config") or os.environ.get("CRONJOBS_CONFIG"):
             raise
@@ -202,9 +198,7 @@ def _start(given: str | None, zone: str) -> datetime:
     if given is None:
         return SYSTEM.now()
     try:
-        read = datetime.fromisoformat(given.strip())
-        aware = read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(zone))
-        return aware.astimezone(UTC) - timedelta(microseconds=1)
+        return iso_instant(given, zone) - timedelta(microseconds=1)
     except (ValueError, OverflowError):
         raise UsageError(
             f"--from {one_line(given, 60)!r} is not an ISO time: write 2026-03-29T02:00, or 2026-03-29T02:00+01:00"
@@ -239,10 +233,6 @@ def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
             first = f"the first of {counts[one.due]:,} in 24 h"
             shown.append(Occurrence(one.due, one.at, "; ".join([first, *changes])))
     return shown
-
-
-def _object(one: Occurrence) -> dict[str, Any]:
-    return {"schedule": one.due.name, "local": one.local.isoformat(), "utc": one.at, "remark": one.remark}
 
 
 def _print(found: Sequence[Occurrence]) -> None:

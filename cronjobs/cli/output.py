@@ -11,12 +11,12 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
@@ -26,7 +26,9 @@ from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
     from cronjobs.config.settings import Settings
-    from cronjobs.insight.unresolved import Finding
+    from cronjobs.insight.findings import Finding
+
+_T = TypeVar("_T")
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
 
@@ -202,6 +204,12 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
     return f"{seconds:.2f} s" if seconds < 10 else duration_text(timedelta(seconds=round(seconds)))
 
 
+def iso_instant(text: str, timezone: str) -> datetime:
+    """An ISO time in UTC; without an offset it is meant in *timezone*. Raises ValueError or OverflowError."""
+    read = datetime.fromisoformat(text.strip())
+    return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
+
+
 def since_instant(text: str, now: datetime, timezone: str) -> datetime:
     """Read ``--since``: a duration back from *now*, or an ISO instant, in *timezone* unless it says another."""
     try:
@@ -209,10 +217,7 @@ def since_instant(text: str, now: datetime, timezone: str) -> datetime:
     except (ValueError, OverflowError):
         pass
     try:
-        instant = datetime.fromisoformat(text.strip())
-        if instant.tzinfo is None:
-            instant = instant.replace(tzinfo=ZoneInfo(timezone))
-        return instant.astimezone(UTC)
+        return iso_instant(text, timezone)
     except (ValueError, OverflowError):
         raise UsageError(
             f"--since: {one_line(text, 60)!r} is neither a duration (90m, 24h, 7d) nor an instant (2026-03-29T02:00)"
@@ -337,6 +342,17 @@ def _let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
         pass
+
+
+def write_list(
+    rows: Sequence[_T], limit: int, as_json: bool, lines: Callable[[Sequence[_T]], Iterable[str]], nothing: str
+) -> None:
+    """Print at most *limit* of *rows*, as JSON or as *lines* of them, and note on stderr if there are more, or none."""
+    write([json_text(rows[:limit])] if as_json else lines(rows[:limit]))
+    if not rows and not as_json:
+        complain(nothing)
+    if len(rows) > limit:
+        complain(f"the first {limit} are shown; there are more: --limit")
 
 
 def columns_of(row: Any) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs.cli.run_tick import TickOptions
+from cronjobs.tick.result import TickFilter
 
 FLAGS: Final = {
     "--dry-run": "dry_run",
@@ -30,6 +31,33 @@ TEXTS: Final = {
 NUMBERS: Final = {"--workers": ("workers", 64), "--limit": ("limit", 10**9)}
 FAIL_ON: Final = ("dead", "any", "never")
 ROOT: Final = {"--config", "--database-url", "-v", "--verbose", "-q", "--quiet"}  # these may also stand before run-due
+
+
+@dataclass(frozen=True)
+class TickOptions:
+    """What the command line of run-due may say; see ``run_due`` for each."""
+
+    config: Path | None = None
+    database_url: str | None = None
+    workers: int | None = None
+    budget: str | None = None
+    queue: str | None = None
+    only: str | None = None
+    limit: int | None = None
+    dry_run: bool = False
+    wait: bool = False
+    as_json: bool = False
+    fail_on: str = "dead"  # or "any", "never"
+    verbose: bool = False
+    quiet: bool = False
+
+    @property
+    def config_path(self) -> Path:
+        return Path(self.config or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml").absolute()
+
+    @property
+    def limits(self) -> TickFilter:
+        return TickFilter(queue=self.queue, only=self.only, jobs=self.limit)
 
 
 def tick_options(arguments: Sequence[str]) -> TickOptions | None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
+
+from sqlalchemy import Connection
 
 from cronjobs.cli.loading import load_settings
+from cronjobs.cli.output import Times
 from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
+from cronjobs.database.address import Address, parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.retrying import first_look
 from cronjobs.errors import SchemaMissing, SchemaTooOld
 from cronjobs.host.caller import os_user
+from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember, require_still_there
 from cronjobs.store import meta
-from cronjobs.store.meta import require_schema
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours, require_schema
+from cronjobs.store.sql import database_now
 from cronjobs.text import clean, one_line
 
 if TYPE_CHECKING:
-    import typer
+    from cronjobs.cli.options import Source
 
 
 def open_database(settings: Settings) -> Database:
@@ -31,17 +35,37 @@ def open_database(settings: Settings) -> Database:
     return Database(address, connections=settings.run.workers + 1)
 
 
-@contextmanager
-def jobs_database(ctx: typer.Context, config: Path | None, url: str | None) -> Iterator[tuple[Settings, Database]]:
-    """The settings and an open database whose tables this code knows."""
-    settings = load_settings(ctx, config, url)
+def missing_file(settings: Settings) -> Address | None:
+    """The SQLite file that is to be the database, if it is not there: to open it would make it."""
+    address = parse_url(settings.database, settings.schema)
+    return address if address.is_sqlite and not Path(str(address.url.database)).exists() else None
+
+
+def ready_database(settings: Settings) -> Database:
+    """An open database whose tables this code knows."""
     database = open_database(settings)
     try:
         require_tables(database)
         remember(settings, database.address)
-        yield settings, database
-    finally:
+    except BaseException:
         database.close()
+        raise
+    return database
+
+
+@contextmanager
+def jobs_database(source: Source) -> Iterator[tuple[Settings, Database]]:
+    """The settings and their open database."""
+    settings = load_settings(source)
+    with closing(ready_database(settings)) as database:
+        yield settings, database
+
+
+@contextmanager
+def snapshot(source: Source) -> Iterator[tuple[Settings, Connection, Times]]:
+    """The settings, a connection to read by, and the database's times: for commands that only show something."""
+    with jobs_database(source) as (settings, database), database.read() as connection:
+        yield settings, connection, Times(database_now(connection), settings.timezone)
 
 
 def require_tables(database: Database) -> None:
@@ -62,20 +86,29 @@ def require_tables(database: Database) -> None:
 
 
 @contextmanager
-def our_database(
-    ctx: typer.Context, config: Path | None, url: str | None, *, adopt: bool = False
-) -> Iterator[tuple[Settings, Database]]:
+def our_database(source: Source, *, adopt: bool = False) -> Iterator[tuple[Settings, Database]]:
     """The settings and their database, its tables made where that is allowed. Raises ForeignDatabase.
 
     *adopt*: one that is nobody's yet becomes ours, as at a first tick.
     """
-    with jobs_database(ctx, config, url) as (settings, database):
+    with jobs_database(source) as (settings, database):
         with database.read() as connection:
             found = meta.read_meta(connection)
         if not is_ours(settings, found.project, found.environment) and adopt:
             with database.write() as connection:
                 meta.adopt(connection, settings.project, settings.environment, operator())
         yield settings, database
+
+
+class ByHand(TypedDict):
+    """Who does something at which host, for the audit trail."""
+
+    actor: str
+    host: str
+
+
+def by_hand() -> ByHand:
+    return {"actor": operator(), "host": Identity.here().host}
 
 
 def operator() -> str:

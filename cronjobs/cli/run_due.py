@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cronjobs.cli.options import ConfigOption, UrlOption
-from cronjobs.cli.run_tick import TickOptions, run_tick
+from cronjobs.cli.options import Source
+from cronjobs.cli.plain import TickOptions
+from cronjobs.cli.run_tick import run_tick
 from cronjobs.tick import deadline
 
 
@@ -18,32 +20,32 @@ class FailOn(StrEnum):
     NEVER = "never"
 
 
-def run_due(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+@dataclass(frozen=True)
+class TypedOptions:
+    """The options of ``TickOptions`` beside those of Source, as typer reads them."""
+
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=64, help="Jobs at once. Default: run.workers.")
-    ] = None,
+    ] = None
     budget: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Time for this tick, e.g. 30s. Default: run.budget.")
-    ] = None,
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
-    only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Start at most this many jobs.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Stay until the long jobs that this tick began have ended.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the tick did as one object.")] = False,
+    ] = None
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None
+    only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Start at most this many jobs.")] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until the long jobs that this tick began have ended.")] = (
+        False
+    )
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the tick did as one object.")] = False
     fail_on: Annotated[
         FailOn, typer.Option(metavar="WHICH", help="Which failures make the exit code 1: dead, any or never.")
-    ] = FailOn.DEAD,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="A line per event, also without a terminal.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors, also on a terminal.")] = False,
-) -> None:
+    ] = FailOn.DEAD
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="A line per event, also without a terminal.")] = False
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors, also on a terminal.")] = False
+
+
+def run_due(source: Source, options: TypedOptions) -> None:
     """Run what is due, then exit: this is what cron calls every minute.
 
     Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and exits before
@@ -59,21 +61,6 @@ def run_due(
     same, where a handler had disarmed it or the tick was frozen).
     """
     deadline.arm()
-    root = ctx.find_root().params
-    run_tick(
-        TickOptions(
-            config=config or root.get("config"),
-            database_url=database_url or root.get("database_url"),
-            workers=workers,
-            budget=budget,
-            queue=queue,
-            only=only,
-            limit=limit,
-            dry_run=dry_run,
-            wait=wait,
-            as_json=as_json,
-            fail_on=fail_on.value,
-            verbose=verbose or bool(root.get("verbose")),
-            quiet=quiet or bool(root.get("quiet")),
-        )
-    )
+    shared: dict[str, Any] = {name: source.given(name) for name in ("config", "database_url")}
+    shared |= {name: getattr(options, name) or bool(source.given(name)) for name in ("verbose", "quiet")}
+    run_tick(TickOptions(**vars(options) | shared))

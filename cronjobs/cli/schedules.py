@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Final
-from zoneinfo import ZoneInfo
 
 import typer
 
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import (
     COLOURS,
     Times,
@@ -26,7 +25,8 @@ from cronjobs.cli.output import (
     wrapped,
     write,
 )
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.project_database import snapshot
+from cronjobs.config.fields import zone_exists
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import ScheduleSettings, Settings
 from cronjobs.crontime.timing import timing
@@ -36,7 +36,6 @@ from cronjobs.schedules.definition import definition as definition_of
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.store import listing, schedules
 from cronjobs.store.schedules import StoredSchedule
-from cronjobs.store.sql import database_now
 
 app = Commands("The schedules: list them, look at one.")
 
@@ -52,16 +51,13 @@ _STATES: Final = {
 
 
 @app.command("list", epilog="For example: cronjobs schedules list")
-def list_schedules(
-    ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
-) -> None:
+def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     """List the schedules by name: when they are due, their state, what comes next, how the last one went.
 
     The list is that of the database, which ticks keep up to date with the file: "new" schedules are only in the file,
     "disabled" ones are bad there. --json prints one array, an object per schedule with the table's columns as keys.
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
         last = {row.schedule_id: columns_of(row) for row in listing.last_occurrences(connection)}
     listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
@@ -88,10 +84,8 @@ def list_schedules(
 
 @app.command(epilog="For example: cronjobs schedules show nightly-report")
 def show(
-    ctx: typer.Context,
+    source: Source,
     name: Annotated[str, typer.Argument(metavar="NAME", help="As schedules list prints it.")],
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
@@ -99,8 +93,7 @@ def show(
     --json prints one object: the table's columns as keys, the next occurrences under "next", the last 20 ledger
     rows under "ledger".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
         here = next((schedule for schedule in stored if schedule.name == name), None)
         rows = listing.ledger(connection, here.id, LEDGER_SHOWN) if here is not None else []
@@ -170,16 +163,13 @@ def timing_text(definition: Any) -> str:
 
 
 def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
+    """When the last occurrence was, and what became of it: of one that made a job, what became of the job."""
     if last is None:
         return "none yet"
-    return f"{times.ago(last['last_for'])}: {_became(last)}"
-
-
-def _became(row: Mapping[str, Any]) -> str:
-    """What became of an occurrence: of one that made a job, what became of the job."""
-    if row["outcome"] == "enqueued":
-        return f"{row['job_status'] or 'done, and pruned'} (job {row['job_id']})"
-    return str(row["outcome"])
+    became = last["outcome"]
+    if became == "enqueued":
+        became = f"{last['job_status'] or 'done, and pruned'} (job {last['job_id']})"
+    return f"{times.ago(last['last_for'])}: {became}"
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -202,7 +192,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
     lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])
     lines += labelled("job", [safe(_value(definition, "job"))] if definition else [])
     lines += labelled("", _other_settings(definition))
-    own = Times(times.now, zone) if _is_zone(zone) else times
+    own = Times(times.now, zone) if zone_exists(zone) else times
     lines += labelled("next", [f"{own.clock(at)} {own.timezone}, {own.ago(at)}" for at in found["next"]] or ["none"])
     if found["seen_until"] is not None:
         lines += labelled("settled", [f"every occurrence up to {times.both(found['seen_until'])} {times.timezone}"])
@@ -220,14 +210,6 @@ def _other_settings(definition: Any) -> list[str]:
         text = duration_text(timedelta(seconds=value)) if span else json.dumps(value, ensure_ascii=False)
         lines.append(f"{safe(key.removesuffix('_s'), 60)}: {safe(text.strip(chr(34)))}")
     return lines
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (OSError, ValueError, KeyError):  # it is stored text; ZoneInfoNotFoundError is a KeyError
-        return False
-    return True
 
 
 def _ledger_lines(ledger: Sequence[Mapping[str, Any]], times: Times) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types, most_tries
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import (
     COLOURS,
     Times,
@@ -34,15 +34,15 @@ from cronjobs.cli.output import (
     wrapped,
     write,
 )
-from cronjobs.cli.project_database import jobs_database
+from cronjobs.cli.project_database import jobs_database, snapshot
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
-from cronjobs.insight.health import Health, last_sign, look, quiet_after, troubles
-from cronjobs.insight.unresolved import Finding
+from cronjobs.insight.findings import Finding, troubles
+from cronjobs.insight.health import Health, look
+from cronjobs.insight.watched import last_sign, quiet_after
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules import pausing
 from cronjobs.store import listing, schedules
-from cronjobs.store.sql import database_now
 
 LABEL_WIDTH: Final = 11
 
@@ -66,9 +66,7 @@ class HistoryOutcome(StrEnum):
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def status(
-    ctx: typer.Context, config: ConfigOption = None, database_url: UrlOption = None, as_json: JsonOption = False
-) -> None:
+def status(source: Source, as_json: JsonOption = False) -> None:
     """Show on one screen how things are: ticks, what runs, waits, is late or dead, and what comes next.
 
     Problems come first, in red, with since when and what to type: no tick, or none that fires schedules; late jobs;
@@ -77,7 +75,7 @@ def status(
     or are a day old; files that are refused, or differ between hosts for 15 minutes.
     It only reads: the exit code is 0 whatever it finds. Times are the database's.
     """
-    with jobs_database(ctx, config, database_url) as (settings, database):
+    with jobs_database(source) as (settings, database):
         types = known_types(settings)
         with database.read() as connection:
             health = look(connection, settings, types)
@@ -92,9 +90,7 @@ def status(
 def _status_object(health: Health, found: Sequence[Finding], settings: Settings, database: Database) -> dict[str, Any]:
     return {
         "database": str(database.address),
-        "project": health.project,
-        "environment": health.environment,
-        "schema_revision": health.schema_revision,
+        **{name: getattr(health, name) for name in ("project", "environment", "schema_revision")},
         "config": str(settings.file),
         "now": health.now,
         "timezone": settings.timezone,
@@ -106,15 +102,9 @@ def _status_object(health: Health, found: Sequence[Finding], settings: Settings,
             "jobs": [dict(job) | {"overdue": job["locked_until"] < health.now} for job in health.running],
         },
         "waiting": {
-            "due": health.total("due"),
-            "future": health.total("future"),
-            "late": health.total("late"),
-            "failed": health.total("failed"),
+            **{what: health.total(what) for what in ("due", "future", "late", "failed")},
             "oldest_due_at": health.oldest_due_at,
-            "limited": [
-                {"prefix": limit.prefix, "most": limit.most, "each": limit.each, "waiting": count}
-                for limit, count in health.limited.items()
-            ],
+            "limited": [vars(limit) | {"waiting": count} for limit, count in health.limited.items()],
             "queues": [{"queue": name} | vars(queue) for name, queue in health.queues.items()],
         },
         "unresolved": [{"job_type": name, "waiting": count} for name, count in health.unresolved.items()],
@@ -134,7 +124,7 @@ def _status_lines(
 ) -> list[str]:
     times = Times(health.now, settings.timezone)
     room = width() - LABEL_WIDTH
-    whose = [f"{name} {safe(value)}" for name, value in _whose(health) if value]
+    whose = [f"{name} {safe(value)}" for name in ("project", "environment") if (value := getattr(health, name))]
     lines = labelled("database", [safe(database.address)])
     lines += labelled("", [", ".join([*whose, f"tables {health.schema_revision}"])])
     lines += labelled("now", [times.said])
@@ -159,10 +149,6 @@ def _status_lines(
     lines += labelled("paused", first([safe(_pause_text(pause, times), room) for pause in health.pauses], 4), "yellow")
     lines += labelled("next", _next_lines(health, times))
     return lines
-
-
-def _whose(health: Health) -> list[tuple[str, str]]:
-    return [("project", health.project), ("environment", health.environment)]
 
 
 def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
@@ -273,9 +259,7 @@ def _next_lines(health: Health, times: Times) -> list[str]:
 
 
 def history(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     since: Annotated[
         str, typer.Option(metavar="WHEN", help="How far back: 90m, 24h, 7d, or an instant like 2026-03-29T02:00.")
     ] = "24h",
@@ -296,12 +280,9 @@ def history(
     coalesced), with the reason; and, without --type and --outcome, the times in which no tick reached the
     database. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
     """
-    with jobs_database(ctx, config, database_url) as (settings, database), database.read() as connection:
-        times = Times(database_now(connection), settings.timezone)
+    with snapshot(source) as (settings, connection, times):
         begin = since_instant(since, times.now, settings.timezone)
-        entries = _attempts(connection, begin, limit + 1, schedule, job_type, outcome)
-        entries += _deaths(connection, begin, limit + 1, schedule, job_type, outcome)
-        entries += _not_run(connection, begin, limit + 1, schedule, job_type, outcome)
+        entries = _entries(connection, begin, limit + 1, schedule, job_type, outcome)
         if job_type is None and outcome is None:
             entries += _gaps(connection, begin, settings, times.now)
     entries.sort(key=_when)
@@ -317,40 +298,28 @@ def _when(entry: Mapping[str, Any]) -> datetime:
     return at
 
 
-def _attempts(
+def _entries(
     connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
 ) -> list[dict[str, Any]]:
-    if outcome in (*listing.DID_NOT_RUN, "dead"):
-        return []
-    rows = listing.attempts_since(connection, begin, limit, schedule=schedule, job_type=job_type, outcome=outcome)
-    return [{"kind": "attempt"} | columns_of(row) for row in rows]
-
-
-def _deaths(
-    connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
-) -> list[dict[str, Any]]:
-    if outcome not in (None, "dead"):
-        return []
-    rows = listing.deaths_since(connection, begin, limit, schedule=schedule, job_type=job_type)
-    return [{"kind": "death"} | columns_of(row) for row in rows]
-
-
-def _not_run(
-    connection: Any, begin: datetime, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
-) -> list[dict[str, Any]]:
-    if outcome is not None and outcome not in listing.DID_NOT_RUN:
-        return []
-    ids = None
-    if schedule is not None or job_type is not None:
-        ids = [
-            stored.id
-            for stored in schedules.all_schedules(connection)
-            if schedule in (None, stored.name)
-            and job_type in (None, stored.definition.get("job") if isinstance(stored.definition, dict) else None)
-        ]
-    outcomes = listing.DID_NOT_RUN if outcome is None else (str(outcome),)
-    rows = listing.not_run_since(connection, begin, limit, schedule_ids=ids, outcomes=outcomes)
-    return [{"kind": "occurrence"} | columns_of(row) for row in rows]
+    """What happened to jobs and occurrences, the newest *limit* of each kind."""
+    found: dict[str, Sequence[Any]] = {}
+    of_job: dict[str, Any] = {"schedule": schedule, "job_type": job_type}
+    if outcome not in (*listing.DID_NOT_RUN, "dead"):
+        found["attempt"] = listing.attempts_since(connection, begin, limit, outcome=outcome, **of_job)
+    if outcome in (None, "dead"):
+        found["death"] = listing.deaths_since(connection, begin, limit, **of_job)
+    if outcome in (None, *listing.DID_NOT_RUN):
+        ids = None
+        if schedule is not None or job_type is not None:
+            ids = [
+                stored.id
+                for stored in schedules.all_schedules(connection)
+                if schedule in (None, stored.name)
+                and job_type in (None, stored.definition.get("job") if isinstance(stored.definition, dict) else None)
+            ]
+        outcomes = listing.DID_NOT_RUN if outcome is None else (str(outcome),)
+        found["occurrence"] = listing.not_run_since(connection, begin, limit, schedule_ids=ids, outcomes=outcomes)
+    return [{"kind": kind} | columns_of(row) for kind, rows in found.items() for row in rows]
 
 
 def _gaps(connection: Any, begin: datetime, settings: Settings, now: datetime) -> list[dict[str, Any]]:
@@ -383,16 +352,15 @@ def _history_lines(entries: Sequence[Mapping[str, Any]], times: Times, begin: da
 def _told(entry: Mapping[str, Any], times: Times) -> tuple[str, str]:
     """One word, and the rest as text."""
     match entry["kind"]:
-        case "attempt":
+        case "attempt" | "death" as kind:
             of = f" of {safe(entry['schedule'], 60)}" if entry["schedule"] else ""
             text = f"{safe(entry['job_type'], 60)} #{entry['job_id']}{of}, "
-            text += f"{took(entry['started_at'], entry['finished_at'])} on {host_of(entry['runner'])}"
-            return entry["outcome"], text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
-        case "death":
-            of = f" of {safe(entry['schedule'], 60)}" if entry["schedule"] else ""
-            text = f"{safe(entry['job_type'], 60)} #{entry['job_id']}{of}, "
-            text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
-            return "dead", text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
+            if kind == "attempt":
+                text += f"{took(entry['started_at'], entry['finished_at'])} on {host_of(entry['runner'])}"
+            else:
+                text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
+            error = f": {safe(entry['error'], 200)}" if entry["error"] else ""
+            return entry["outcome"] if kind == "attempt" else "dead", text + error
         case "occurrence":
             what = safe(entry["schedule"], 60)
             if entry["count"] > 1:

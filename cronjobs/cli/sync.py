@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy import Connection
 
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import coloured, complain, echo, echo_json
-from cronjobs.cli.project_database import open_database, operator, our_database
+from cronjobs.cli.project_database import by_hand, missing_file, open_database, our_database
 from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
 from cronjobs.errors import SchemaMissing
-from cronjobs.host.identity import Identity
 from cronjobs.model import duration_text
-from cronjobs.rules.capacity import Cap
 from cronjobs.schedules import sync as core
 from cronjobs.schedules.changes import SyncPlan, compare
 from cronjobs.schedules.definition import definition
 from cronjobs.store import queues
-from cronjobs.store.meta import require_schema
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours, require_schema
 from cronjobs.store.schedules import StoredSchedule, all_schedules
 from cronjobs.tick.log import Log
 
-# --- sync -------------------------------------------------------------------------------------------------------------
-
 
 def sync(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
+    source: Source,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would change; change nothing.")] = False,
     allow_removals: Annotated[
         bool, typer.Option("--allow-removals", help="Apply it even if most schedules would be retired.")
@@ -50,22 +42,17 @@ def sync(
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
     """
+    applied = False
+    left: tuple[str, ...] = ()
     if plan:
-        settings, stored, caps = _look(ctx, config, database_url)
-        todo = compare(settings, stored.values(), caps)
-        applied = False
-        left: tuple[str, ...] = ()
+        settings = load_settings(source)
+        stored, todo = _plan(settings)
     else:
-        with our_database(ctx, config, database_url, adopt=True) as (settings, database):
-            stored = _stored(database)
-            done = core.sync(
-                database,
-                settings,
-                Log(settings.log).write,
-                host=Identity.here().host,
-                actor=operator(),
-                allow_removals=allow_removals,
-            )
+        with our_database(source, adopt=True) as (settings, database):
+            with database.read() as connection:
+                stored = _stored(connection)
+            emit = Log(settings.log).write
+            done = core.sync(database, settings, emit, allow_removals=allow_removals, **by_hand())
             todo, applied, left = done.plan, done.applied, done.left
     refused = None if allow_removals else todo.refused
     was = {new: old for old, new in todo.rename}
@@ -94,36 +81,23 @@ def sync(
         raise typer.Exit(3)
 
 
-def _look(
-    ctx: typer.Context, config: Path | None, url: str | None
-) -> tuple[Settings, dict[str, StoredSchedule], dict[str, Cap]]:
-    """The settings and what is in force, without making so much as a file."""
-    settings = load_settings(ctx, config, url)
-    if settings.database.startswith("sqlite") and not _sqlite_file(settings).exists():
-        return settings, {}, {}
-    database = open_database(settings)
-    try:
-        with database.read() as connection:
+def _plan(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
+    """What is in force and what would change, without making so much as a file."""
+    stored, caps = {}, {}
+    if missing_file(settings) is None:
+        with closing(open_database(settings)) as database, database.read() as connection:
             try:
                 found = require_schema(connection)
+                is_ours(settings, found.project, found.environment)
+                stored, caps = _stored(connection), queues.caps_in_force(connection)
             except SchemaMissing:
                 if not database.is_sqlite:
                     raise
-                return settings, {}, {}
-            caps = queues.caps_in_force(connection)
-        is_ours(settings, found.project, found.environment)
-        return settings, _stored(database), caps
-    finally:
-        database.close()
+    return stored, compare(settings, stored.values(), caps)
 
 
-def _sqlite_file(settings: Settings) -> Path:
-    return Path(str(parse_url(settings.database).url.database))
-
-
-def _stored(database: Database) -> dict[str, StoredSchedule]:
-    with database.read() as connection:
-        return {schedule.name: schedule for schedule in all_schedules(connection)}
+def _stored(connection: Connection) -> dict[str, StoredSchedule]:
+    return {schedule.name: schedule for schedule in all_schedules(connection)}
 
 
 def _changes(settings: Settings, stored: Mapping[str, Any], name: str) -> dict[str, Any]:

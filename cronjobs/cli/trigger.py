@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli import typed
-from cronjobs.cli.options import ConfigOption, JsonOption, UrlOption
+from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, counted, echo, echo_json
-from cronjobs.cli.project_database import operator, our_database
-from cronjobs.host.identity import Identity
+from cronjobs.cli.project_database import by_hand, our_database
 from cronjobs.schedules import backfill as fill
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
@@ -18,11 +17,9 @@ ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last insta
 
 
 def trigger(
-    ctx: typer.Context,
+    source: Source,
     schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
     force: Annotated[bool, typer.Option("--force", help="Even beside an unfinished job of the schedule.")] = False,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make one job of a schedule now; the next tick runs it.
@@ -32,9 +29,8 @@ def trigger(
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
-    with our_database(ctx, config, database_url) as (_, database), database.write() as connection:
-        host = Identity.here().host
-        job_id = fill.trigger(connection, schedule, force=force, actor=operator(), host=host)
+    with our_database(source) as (_, database), database.write() as connection:
+        job_id = fill.trigger(connection, schedule, force=force, **by_hand())
     if as_json:
         echo_json({"id": job_id, "schedule": schedule})
     else:
@@ -42,13 +38,11 @@ def trigger(
 
 
 def backfill(
-    ctx: typer.Context,
+    source: Source,
     schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
     first: FromOption,
     last: ToOption,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
-    config: ConfigOption = None,
-    database_url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run what a schedule missed or skipped in a range of its past, each occurrence once.
@@ -57,7 +51,7 @@ def backfill(
     first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
     Instants without an offset are in the configuration's timezone.
     """
-    with our_database(ctx, config, database_url) as (settings, database):
+    with our_database(source) as (settings, database):
         begin = typed.instant(first, settings.timezone, "--from")
         end = typed.instant(last, settings.timezone, "--to")
         with database.write() as connection:
@@ -67,9 +61,8 @@ def backfill(
                 begin,
                 end,
                 retention=settings.retention.occurrences,
-                actor=operator(),
-                host=Identity.here().host,
                 dry_run=dry_run,
+                **by_hand(),
             )
     if as_json:
         runs = [instant.isoformat() for instant in filling.run]

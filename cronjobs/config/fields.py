@@ -165,7 +165,7 @@ def log_file(reading: Reading, node: Node, path: str) -> Path | None:
 
 def zone(reading: Reading, node: Node, path: str) -> str:
     text = reading.text(node)
-    if not _zone_exists(text):
+    if not zone_exists(text):
         meant = _zone_meant(text) if reading.may_guess and as_written(node, text) else None
         raise FieldError(
             f"{shown(node)} is not a time zone: "
@@ -175,7 +175,8 @@ def zone(reading: Reading, node: Node, path: str) -> str:
 
 
 @cache
-def _zone_exists(name: str) -> bool:
+def zone_exists(name: str) -> bool:
+    """Whether *name* is a time zone that is the same on every host."""
     # On Debian these follow the host's own zone or count leap seconds.
     if name.startswith(("localtime", "posixrules", "posix/", "right/", "Factory")):
         return False
@@ -190,7 +191,7 @@ def _zone_exists(name: str) -> bool:
 def _zone_meant(word: str) -> str | None:
     from zoneinfo import available_timezones  # reads the whole tree of zone files
 
-    known = sorted(zone for zone in available_timezones() if _zone_exists(zone))
+    known = sorted(zone for zone in available_timezones() if zone_exists(zone))
     if any(zone.startswith(f"{word}/") for zone in known):
         return None  # a whole continent
     cities = {zone.rpartition("/")[2]: zone for zone in known if "/" in zone}

@@ -335,8 +335,8 @@ def _schedule(
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
     """A schedule, and the job type of its inline command, which bears its name.
 
-    *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types; *lingers*:
-    ticks stay for their minute.
+    *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types;
+    *lingers*: ticks stay for their minute.
     """
     values, bad = reading.fields(node, path, SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad

@@ -61,16 +61,15 @@ def check(
     """
     place = _Place(settings, file)
     findings = [ConfigFinding(problem) for problem in settings.problems]
+    others = trust.look(settings, os.geteuid())
+    problems: list[Problem] = []
     if known is not None:
         findings += [_fault(place, settings, fault) for fault in known.faults]
-        findings += [ConfigFinding(found) for found in _names(place, settings, known)]
-        findings += [ConfigFinding(found) for found in _timeouts(place, settings, known)]
-    findings += [ConfigFinding(found) for found in _commands(place, settings, environ)]
-    findings += [ConfigFinding(found) for found in _files(place, settings)]
-    others = trust.look(settings, os.geteuid())
-    findings += [ConfigFinding(_written_by_others(place, found)) for found in others if found.refused]
+        problems += [*_names(place, settings, known), *_timeouts(place, settings, known)]
+    problems += [*_commands(place, settings, environ), *_files(place, settings)]
+    problems += [_written_by_others(place, found) for found in others if found.refused]
     return Checked(
-        tuple(findings),
+        (*findings, *map(ConfigFinding, problems)),
         (
             *_limits(place, settings),
             *_stored_secrets(place, settings),

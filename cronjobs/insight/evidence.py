@@ -68,10 +68,10 @@ class ScheduleEvidence:
         self.stored = stored
         self.around = surroundings(connection, settings)
         names = names_of(stored.name, renames)
-        trail = explaining.definition_trail(connection, {each.name for each in names})
+        trail = explaining.trail(connection, ("define", "retire"), {each.name for each in names})
         self.eras = eras([row for row in trail if any(each.holds(row.subject, row.at) for each in names)], stored)
         subjects = ["all", *(f"schedule {each.name}" for each in names)]
-        self.pauses = pauses_over_time(explaining.pause_trail(connection, subjects), names)
+        self.pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), subjects), names)
         self.pause_rows = explaining.pause_rows(connection)
         self.owed = _pieces(stored)
         first_tick = explaining.first_tick_at(connection)

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Final
 
 from cronjobs.insight.explain_job import brief_job, job_sentences
-from cronjobs.insight.facts import DefinitionFacts, Explanation, JobFacts, OccurrenceFacts, plain
+from cronjobs.insight.facts import DefinitionFacts, Explanation, JobFacts, LedgerFacts, OccurrenceFacts, plain
 from cronjobs.insight.phrases import LocalTimes, capital, late, name, pause, span, who
 from cronjobs.model import duration_text, in_zone
 from cronjobs.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
@@ -57,38 +57,31 @@ def verdict(facts: OccurrenceFacts) -> str:
 
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none; *facts* of a range become one explanation."""
-    found = verdict(facts)
+    found, row = verdict(facts), facts.ledger
     clock = LocalTimes(facts.timezone, facts.first_for)
-    sentences = _renamed(facts)
+    sentences = []
+    if facts.renamed_from is not None:
+        sentences.append(f"{name(facts.renamed_from)} is called {name(facts.schedule)} now.")
     if found == "not_due":
         sentences += _not_due(facts, clock)
-    elif facts.existence in ("not_yet", "retired", "unreadable") and facts.ledger is None:
+    elif facts.existence in ("not_yet", "retired", "unreadable") and row is None:
         sentences += _without_definition(facts, clock)
     else:
         sentences += _due(facts, clock)
-        match found:
-            case "enqueued":
-                sentences += _enqueued(facts, clock)
-            case "coalesced":
-                sentences += _coalesced(facts, clock)
-            case "skipped":
-                sentences += _skipped(facts, clock)
-            case "missed":
-                sentences += _missed(facts, clock)
-            case "paused":
-                sentences += _paused(facts, clock)
-            case "pending":
-                sentences += _pending(facts, clock)
-            case "beyond_retention":
-                kept = duration_text(facts.around.ledger_kept)
-                sentences.append(
-                    f"What became of {_it(facts)} is not recorded any more: the ledger and the ticks are kept {kept}."
-                )
-            case _:
-                sentences.append(
-                    f"The ledger has no row for {_it(facts)}, and should: every occurrence up to "
-                    f"{clock.dated(facts.settled_until or facts.last_for)} is settled."
-                )
+        if row is not None and found in _SETTLED:
+            sentences += _SETTLED[found](facts, row, clock)
+        elif found == "pending":
+            sentences += _pending(facts, clock)
+        elif found == "beyond_retention":
+            kept = duration_text(facts.around.ledger_kept)
+            sentences.append(
+                f"What became of {_it(facts)} is not recorded any more: the ledger and the ticks are kept {kept}."
+            )
+        else:
+            sentences.append(
+                f"The ledger has no row for {_it(facts)}, and should: every occurrence up to "
+                f"{clock.dated(facts.settled_until or facts.last_for)} is settled."
+            )
     told = {name: value for name, value in plain(facts).items() if name != "around"}
     return Explanation(
         facts.schedule,
@@ -112,12 +105,6 @@ def _usual(facts: OccurrenceFacts, found: str) -> bool:
 
 def _it(facts: OccurrenceFacts) -> str:
     return "it" if facts.count == 1 else "them"
-
-
-def _renamed(facts: OccurrenceFacts) -> list[str]:
-    if facts.renamed_from is None:
-        return []
-    return [f"{name(facts.renamed_from)} is called {name(facts.schedule)} now."]
 
 
 def _due(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
@@ -157,21 +144,19 @@ def _applied(definition: DefinitionFacts, clock: LocalTimes) -> str:
     return f"{clock.dated(definition.applied.at)}{host}"
 
 
-def _enqueued(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
-    row = facts.ledger
-    assert row is not None
+def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     if (row.reason or "").startswith("backfill"):
         by = one_line(row.reason or "", 200)
         said = f"It did not run at its time: a {by}, at {clock.time(row.decided_at)}, made job {row.job_id} for it."
-        return [said, *_fate(facts, clock)]
+        return [said, *_fate(facts, row, clock)]
     if (row.reason or "").startswith(RAN_EARLY):
         said = f"Job {row.job_id} of it {one_line(row.reason or '', 200)}: a clock was ahead then, and was set back."
         then = (
             f"It does not run again by itself: cronjobs trigger {quote(facts.schedule)} makes a job when you want one."
         )
-        return [said, one_line(then, 300), *_fate(facts, clock)]
+        return [said, one_line(then, 300), *_fate(facts, row, clock)]
     delay = row.decided_at - facts.last_for
-    sentences = _why_late(facts, clock)
+    sentences = _why_late(facts, row, clock)
     tick = who(facts.settlers)
     made = f"{capital(tick)} made job {row.job_id} for it" if tick else f"Job {row.job_id} was made for it"
     at = f" at {clock.time(row.decided_at)}" if delay > ON_TIME_WITHIN or tick is None else ""
@@ -183,13 +168,11 @@ def _enqueued(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     if later:
         sentences.append(f"spread: lets it start at {clock.time(facts.last_for + later)}.")
-    return sentences + _fate(facts, clock)
+    return sentences + _fate(facts, row, clock)
 
 
-def _fate(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
+def _fate(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     """What became of the job, if its row still exists."""
-    row = facts.ledger
-    assert row is not None
     if facts.job is None:
         kept = duration_text(facts.around.succeeded_kept)
         return [
@@ -198,10 +181,9 @@ def _fate(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
     return job_sentences(facts.job, clock, facts.around)
 
 
-def _why_late(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
+def _why_late(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     """What the ticks did between the occurrence and its decision; nothing if that time was short."""
-    row, before, after = facts.ledger, facts.tick_before, facts.tick_after
-    assert row is not None
+    before, after = facts.tick_before, facts.tick_after
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN:
         return []
     if facts.pause is not None and not facts.pause.skip:
@@ -220,23 +202,19 @@ def _why_late(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
     return [f"No tick reached the database between {clock.time(before.last_sign_at)} and {clock.time(until)}."]
 
 
-def _coalesced(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
-    row = facts.ledger
-    assert row is not None
+def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     for_ = f", for {clock.time(facts.job_for)}" if facts.job_for else ""
     others = row.whole_count - facts.count
     also = f" and {others:,} more" if others else ""
     if (row.reason or "").startswith("overlap"):
         already = f"Job {row.job_id} of the schedule{for_} was waiting already at {clock.time(row.decided_at)}"
         said = f"{already}: it stands for {_it(facts)} too (overlap: wait)."
-        return [*_why_late(facts, clock), said, *_fate(facts, clock)]
+        return [*_why_late(facts, row, clock), said, *_fate(facts, row, clock)]
     said = f"The run at {clock.time(row.decided_at)} (job {row.job_id}{for_}) stands for {_it(facts)}{also}."
-    return [*_why_late(facts, clock), said, *_fate(facts, clock)]
+    return [*_why_late(facts, row, clock), said, *_fate(facts, row, clock)]
 
 
-def _skipped(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
-    row = facts.ledger
-    assert row is not None
+def _skipped(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     if row.job_id is None:
         return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'no reason is recorded', 300)}."]
     for_ = f", made for {clock.dated(facts.job_for)}," if facts.job_for else ""
@@ -245,7 +223,7 @@ def _skipped(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
     said = (
         f"{capital(_it_was(facts))} skipped at {clock.time(row.decided_at)}, because job {row.job_id}{for_} was still"
     )
-    sentences = [*_why_late(facts, clock), f"{said} unfinished (overlap: skip)."]
+    sentences = [*_why_late(facts, row, clock), f"{said} unfinished (overlap: skip)."]
     job = facts.job
     if job is None:
         return [*sentences, f"What job {row.job_id} was doing then is not recorded any more: its row is gone."]
@@ -269,9 +247,8 @@ def _doing_then(job: JobFacts, moment: datetime, clock: LocalTimes) -> str:
     return "It was waiting for its first try then."
 
 
-def _missed(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
-    row, definition = facts.ledger, facts.definition
-    assert row is not None
+def _missed(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
+    definition = facts.definition
     tick = who(facts.settlers)
     age = span(row.decided_at - facts.last_for)
     settled = f"{tick} settled {_it(facts)}" if tick else f"{_it_was(facts)} settled"
@@ -285,19 +262,26 @@ def _missed(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
         sentence += one_line(row.reason or "beyond what catch_up makes up for", 200)
     others = row.whole_count - facts.count
     also = f", with {others:,} more" if others else ""
-    return [*_why_late(facts, clock), f"{sentence}: recorded as missed{also}, no job was made."]
+    return [*_why_late(facts, row, clock), f"{sentence}: recorded as missed{also}, no job was made."]
 
 
-def _paused(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
-    row = facts.ledger
-    assert row is not None
+def _paused(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     if facts.pause is None:
         return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'paused', 300)}."]
     sentences = [f"{capital(_it_was(facts))} skipped, as {pause(facts.pause, clock)}."]
     if facts.last_for < facts.pause.since:  # settled by a version that recorded everything as skipped
-        sentences += _why_late(facts, clock)
+        sentences += _why_late(facts, row, clock)
         sentences.append(f"It was due before that; a tick came only at {clock.time(row.decided_at)}.")
     return sentences
+
+
+_SETTLED: Final = {
+    "enqueued": _enqueued,
+    "coalesced": _coalesced,
+    "skipped": _skipped,
+    "missed": _missed,
+    "paused": _paused,
+}
 
 
 def _pending(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
@@ -410,7 +394,7 @@ def _brief(facts: OccurrenceFacts, found: str, clock: LocalTimes) -> str:
         case "skipped" if row is not None and row.job_id is not None:
             return f"job {row.job_id} was still unfinished"
         case "missed" if row is not None:
-            gap = next(iter(_why_late(facts, clock)), "")
+            gap = next(iter(_why_late(facts, row, clock)), "")
             return gap.rstrip(".") or f"settled at {clock.time(row.decided_at)}"
         case "paused" if facts.pause is not None:
             return pause(facts.pause, clock)

@@ -1,47 +1,33 @@
-"""Is all well? One look at the database gathers the facts; a pure function finds what is wrong."""
+"""Is all well? One look at the database gathers the facts; ``findings`` says what is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
-from cronjobs.errors import CronError
-from cronjobs.insight import unresolved as watching
-from cronjobs.insight.unresolved import Finding, Watched
+from cronjobs.insight.judged_types import judged_types, unknown_schedules
+from cronjobs.insight.watched import Watched, late_after, quiet_after, ticking, watch
 from cronjobs.jobs.job_types import Fault, JobTypes
-from cronjobs.masking import mask
-from cronjobs.model import Status, duration_text, in_zone
-from cronjobs.rules.concurrency import Limit, full, waiting_by_limit
-from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing
+from cronjobs.rules.concurrency import Limit
+from cronjobs.rules.crashing_types import Crashing
 from cronjobs.rules.pausing import of_queue
-from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.store import concurrency, expiry, listing, meta, schedules
 from cronjobs.store.crashing_types import crashing
-from cronjobs.store.enqueue import job_status
 from cronjobs.store.expiry import LeftAlone
-from cronjobs.store.job_types import remembered, runnable_types, types_recorded_at, unknown_to_schedules
 from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
 
 RUNNING_SHOWN: Final = 50
-UNKNOWN_IS_LATE: Final = timedelta(minutes=5)  # status reports it from the first minute; see troubles
+UNKNOWN_IS_LATE: Final = timedelta(minutes=5)  # status reports it from the first minute; see findings
 STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
 FORGOTTEN: Final = timedelta(days=1)  # and after a day counts as switched off
-ONE_TICK: Final = timedelta(minutes=1)
-LONGEST_GRACE: Final = timedelta(days=366)
 RUNS_ASKED: Final = 1000
-_WHEN_FULL: Final = {
-    "error": "whoever enqueues there is refused",
-    "drop": "what is enqueued there is dropped",
-    "wait": "whoever enqueues there waits, or is refused",
-}
 RUNS_IN_A_LEASE: Final = 5  # of typical length; a long job's process exists for one run, and renews for as long
 
 
@@ -95,7 +81,6 @@ class Health:
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
     left_alone: list[LeftAlone] = field(default_factory=list)  # lost attempts that no host can settle
     watch: Watched = field(default_factory=Watched)
-    without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, if it is known
 
     def total(self, what: str) -> int:
         return sum(getattr(queue, what) for queue in self.queues.values())
@@ -105,13 +90,14 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     """Gather the facts in a few indexed statements; *types* are those that this configuration knows."""
     now = database_now(connection)
     whose = meta.read_meta(connection)
-    pauses = schedules.pauses_in_force(connection)
-    judged = _judged_types(connection, settings, types)
+    in_force = schedules.pauses_in_force(connection)
+    pauses = [dict(row._mapping) for row in in_force]
+    judged = judged_types(connection, settings, types)
     queues: dict[str, Queue] = {}
     unresolved: dict[str, int] = {}
     oldest: list[datetime] = []
     for row in listing.waiting_groups(connection, late_after(settings)):
-        queue = queues.setdefault(row.queue, Queue(paused=bool(of_queue(pauses, row.queue))))
+        queue = queues.setdefault(row.queue, Queue(paused=bool(of_queue(in_force, row.queue))))
         queue.due += row.due
         queue.future += row.waiting - row.due
         queue.failed += row.waiting if row.status == "failed" else 0
@@ -123,7 +109,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         if not queue.paused and not (unknown and now - row.run_at < UNKNOWN_IS_LATE):
             queue.late += row.late
     for capped in pressures(connection):
-        queue = queues.setdefault(capped.name, Queue(paused=bool(of_queue(pauses, capped.name))))
+        queue = queues.setdefault(capped.name, Queue(paused=bool(of_queue(in_force, capped.name))))
         queue.max_waiting, queue.dropped = capped.max_waiting, capped.dropped
         queue.on_full = None if capped.max_waiting is None else capped.on_full
     running_total, overdue = listing.running_count(connection)
@@ -142,73 +128,22 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         oldest_due_at=min(oldest, default=None),
         unresolved=unresolved,
         judged_by_ticks=judged.ticks is not None,
-        unknown_schedules=_unknown_schedules(connection, judged),
+        unknown_schedules=unknown_schedules(connection, judged),
         dead=listing.dead_counts(connection),
-        pauses=[dict(row._mapping) for row in pauses],
+        pauses=pauses,
         schedules=definitions,
-        faults=tuple(Fault(fault.where, mask(fault.what, settings.secrets)) for fault in types.faults),
+        faults=types.faults,
         silent=_silent_hosts(connection, last_ticks, now, settings),
         slow={
             job_type: took
             for job_type, took in listing.typical_runs(connection, RUNS_ASKED).items()
             if settings.run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * settings.run.budget
         },
-        limited=_limited(connection, settings.limits),
+        limited=concurrency.waiting_for(connection, settings.limits),
         crashing=crashing(connection),
         left_alone=expiry.left_alone(connection, [], [], {*types.types, *(judged.ticks or ())}),
-        watch=watching.watch(
-            connection, settings, definitions, _ticking(last_ticks, now, settings), [dict(p._mapping) for p in pauses]
-        ),
-        without_run={
-            schedule.name: why
-            for schedule in definitions
-            if schedule.status == "active" and (why := _without_run(connection, schedule, now))
-        },
+        watch=watch(connection, settings, definitions, ticking(last_ticks, now, settings), pauses, now),
     )
-
-
-@dataclass(frozen=True)
-class JudgedTypes:
-    """Which job types can run. ``ticks`` knew these lately, the last recorded them at ``at``; None: unknown."""
-
-    here: Collection[str]
-    ticks: Collection[str] | None
-    at: datetime | None
-
-    def knows(self, job_type: str, *, since: datetime) -> bool:
-        """Whether a job of this type, which has existed *since* then, can probably run on some host.
-
-        A type registered here counts until a tick has looked and not known it, as cron's environment may differ.
-        """
-        if self.ticks is None:
-            return job_type in self.here
-        return job_type in self.ticks or (job_type in self.here and (self.at is None or self.at <= since))
-
-
-def _judged_types(connection: Connection, settings: Settings, types: JobTypes) -> JudgedTypes:
-    ticks = runnable_types(connection, remembered(settings.run.every))
-    return JudgedTypes(types.types.keys(), ticks, types_recorded_at(connection))
-
-
-def _unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:
-    """Active schedules of types that no tick knew lately, by type."""
-    if judged.ticks is None:
-        return {}
-    found = {}
-    for job_type, names in unknown_to_schedules(connection, judged.ticks).items():
-        defined = max(filter(None, (listing.defined_at(connection, name) for name in names[:3])), default=None)
-        if defined is None or not judged.knows(job_type, since=defined):
-            found[job_type] = names
-    return found
-
-
-def _limited(connection: Connection, all_limits: Sequence[Limit]) -> dict[Limit, int]:
-    """Waiting due jobs, by the limit they wait for."""
-    running = concurrency.running_by_key(connection) if all_limits else {}
-    found = full(all_limits, running)
-    if not (found.prefixes or found.keys):
-        return {}
-    return waiting_by_limit(all_limits, running, concurrency.due_and_full(connection, found))
 
 
 def _silent_hosts(
@@ -224,181 +159,3 @@ def _silent_hosts(
         for host, last in signs.items()
         if quiet_after(settings) < now - last < FORGOTTEN and listing.ticked_at_least(connection, host, STEADY_TICKS)
     }
-
-
-def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> str | None:
-    """Why a schedule with a ``grace`` has not run for its last occurrence or any later one; None: it has."""
-    from cronjobs.crontime.timing import newest_between, timing
-
-    try:
-        schedule = schedule_from_definition(stored.name, stored.definition)
-        if schedule.grace is None:
-            return None
-        when = timing(schedule.cron, schedule.every, schedule.timezone)
-    except (CronError, ValueError, TypeError, KeyError, AttributeError) as error:  # plain SQL wrote it
-        return f"its definition cannot be read: {error}"
-    began = listing.defined_at(connection, stored.name) or now
-    last = newest_between(when, max(began, now - LONGEST_GRACE), now - schedule.grace, 1)
-    if not last:
-        return None
-    rows = schedules.ledger_between(connection, stored.id, last[0], now)
-    states = [(row, None if row.job_id is None else job_status(connection, row.job_id)) for row in rows]
-    if any(row.outcome in ("enqueued", "coalesced") and state in (Status.SUCCEEDED, None) for row, state in states):
-        return None  # None: pruned, so it ended long ago
-    due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
-    if not states:
-        return f"{due}: held back, {stored.paused}" if stored.paused else f"{due}: no tick has settled it"
-    row, state = states[-1]
-    if row.outcome == "enqueued":
-        return f"{due}: job {row.job_id} is {state}"
-    return f"{due}: {row.outcome} ({row.reason})"
-
-
-def late_after(settings: Settings) -> timedelta:
-    """A due job is late after this: two minutes if cron starts a tick each minute."""
-    return settings.run.every + timedelta(minutes=1)
-
-
-def quiet_after(settings: Settings) -> timedelta:
-    """Without a tick for so long something is wrong: three minutes if cron starts one each minute."""
-    return 2 * settings.run.every + timedelta(minutes=1)
-
-
-def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """When a tick last showed signs of life: its row is written as it starts to work, and as it ends.
-
-    Looks at the last tick by id and those before it in time: a tick whose clock was years ahead would count for years.
-    """
-    newest = max(ticks, key=lambda tick: tick["id"], default=None)
-    if newest is None:
-        return None
-    signs: list[datetime] = [
-        tick["finished_at"] or tick["started_at"]
-        for tick in ticks
-        if tick["started_at"] - newest["started_at"] <= ONE_TICK
-    ]
-    return max(signs)
-
-
-def _ticking(ticks: Sequence[dict[str, Any]], now: datetime, settings: Settings) -> list[dict[str, Any]]:
-    """The last ticks of the hosts that tick now."""
-    return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(settings)]
-
-
-def troubles(health: Health, settings: Settings) -> list[Finding]:
-    """What is wrong, the worst first; empty when all is well."""
-    found: list[Finding] = []
-    theirs, ours = (health.project, health.environment), (settings.project, settings.environment)
-    if theirs not in (("", ""), ours):
-        found.append(
-            Finding(
-                "foreign",
-                f"this database belongs to {_name(*theirs)}, and the configuration says {_name(*ours)}: ticks claim "
-                'nothing; "cronjobs db adopt" hands it over',
-            )
-        )
-    found += _no_tick(health, settings)
-    if len(health.silent) < len(health.ticks):
-        for host, since in health.silent.items():
-            found.append(Finding("host", f"host {host} has not ticked for {_span(health.now - since)}, others do"))
-    ticking = bool(_ticking(health.ticks, health.now, settings))
-    if ticking:
-        off = list(watching.schedules_off(health.watch, health.schedules, settings))
-        patience = quiet_after(settings)
-        found += off or watching.behind(health.schedules, health.now, patience, ticking=ticking)
-    for name, why in health.without_run.items():
-        found.append(Finding("schedule", f"{name} has not run within its grace; {why}"))
-    if late := health.total("late"):
-        jobs = "1 job has" if late == 1 else f"{late:,} jobs have"
-        minutes = round(late_after(settings).total_seconds() / 60)
-        why = "the ticks do not keep up, or do not run"
-        if limited := sum(health.limited.values()):
-            why += f"; {limited:,} of those due wait for a limit"
-        found.append(Finding("late", f"{jobs} been due for more than {minutes} minutes: {why}"))
-    for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
-        found.append(_unknown_type(job_type, health))
-    for left in health.left_alone:
-        attempts = "a lost attempt of" if left.jobs == 1 else f"{left.jobs:,} lost attempts of"
-        text = (
-            f"{attempts} {left.job_type} by an older version: without its handler nobody knows whether it may run again"
-        )
-        found.append(Finding("left_alone", text, since=left.since, command=f"cronjobs jobs cancel {left.sample}"))
-    found += watching.deaths(health.watch)
-    found += watching.unwell(health.watch, health.schedules)
-    found += watching.refused(health.watch)
-    found += watching.held_back(health.watch, health.pauses, health.schedules, health.now)
-    found += [Finding("config", f"{fault.where}: {fault.what}") for fault in health.faults]
-    found += [Finding("config", str(problem)) for problem in settings.problems]
-    if len(files := _files(health, settings)) > 1:
-        said = "; ".join(
-            f"{fingerprint[:8]} on {', '.join(sorted(hosts))}" for fingerprint, hosts in sorted(files.items())
-        )
-        long = health.watch.differ_long
-        text = f"hosts carry different files{' for more than 15 minutes' if long else ''}: {said}"
-        begun = health.now - watching.DIFFERENT_FILES if long else None
-        found.append(Finding("files", text, alarm=long, since=begun, command="cronjobs sync --plan" if long else None))
-    for name, queue in health.queues.items():
-        if queue.full:
-            then = _WHEN_FULL[queue.on_full or "error"]
-            text = f'queue "{name}" is full ({queue.waiting:,} of {queue.max_waiting:,}): {then}'
-            found.append(Finding("full", text, alarm=False))
-    for each in health.crashing:
-        text = (
-            f"{each.job_type} takes its runners down: its jobs run in child processes until {CLEAN_ENDS} in a row have "
-            f"ended without a crash ({each.clean_ends} so far), or for an hour"
-        )
-        found.append(Finding("crashing", text, alarm=False))
-    for job_type, took in health.slow.items():
-        lease = duration_text(settings.run.lease)
-        text = (
-            f"{job_type} typically runs for {duration_text(took)}, and run.lease is {lease}: "
-            f"{RUNS_IN_A_LEASE} runs should fit into a lease, or a few late heartbeats cost a run its job"
-        )
-        found.append(Finding("lease", text, alarm=False))
-    return found
-
-
-def _unknown_type(job_type: str, health: Health) -> Finding:
-    count, names = health.unresolved.get(job_type, 0), health.unknown_schedules.get(job_type, [])
-    what = []
-    if count:
-        what.append("1 due job waits" if count == 1 else f"{count:,} due jobs wait")
-    if names:
-        what.append(f"{'schedule' if len(names) == 1 else 'schedules'} {', '.join(names[:3])} cannot run")
-        what[-1] += ", …" if len(names) > 3 else ""
-    why = f'no handler or command "{job_type}" is registered here'
-    if health.judged_by_ticks:
-        why = f'no tick of the last minutes knew a handler or command "{job_type}"; "cronjobs check" lists all'
-    return Finding("unresolved", f"{' and '.join(what)}: {why}")
-
-
-def _files(health: Health, settings: Settings) -> dict[str, list[str]]:
-    """The hosts that tick now, by the file that they have."""
-    files: dict[str, list[str]] = {}
-    for tick in health.ticks:
-        if tick["fingerprint"] and health.now - (tick["finished_at"] or tick["started_at"]) <= quiet_after(settings):
-            files.setdefault(tick["fingerprint"], []).append(tick["host"])
-    return files
-
-
-def _no_tick(health: Health, settings: Settings) -> list[Finding]:
-    last = last_sign(health.ticks)
-    if last is None:
-        text = 'no tick has ever reached this database: "cronjobs crontab install" lets cron run one each minute'
-        return [Finding("no_tick", text, command="cronjobs crontab install")]
-    if abs(health.now - last) <= quiet_after(settings):
-        return []
-    if last > health.now:
-        text = "the last tick began in the future: a clock is wrong, or was"
-        return [Finding("no_tick", text, since=last, command="cronjobs history --since 1h")]
-    text = f"no tick has reached this database for {_span(health.now - last)}"
-    return [Finding("no_tick", text, since=last, command="cronjobs crontab show")]
-
-
-def _span(span: timedelta) -> str:
-    minutes = round(span.total_seconds() / 60)
-    return f"{minutes} minutes" if minutes < 180 else f"{round(minutes / 60)} hours"
-
-
-def _name(project: str, environment: str) -> str:
-    return f'project "{project}", environment "{environment}"'

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from cronjobs.config.fields import zone_exists
 from cronjobs.config.settings import Settings
 from cronjobs.insight.facts import (
     AttemptFacts,
@@ -26,6 +26,7 @@ from cronjobs.insight.schedule_history import (
     in_force,
     pause_from,
 )
+from cronjobs.insight.watched import quiet_after
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.rules.concurrency import reached
 from cronjobs.rules.pausing import of_queue
@@ -39,7 +40,7 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
     return Now(
         now=database_now(connection),
         last_tick=tick_facts(explaining.newest_tick(connection)),
-        quiet_after=2 * settings.run.every + timedelta(minutes=1),
+        quiet_after=quiet_after(settings),
         succeeded_kept=settings.retention.succeeded,
         ledger_kept=settings.retention.occurrences,
     )
@@ -58,8 +59,7 @@ def settled_by(
         row = ticks[id_]
         # Such a tick counted what it settled, or was killed before it could.
         if row.finished_at is None or (isinstance(row.did, dict) and row.did.get("occurrences")):
-            tick = TickFacts(row.host, row.started_at, row.finished_at)
-            found.setdefault(number, []).append(tick)
+            found.setdefault(number, []).append(TickFacts(row.host, row.started_at, row.finished_at))
     return {
         number: tuple(tick for tick in several if tick.finished_at is None or tick.finished_at >= decided[number])
         or tuple(several)
@@ -194,7 +194,4 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
 
 def _zone_of(definition: Any, settings: Settings) -> str:
     zone = definition.get("timezone") if isinstance(definition, dict) else None
-    try:
-        return ZoneInfo(str(zone)).key if zone else settings.timezone
-    except (ValueError, OSError, KeyError):  # stored text; ZoneInfoNotFoundError is a KeyError
-        return settings.timezone
+    return str(zone) if zone and zone_exists(str(zone)) else settings.timezone

@@ -13,8 +13,7 @@ from cronjobs.config.load import load
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.host.known_databases import require_still_there
-from cronjobs.store.meta import require_schema
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours, require_schema
 
 
 @contextmanager

@@ -122,7 +122,7 @@ class Probe:
     def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
         """The parameters of the question and of the tick's row.
 
-        *age_s* is how long ago the tick began. In tests: *host_s* is this host's clock, *shift_s* is added to a server's.
+        *age_s* is how long ago the tick began. In tests: *host_s* is this host's clock, *shift_s* added to a server's.
         """
         host, boot_id, _ = self._place.split(":", 2)
         now_s = time.time() if host_s is None else host_s

@@ -23,13 +23,17 @@ WAITING_SQL = "status IN ('queued', 'failed')"
 TABLES = ("jobs", "schedules", "pauses", "ticks", "audit", "queues", "meta")
 
 
-def after_now(seconds: str) -> Fragment:
-    """The instant *seconds* (an SQL expression, may be negative) after now."""
+def shifted(instant: str, seconds: str) -> Fragment:
+    """*instant* (an SQL expression) and *seconds* (one, too; may be negative) later."""
     return lambda postgresql: (
-        "({now} + make_interval(secs => " + seconds + "))"
+        f"({instant} + make_interval(secs => {seconds}))"
         if postgresql
-        else "({now} + CAST((" + seconds + ") * 1000000 AS INTEGER))"
+        else f"({instant} + CAST(({seconds}) * 1000000 AS INTEGER))"
     )
+
+
+def after_now(seconds: str) -> Fragment:
+    return shifted("{now}", seconds)
 
 
 def _around_now(column: str, seconds: int) -> str:

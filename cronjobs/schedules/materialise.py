@@ -17,16 +17,15 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
-from cronjobs.rules.capacity import Cap
 from cronjobs.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks
-from cronjobs.schedules.decide import Due, Known, Settled, decide_all, plan_for, wants_room
+from cronjobs.schedules.decide import Due, Known, decide_all, plan_for, wants_room
 from cronjobs.schedules.planning import joined, read, stored_pieces
 from cronjobs.schedules.wrong_clock import undo
 from cronjobs.store import schedules as store
 from cronjobs.store.enqueue import insert_jobs
 from cronjobs.store.job_types import REMEMBERED, runnable_types
 from cronjobs.store.overlap import busy_schedules
-from cronjobs.store.queues import Room, locked_room, room_now
+from cronjobs.store.queues import Room, locked_room
 from cronjobs.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 
@@ -217,26 +216,6 @@ def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) 
     names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
     busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
     return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
-
-
-def preview(
-    connection: Connection,
-    planned: Sequence[Due],
-    *,
-    within: timedelta,
-    changed: Collection[Cap],
-    lifted: Collection[str],
-) -> list[tuple[Due, Settled]]:
-    """What would be written about each of *planned*, by the same rules; nothing is locked or written.
-
-    *within*: how far back ticks count as knowing a job type. *changed* and *lifted*: the caps that applying the file
-    would change and remove first.
-    """
-    readable = [due for due in planned if not due.ahead and not due.unreadable]
-    known = known_about(connection, readable, within)
-    queues = set().union(*(wants_room(due, known[due.stored.id]) for due in readable))
-    room = room_now(connection, queues, changed, lifted)
-    return decide_all(readable, known, room.caps, room.waiting)
 
 
 def _write(

@@ -27,8 +27,7 @@ from cronjobs.errors import CommitUnknown, CopyRefused, UsageError
 from cronjobs.rules.payload import MOST_FETCHED, NOT_UTF8
 from cronjobs.store import copying as store
 from cronjobs.store import ticks
-from cronjobs.store.meta import Meta, adopt, require_schema
-from cronjobs.store.ownership import MOVED, is_ours
+from cronjobs.store.meta import MOVED, Meta, adopt, is_ours, require_schema
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs.text import BrokenText, clean, decoded
 
@@ -88,8 +87,14 @@ def copy(
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy goes from SQLite to PostgreSQL; elsewhere the databases' own tools do it")
     where = MOVED + str(target.address)
-    before = _look_at_source(source, settings, where)
-    _look_at_target(target, settings, source, closed=before.environment == where)
+    with source.read() as connection:
+        before = require_schema(connection)
+    if before.environment != where:
+        is_ours(settings, before.project, before.environment)
+    with target.read() as connection:
+        found = require_schema(connection)
+        is_ours(settings, found.project, found.environment)
+        _decide(connection, _last_mark(connection), str(source.address), closed=before.environment == where)
     _close(source, before, where, actor, wait is not None)
     try:
         _wait_until_quiet(source, wait or timedelta(0))
@@ -116,22 +121,6 @@ def reopen(source: Database, project: str, environment: str, actor: str) -> Meta
 
 
 # --- may it be? -------------------------------------------------------------------------------------------------------
-
-
-def _look_at_source(source: Database, settings: Settings, where: str) -> Meta:
-    with source.read() as connection:
-        found = require_schema(connection)
-    if found.environment != where:
-        is_ours(settings, found.project, found.environment)
-    return found
-
-
-def _look_at_target(target: Database, settings: Settings, source: Database, *, closed: bool) -> None:
-    with target.read() as connection:
-        found = require_schema(connection)
-        is_ours(settings, found.project, found.environment)
-        mark = _last_mark(connection)
-        _decide(connection, mark, str(source.address), closed=closed)
 
 
 def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:

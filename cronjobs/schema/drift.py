@@ -18,18 +18,8 @@ Facts = dict[tuple[str, str, str], str]
 """(table, kind, name) → its definition in the database's words; kind is "column", "constraint" or "index"."""
 
 VIEWS: Final = ("cronjobs_dead_jobs", "cronjobs_long_running_jobs")
-SQLITE_VIEWS: Final = (
-    "cronjobs_jobs_readable",
-    "cronjobs_job_runs_readable",
-    "cronjobs_schedules_readable",
-    "cronjobs_occurrences_readable",
-    "cronjobs_ticks_readable",
-    "cronjobs_job_type_lists_readable",
-    "cronjobs_crashing_types_readable",
-    "cronjobs_effects_readable",
-    "cronjobs_pauses_readable",
-    "cronjobs_audit_readable",
-)
+_READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit"
+SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
 FUNCTION: Final = "cronjobs_enqueue"
 
 

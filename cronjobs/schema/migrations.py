@@ -26,6 +26,7 @@ from cronjobs.database.retrying import patiently
 from cronjobs.database.tables import VERSION_TABLE, metadata
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing
 from cronjobs.schema import drift
+from cronjobs.schema.grants import quoted
 from cronjobs.store.meta import has_table, qualified, read_meta, require_revision
 
 CONNECTION: Final = "cronjobs_connection"  # attributes of the alembic configuration that env.py reads
@@ -79,7 +80,8 @@ def upgrade(database: Database) -> tuple[str | None, str]:
                 require_revision(before, read_meta(connection).oldest_code)
                 return before, before
             if before != newest:
-                _alembic_upgrade(connection)
+                with _one_at_a_time:
+                    command.upgrade(_config({CONNECTION: connection}), "head")
             return before, newest
 
     return patiently(migrate, worth=lambda error: _sqlstate(error) in _LOCKED, pauses=repeat(_PAUSE_S, _LOCK_TRIES - 1))
@@ -153,7 +155,7 @@ def transaction(database: Database) -> Iterator[Connection]:
                 connection.exec_driver_sql(_upgrade_lock(schema))
                 connection.exec_driver_sql(_SHORT_LOCKS)
                 if schema is not None and not _schema_exists(connection, schema):
-                    connection.exec_driver_sql(f"CREATE SCHEMA {_quoted(schema)}")
+                    connection.exec_driver_sql(f"CREATE SCHEMA {quoted(schema)}")
                 connection.exec_driver_sql(_pin(schema))
                 if connection.exec_driver_sql("SELECT current_schema()").scalar() is None:
                     raise _nowhere(database.address)
@@ -185,7 +187,7 @@ def run_offline(address: Address) -> None:
             context.execute(_upgrade_lock(address.schema))
             context.execute(_SHORT_LOCKS)
             if address.schema is not None:
-                context.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(address.schema)}")
+                context.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(address.schema)}")
             context.execute(_pin(address.schema))
         context.run_migrations()
 
@@ -232,11 +234,6 @@ def _config(attributes: dict[str, Any] | None = None, output: TextIO | None = No
     config = Config(output_buffer=output, attributes=attributes or {})
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     return config
-
-
-def _alembic_upgrade(connection: Connection) -> None:
-    with _one_at_a_time:
-        command.upgrade(_config({CONNECTION: connection}), "head")
 
 
 def _revision(connection: Connection) -> str | None:
@@ -288,10 +285,6 @@ def _schema_exists(connection: Connection, schema: str) -> bool:
     # CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it exists.
     found = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     return connection.execute(found, {"schema": schema}).scalar() is not None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _sqlstate(error: DatabaseError) -> str | None:

@@ -324,16 +324,11 @@ def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str
     """Lease the waiting rows of these *ids*; the caller has made sure that nobody else can take them."""
     if not ids:
         return []
-    group = group_value(connection, list(ids))
     if is_postgresql(connection):
-        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=group, **lease_parameters).all()
+        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=list(ids), **lease_parameters).all()
     # SQLite's RETURNING accepts no alias, and {facts} needs one.
-    _lease(connection, ids, lease_parameters)
-    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=group).all()
-
-
-def _lease(connection: Connection, ids: Sequence[int], lease_parameters: dict[str, Any]) -> None:
-    run(connection, TAKE, ids=group_value(connection, list(ids)), **lease_parameters)
+    run(connection, TAKE, ids=list(ids), **lease_parameters)
+    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=list(ids)).all()
 
 
 TAKE: Final = """
@@ -362,7 +357,7 @@ def claim_warily(
     for job_id in ids:
         try:
             with connection.begin_nested():
-                _lease(connection, [job_id], lease_parameters)
+                run(connection, TAKE, ids=[job_id], **lease_parameters)
                 found.append(fetch_by_itself(connection, job_id))
         except DBAPIError as error:
             refused[job_id] = " ".join(str(error.orig).split())
@@ -459,15 +454,3 @@ def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> 
         rows = run(connection, statement.replace("{facts}", "j.id"), locked_by=locked_by).all()
         return [fetch_by_itself(connection, row.id) for row in rows]
     return [job_from(row) for row in run(connection, statement, locked_by=locked_by).all()]
-
-
-def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
-    """Due job types that are not in *known*, with the number of their jobs."""
-    rows = run(
-        connection,
-        """
-        SELECT j.job_type, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
-        AND NOT (j.job_type {among_known}) GROUP BY j.job_type ORDER BY j.job_type""",
-        known=group_value(connection, sorted(known)),
-    ).all()
-    return [(row.job_type, row.waiting) for row in rows]

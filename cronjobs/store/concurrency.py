@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
-from cronjobs.rules.concurrency import Full
+from cronjobs.rules.concurrency import Full, Limit, full, waiting_by_limit
 from cronjobs.store.sql import among, define, group_value, is_postgresql, run
 
 define(
@@ -57,17 +57,21 @@ def running_by_key(connection: Connection, known: Collection[str] = ()) -> dict[
         WHERE j.concurrency_key IS NOT NULL AND j.locked_until IS NOT NULL
           AND NOT ({unsettled_j} AND NOT j.job_type {among_known})
         GROUP BY j.concurrency_key""",
-        known=group_value(connection, sorted(known)),
+        known=sorted(known),
     ).all()
     return {row.concurrency_key: row.leased for row in rows}
 
 
-def due_and_full(connection: Connection, found: Full) -> dict[str, int]:
-    """How many due jobs there are of each concurrency key that is full."""
+def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, int]:
+    """Of the limits that are reached: how many due jobs wait for each."""
+    running = running_by_key(connection) if limits else {}
+    found = full(limits, running)
+    if not (found.prefixes or found.keys):
+        return {}
     rows = run(
         connection,
         "SELECT j.concurrency_key, count(*) AS waiting FROM {jobs} j "
         "WHERE j.{waiting} AND j.run_at <= {now} AND {is_full} GROUP BY j.concurrency_key",
         **full_parameters(connection, found),
     ).all()
-    return {row.concurrency_key: row.waiting for row in rows}
+    return waiting_by_limit(limits, running, {row.concurrency_key: row.waiting for row in rows})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, Float, Integer, Table, Text, delete, func, select, type_coerce
+from sqlalchemy import Connection, Table, Text, delete, func, select, type_coerce
 
-from cronjobs.database.column_types import Instant, Json
+from cronjobs.database.column_types import Json
 from cronjobs.database.tables import audit, job_runs, jobs, meta, metadata, schedules, ticks
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import define, group, group_value, run
+from cronjobs.store.sql import define, group, kinds, run
 
 BATCH: Final = 1000  # rows that are copied together
 BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
@@ -90,25 +90,7 @@ def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Ro
 # --- the new side, PostgreSQL -----------------------------------------------------------------------------------------
 
 
-def _kind(column: Column[Any]) -> str:
-    match column.type:
-        case Instant():
-            return "timestamptz"
-        case BigInteger():
-            return "bigint"
-        case Integer():  # and SmallInteger
-            return "int"
-        case Float():
-            return "float8"
-    return "text"
-
-
-define(
-    **{
-        f"copied_{table.name}": group("rows", {column.name: _kind(column) for column in table.columns})
-        for table in TABLES
-    }
-)
+define(**{f"copied_{table.name}": group("rows", kinds(table)) for table in TABLES})
 
 
 def take_alone(connection: Connection) -> None:
@@ -143,7 +125,7 @@ def _insert(connection: Connection, table: Table, names: Sequence[str], rows: Ro
         connection,
         f"INSERT INTO {{{_short(table)}}} ({', '.join(names)}) SELECT {', '.join(values)} "
         f"FROM {{copied_{table.name}}} r {order} {end}",
-        rows=group_value(connection, rows),
+        rows=rows,
     )
     return len(written.all()) if end else written.rowcount
 

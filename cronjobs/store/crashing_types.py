@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import crashing_types
 from cronjobs.rules.crashing_types import FOR_AT_MOST, Crashing, EndCounts, after_death, ends_needed
-from cronjobs.store.sql import database_now, define, group, group_value, is_postgresql, run
+from cronjobs.store.sql import database_now, define, group, inserted_into, run
 
 define(
     ends_by_type=group("ends", {"job_type": "text", "clean": "int", "crashed": "int"}),
@@ -44,7 +43,7 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
         if after is None:
             continue
         values = vars(after) | {"suspected": int(after.suspected)}
-        insert = (postgresql if is_postgresql(connection) else sqlite).insert(crashing_types).values(values)
+        insert = inserted_into(connection, crashing_types).values(values)
         connection.execute(insert.on_conflict_do_update(index_elements=[crashing_types.c.job_type], set_=values))
         found += [] if after.suspected else [after]
     return found
@@ -56,7 +55,7 @@ def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str
     A row that another session has locked is skipped: the next end counts.
     """
     rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
-    parameters = {"ends": group_value(connection, rows)}
+    parameters = {"ends": rows}
     counted = run(
         connection,
         """

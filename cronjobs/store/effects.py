@@ -137,22 +137,17 @@ def remove(connection: Connection, key: str) -> None:
 
 def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
     """Effects with the columns of the table and ``standing``, newest beginning first; None: no filter."""
-    where = ["true"]
-    if standing is not None:
-        where.append("{standing} = :standing")
-    if prefix is not None:
-        where.append("substr(e.key, 1, :length) = :prefix")
-    given = {"standing": standing} if standing is not None else {}
-    named = {"prefix": prefix, "length": len(prefix)} if prefix is not None else {}
     return run(
         connection,
-        "SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {standing} AS standing "
-        "FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt} WHERE "
-        + " AND ".join(where)
-        + " ORDER BY e.begun_at DESC, e.key LIMIT :limit",
+        """SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {standing} AS standing
+           FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt}
+           WHERE (CAST(:standing AS text) IS NULL OR {standing} = CAST(:standing AS text))
+             AND substr(e.key, 1, :length) = :prefix
+           ORDER BY e.begun_at DESC, e.key LIMIT :limit""",
         limit=limit,
-        **given,
-        **named,
+        standing=standing,
+        prefix=prefix or "",
+        length=len(prefix or ""),
     ).all()
 
 

@@ -25,25 +25,13 @@ from cronjobs.host.caller import caller
 from cronjobs.model import Status
 from cronjobs.probe.question import after_now
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, kinds, run
 
-_COLUMNS: Final = {
-    "n": "int",
-    "job_type": "text",
-    "payload": "text",
-    "meta": "text",
-    "queue": "text",
-    "priority": "int",
-    "run_at": "timestamptz",
-    "delay_s": "float8",
-    "max_attempts": "int",
-    "timeout_s": "float8",
-    "idempotency_key": "text",
-    "concurrency_key": "text",
-    "schedule": "text",
-    "scheduled_for": "timestamptz",
-    "enqueued_by": "text",
-}
+_COLUMNS: Final = {"n": "int", "delay_s": "float8"} | kinds(
+    jobs,
+    *("job_type", "payload", "meta", "queue", "priority", "run_at", "max_attempts", "timeout_s", "idempotency_key"),
+    *("concurrency_key", "schedule", "scheduled_for", "enqueued_by"),
+)
 
 define(
     new_rows=group("rows", _COLUMNS),

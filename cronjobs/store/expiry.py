@@ -17,7 +17,6 @@ from cronjobs.store.sql import (
     among,
     database_now,
     define,
-    group_value,
     run,
 )
 from cronjobs.text import BrokenText
@@ -142,10 +141,10 @@ def _given_up(
     connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str] | None
 ) -> dict[str, Any]:
     return {
-        "dead": group_value(connection, list(dead)),
-        "working": group_value(connection, list(working)),
+        "dead": list(dead),
+        "working": list(working),
         "every_type": known is None,
-        "known": group_value(connection, sorted(known or ())),
+        "known": sorted(known or ()),
     }
 
 

@@ -13,33 +13,26 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from cronjobs.database.tables import audit, occurrences, pauses, schedules, ticks
+from cronjobs.probe.question import shifted
 from cronjobs.store import shown  # noqa: F401  its fragments: job_type_shown and the like
 from cronjobs.store.schedules import StoredSchedule  # and its fragment: schedule_columns
-from cronjobs.store.sql import Fragment, define, group, group_value, run
+from cronjobs.store.sql import define, group, run
 
 TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun so long before a decision that it took
 
 
-def _back(column: str, seconds: str) -> Fragment:
-    return lambda postgresql: (
-        f"({column} - make_interval(secs => {seconds}))"
-        if postgresql
-        else f"({column} - CAST({seconds} * 1000000 AS INTEGER))"
-    )
-
-
 define(
     moments=group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"}),
-    longest_before=_back("o.decided_at", ":longest_s"),
+    longest_before=shifted("o.decided_at", "-:longest_s"),
     # Jobs that were chosen by filters have one audit row for the whole batch.
     has_id=lambda postgresql: (
         "a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))"
         if postgresql
         else "EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id)"
     ),
-    a_second_before=_back("o.decided_at", "1"),
-    a_second_after=_back("o.decided_at", "-1"),
+    a_second_before=shifted("o.decided_at", "-1"),
+    a_second_after=shifted("o.decided_at", "1"),
 )
 
 
@@ -65,20 +58,11 @@ def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
     ]
 
 
-def definition_trail(connection: Connection, names: Collection[str]) -> Sequence[Row[Any]]:
-    """When schedules of these names were defined, with what, and retired; oldest first."""
+def trail(connection: Connection, actions: Collection[str], subjects: Collection[str]) -> Sequence[Row[Any]]:
+    """The audit trail of these subjects, oldest first: of "define" and "retire" names, of "pause" as "queue mail"."""
     return connection.execute(
         select(audit)
-        .where(audit.c.action.in_(["define", "retire"]), audit.c.subject.in_(list(names)))
-        .order_by(audit.c.at, audit.c.id)
-    ).all()
-
-
-def pause_trail(connection: Connection, subjects: Collection[str]) -> Sequence[Row[Any]]:
-    """When pauses began and ended; subjects are "all", "queue mail", "schedule nightly"."""
-    return connection.execute(
-        select(audit)
-        .where(audit.c.action.in_(["pause", "resume"]), audit.c.subject.in_(list(subjects)))
+        .where(audit.c.action.in_(list(actions)), audit.c.subject.in_(list(subjects)))
         .order_by(audit.c.at, audit.c.id)
     ).all()
 
@@ -124,7 +108,7 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
         WHERE c.job_id IS NOT NULL AND c.job_id {among_ids}
           AND (CAST(:outcome AS text) IS NULL OR c.outcome = CAST(:outcome AS text))
         ORDER BY c.last_for""",
-        ids=group_value(connection, list(job_ids)),
+        ids=list(job_ids),
         outcome=outcome,
     ).all()
 
@@ -142,7 +126,7 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
           {concurrency_key_shown}, {schedule_shown}, j.scheduled_for, {last_error_shown},
           {enqueued_by_shown}, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at
         FROM {jobs} j WHERE j.id {among_ids}""",
-        ids=group_value(connection, list(job_ids)),
+        ids=list(job_ids),
     ).all()
 
 
@@ -153,7 +137,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
         """
         SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, j.runner, {error_type_shown}, {error_shown}
         FROM {job_runs} j WHERE j.job_id {among_ids} ORDER BY j.job_id, j.attempt""",
-        ids=group_value(connection, list(job_ids)),
+        ids=list(job_ids),
     ).all()
 
 
@@ -193,7 +177,7 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
             AS before_id,
           (SELECT t.id FROM {ticks} t WHERE t.started_at > o.due_at ORDER BY t.started_at, t.id LIMIT 1) AS after_id
         FROM {moments} AS o""",
-        moments=group_value(connection, list(moments)),
+        moments=list(moments),
     ).all()
     return {row.number: (row.before_id, row.after_id) for row in rows}
 
@@ -210,7 +194,7 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
         SELECT o.number, t.id FROM {moments} AS o CROSS JOIN {ticks} t
         WHERE t.started_at <= {a_second_after} AND t.started_at >= {longest_before}
           AND (t.finished_at IS NULL OR t.finished_at >= {a_second_before}) ORDER BY o.number, t.started_at, t.id""",
-        moments=group_value(connection, list(moments)),
+        moments=list(moments),
         longest_s=LONGEST_TICK.total_seconds(),
     ).all()
     return [(row.number, row.id) for row in rows]
@@ -234,7 +218,5 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
 
 
 def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
-    rows = run(
-        connection, "SELECT j.* FROM {ticks} j WHERE j.id {among_ids}", ids=group_value(connection, list(ids))
-    ).all()
+    rows = run(connection, "SELECT j.* FROM {ticks} j WHERE j.id {among_ids}", ids=list(ids)).all()
     return {row.id: row for row in rows}

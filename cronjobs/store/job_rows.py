@@ -11,9 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from cronjobs.model import Job
 from cronjobs.rules.payload import NOT_UTF8, BadJson
-from cronjobs.store.overlap import definition_value
 from cronjobs.store.sizes import UNREAD, if_not_too_large
-from cronjobs.store.sql import Fragment, define, run
+from cronjobs.store.sql import Fragment, define, json_value, run
 from cronjobs.text import BrokenText
 
 # In the order of Job's fields; see job_from.
@@ -57,8 +56,10 @@ define(
     facts=_facts(_AS_WRITTEN),
     # For a row that cannot be fetched, and where the payload does not matter.
     facts_unread=_facts(_UNREAD),
-    timezone_key=definition_value("timezone"),
-    retry_until_key=definition_value("retry_until"),
+    timezone_key=json_value("s.definition", "timezone"),
+    retry_until_key=json_value("s.definition", "retry_until"),
+    runner_s=json_value("j.policy", "runner_s"),
+    lease_length_s=json_value("j.policy", "lease_s"),
 )
 
 FACTS: Final = 24  # columns
@@ -76,8 +77,8 @@ def job_from(row: Row[Any]) -> Job:
     fault = next((fault for place in _TEXTS if (fault := _fault(place, facts[place]))), None)
     if fault is not None:
         facts[_PAYLOAD] = fault  # the job dies of this when it comes to run
-    if facts[_META] != {}:
-        facts[_META] = _strings(facts[_META])
+    if (meta := facts[_META]) != {}:
+        facts[_META] = {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
     return Job(*facts)
 
 
@@ -92,10 +93,6 @@ def _fault(place: int, value: Any) -> BadJson | None:
     return None
 
 
-def _strings(meta: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
-
-
 def fetch_by_itself(connection: Connection, job_id: int) -> Job:
     """Fetch one job in a savepoint of its own; if its row cannot be read, return what is needed to end it."""
     statement = "SELECT {facts} FROM {jobs} j WHERE j.id = :id"
@@ -104,15 +101,3 @@ def fetch_by_itself(connection: Connection, job_id: int) -> Job:
             return job_from(run(connection, statement, id=job_id).one())
     except (DBAPIError, MemoryError):
         return job_from(run(connection, statement.replace("{facts}", "{facts_unread}"), id=job_id).one())
-
-
-def _said(key: str) -> Fragment:
-    """A value of the claim's policy, as text, so that reading it fails for no row."""
-    return lambda postgresql: (
-        f"(j.policy ->> '{key}')"
-        if postgresql
-        else f"CASE WHEN json_valid(j.policy) THEN json_extract(j.policy, '$.{key}') END"
-    )
-
-
-define(runner_s=_said("runner_s"), lease_length_s=_said("lease_s"))

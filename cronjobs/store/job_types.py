@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cronjobs.database.tables import job_type_lists
-from cronjobs.probe.question import after_now
+from cronjobs.probe.question import after_now, shifted
 from cronjobs.store.overlap import runnable_value
-from cronjobs.store.sql import define, is_postgresql, run
+from cronjobs.store.sql import define, inserted_into, run
 
 REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
 
@@ -26,11 +25,7 @@ define(
     older_version="""
       EXISTS (SELECT 1 FROM {ticks} v WHERE v.started_at >= {within_ago} AND v.started_at <= {within_ahead}
               AND v.schedules_on IS NULL)""",
-    within_before_newest=lambda postgresql: (
-        "(SELECT n.at - make_interval(secs => :within_s) FROM newest n)"
-        if postgresql
-        else "(SELECT n.at - CAST(:within_s * 1000000 AS INTEGER) FROM newest n)"
-    ),
+    before_newest=shifted("n.at", "-:within_s"),
 )
 
 
@@ -43,8 +38,9 @@ def record_types(connection: Connection, names: Collection[str]) -> str:
     """Store the list of job types *names*, once; return the hash that a tick's row refers to it by."""
     ordered = sorted(names)
     hash_ = types_hash(ordered)
-    dialect = postgresql if is_postgresql(connection) else sqlite
-    connection.execute(dialect.insert(job_type_lists).values(hash=hash_, names=ordered).on_conflict_do_nothing())
+    connection.execute(
+        inserted_into(connection, job_type_lists).values(hash=hash_, names=ordered).on_conflict_do_nothing()
+    )
     return hash_
 
 
@@ -95,7 +91,7 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
           SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now})
         SELECT l.names, CASE WHEN {older_version} THEN 1 ELSE 0 END AS older FROM {job_type_lists} l WHERE l.hash IN (
           SELECT t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
-            AND t.started_at >= {within_before_newest} AND t.started_at <= {within_ahead}
+            AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
           UNION
           SELECT (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
                   ORDER BY t.id DESC LIMIT 1)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.database.encoding import fitted
+from cronjobs.database.tables import job_runs, jobs
 from cronjobs.model import Job, Status
 from cronjobs.probe.question import after_now
 from cronjobs.rules.ending import late_output
@@ -21,26 +22,17 @@ from cronjobs.store.sql import (
     group,
     group_value,
     is_postgresql,
+    kinds,
     run,
 )
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
-_FINISH_COLUMNS: Final = _LEASE_COLUMNS | {
-    "status": "text",
-    "failures": "int",
-    "losses": "int",
-    "interruptions": "int",
-    "outcome": "text",
-    "run_at": "timestamptz",
-    "ended_ago": "float8",
-    "duration": "float8",
-    "worker": "text",
-    "error_type": "text",
-    "error": "text",
-    "traceback": "text",
-    "output": "text",
-    "result": "text",
-}
+_FINISH_COLUMNS: Final = (
+    _LEASE_COLUMNS
+    | kinds(jobs, "status", "failures", "losses", "interruptions", "run_at", "result")
+    | kinds(job_runs, "outcome", "worker", "error_type", "error", "traceback", "output")
+    | {"ended_ago": "float8", "duration": "float8"}
+)
 
 
 define(
@@ -89,7 +81,7 @@ class Renewal:
 def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> Renewal:
     """Renew by *lease* from the database's now; return which were renewed, asked to cancel, or lost."""
     renewed = _extend(connection, leases, lease)
-    mine = {row.id: bool(row.cancel_requested) for row in _still_mine(connection, leases)}
+    mine = {row.id: bool(row.cancel_requested) for row in _mine(connection, leases)}
     gone = [held for held in leases if held.job_id not in mine]
     ended = succeeded(connection, gone)
     return Renewal(
@@ -102,26 +94,33 @@ def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> 
 
 def hold(connection: Connection, lease: Lease) -> bool:
     """Whether the lease is ours and stays so until this transaction ends."""
-    rows = group_value(connection, [lease.row()])
-    return bool(run(connection, _MINE + " {wait_for_lock}", rows=rows).all())
+    return bool(_mine(connection, [lease], " {wait_for_lock}"))
 
 
 def is_held(connection: Connection, lease: Lease) -> bool:
-    return bool(run(connection, _MINE, rows=group_value(connection, [lease.row()])).all())
+    return bool(_mine(connection, [lease]))
 
 
-_MINE: Final = "SELECT j.id FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id}"
+def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Sequence[Row[Any]]:
+    """Those of *leases* that pass the fence: id, cancel_requested."""
+    return run(
+        connection,
+        # No instants: a user's own connection may return them in a style that its driver cannot read.
+        "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {lease_rows} AS o "
+        "JOIN {jobs} j ON {fence} WHERE {by_id}" + lock,
+        rows=[held.row() for held in leases],
+    ).all()
 
 
 def _extend(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
-    rows = group_value(connection, [held.row() for held in leases])
+    rows = [held.row() for held in leases]
     lease_s = left.total_seconds()
     renewed = _update_mine(connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=lease_s)
     return [row.id for row in renewed]
 
 
 def _update_mine(
-    connection: Connection, source: str, rows: str, assignments: str, **parameters: Any
+    connection: Connection, source: str, rows: Any, assignments: str, **parameters: Any
 ) -> Sequence[Row[Any]]:
     """Update those of *rows* that pass the fence and are not locked by others; return id, status, last_error.
 
@@ -138,16 +137,6 @@ def _update_mine(
         statement = "UPDATE {jobs} AS j SET " + assignments + " FROM " + source + " AS o WHERE {fence} "
         statement += "RETURNING id, status, last_error"
     return run(connection, statement, rows=rows, **parameters).all()
-
-
-def _still_mine(connection: Connection, leases: Sequence[Lease]) -> Sequence[Row[Any]]:
-    return run(
-        connection,
-        # No instants: a user's own connection may return them in a style that its driver cannot read.
-        "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {lease_rows} AS o "
-        "JOIN {jobs} j ON {fence} WHERE {by_id}",
-        rows=group_value(connection, [held.row() for held in leases]),
-    ).all()
 
 
 # --- finish -----------------------------------------------------------------------------------------------------------
@@ -225,7 +214,7 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
         if history:
             _write_history(connection, rows if len(history) == len(finishes) else _group(connection, history))
     left = [end.lease for end in finishes if end.lease.job_id not in written]
-    mine = {row.id for row in _still_mine(connection, left)} if left else set()
+    mine = {row.id for row in _mine(connection, left)} if left else set()
     return Written(
         written,
         lost=frozenset(held.job_id for held in left if held.job_id not in mine),
@@ -270,12 +259,7 @@ def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozen
     """
     if not finishes:
         return frozenset()
-    mine = run(
-        connection,
-        "SELECT j.id FROM {lease_rows} AS o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}",
-        rows=group_value(connection, [end.lease.row() for end in finishes]),
-    )
-    ids = frozenset(mine.scalars())
+    ids = frozenset(row.id for row in _mine(connection, [end.lease for end in finishes], " {lock}"))
     running = [end for end in finishes if end.lease.job_id in ids]
     if running:
         _write_history(connection, _group(connection, running))
@@ -350,14 +334,14 @@ def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
     """Which of *finishes* we already wrote into the history: their COMMIT went through although its reply was lost."""
     if not finishes:
         return set()
-    rows = run(
-        connection,
-        """
-        SELECT r.job_id FROM {finish_rows} AS o JOIN {job_runs} r
-        ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = o.outcome""",
-        rows=_group(connection, finishes),
+    rows = _group(connection, finishes)
+    return set(
+        run(connection, "SELECT r.job_id FROM {finish_rows} AS o " + _ITS_RUN + " o.outcome", rows=rows).scalars()
     )
-    return set(rows.scalars())
+
+
+_ITS_RUN: Final = """
+  JOIN {job_runs} r ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome ="""
 
 
 # --- what ended itself ------------------------------------------------------------------------------------------------
@@ -367,14 +351,8 @@ def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]
     """Which of *leases* are gone because their own attempt recorded success: see ``finish_here``."""
     if not leases:
         return frozenset()
-    rows = run(
-        connection,
-        """
-        SELECT r.job_id FROM {lease_rows} AS o JOIN {job_runs} r
-        ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = 'succeeded'""",
-        rows=group_value(connection, [held.row() for held in leases]),
-    )
-    return frozenset(rows.scalars())
+    statement = "SELECT r.job_id FROM {lease_rows} AS o " + _ITS_RUN + " 'succeeded'"
+    return frozenset(run(connection, statement, rows=[held.row() for held in leases]).scalars())
 
 
 def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:

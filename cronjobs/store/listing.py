@@ -27,26 +27,16 @@ from sqlalchemy import (
     union_all,
 )
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import job_runs, jobs, occurrences, schedules
 from cronjobs.model import FINAL, Status
-from cronjobs.probe.question import WAITING_SQL, after_now
+from cronjobs.probe.question import WAITING_SQL, after_now, shifted
 from cronjobs.store.shown import LONGEST, beginning, fetched, shown
-from cronjobs.store.sql import Fragment, define, is_postgresql, run
+from cronjobs.store.sql import define, run
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
 STREAM_BATCH: Final = 2000  # rows in memory at once
 ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
-
-
-def _before(column: str, seconds: str) -> Fragment:
-    """The instant *seconds* before *column*."""
-    return lambda postgresql: (
-        f"({column} - make_interval(secs => {seconds}))"
-        if postgresql
-        else f"({column} - CAST(({seconds}) * 1000000 AS INTEGER))"
-    )
 
 
 define(
@@ -56,7 +46,7 @@ define(
     run_seconds=lambda postgresql: (
         "extract(epoch FROM r.finished_at - r.started_at)" if postgresql else "(r.finished_at - r.started_at) / 1e6"
     ),
-    next_minus_gap=_before("next_at", ":gap_s"),
+    next_minus_gap=shifted("next_at", "-:gap_s"),
 )
 
 
@@ -212,13 +202,9 @@ def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[boo
     if status in FINAL:
         return [jobs.c.finished_at.is_not(None), exactly, *([] if since is None else [jobs.c.finished_at >= since])]
     index = jobs.c.locked_until.is_not(None) if status is Status.RUNNING else and_(text(WAITING_SQL), exactly)
-    return [index, *_alive_since(since)]
-
-
-def _alive_since(since: datetime | None) -> list[ColumnElement[bool]]:
     if since is None:
-        return []
-    return [or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
+        return [index]
+    return [index, or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
 
 
 def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
@@ -396,7 +382,7 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
           FROM {ticks} t WHERE t.started_at >= coalesce(
             (SELECT max(b.started_at) FROM {ticks} b WHERE b.started_at <= :since), :since)) AS pairs
         WHERE quiet_from < {next_minus_gap} ORDER BY next_at""",
-        since=since if is_postgresql(connection) else to_microseconds(since),
+        since=since,
         gap_s=gap.total_seconds(),
     ).all()
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection, func, insert, select, text, update
 
+from cronjobs.config.settings import Settings
 from cronjobs.database.tables import SCHEMA_REVISION, audit, meta
-from cronjobs.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from cronjobs.errors import ForeignDatabase, MovedDatabase, SchemaMissing, SchemaTooNew, SchemaTooOld
 from cronjobs.store.sql import schema_of
+
+MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,22 @@ def require_revision(schema_revision: str, oldest_code: str) -> None:
         raise SchemaTooOld(found=schema_revision, needed=SCHEMA_REVISION)
     if oldest_code > SCHEMA_REVISION:
         raise SchemaTooNew(found=schema_revision, known=SCHEMA_REVISION, oldest_code=oldest_code)
+
+
+def is_ours(settings: Settings, project: str, environment: str) -> bool:
+    """Whether the database of *project* and *environment* is that of *settings*; False: no project owns it yet.
+
+    Raises ForeignDatabase if another one owns it: we neither claim from nor write to a restored copy or another app's.
+    """
+    ours, theirs = (settings.project, settings.environment), (project, environment)
+    if ours == theirs:
+        return True
+    if theirs == ("", ""):
+        return False
+    if environment.startswith(MOVED):
+        raise MovedDatabase(environment.removeprefix(MOVED))
+    index = 0 if ours[0] != theirs[0] else 1
+    raise ForeignDatabase(what=("project", "environment")[index], theirs=theirs[index], ours=ours[index])
 
 
 def adopt(connection: Connection, project: str, environment: str, actor: str | None) -> Meta:

@@ -20,7 +20,7 @@ from cronjobs.store import leases
 from cronjobs.store.job_rows import job_from
 from cronjobs.store.leases import Written
 from cronjobs.store.sizes import in_bytes
-from cronjobs.store.sql import database_now, define, group_value, is_postgresql, run
+from cronjobs.store.sql import database_now, define, is_postgresql, run
 from cronjobs.store.ticks import record
 
 BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
@@ -68,19 +68,6 @@ class OperatorAction:
 # --- retry, cancel ----------------------------------------------------------------------------------------------------
 
 
-def stripped(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Those whose payload was pruned and of which only the key is left."""
-    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {stripped}"
-    return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
-
-
-def too_long(connection: Connection, ids: Collection[int]) -> dict[int, str]:
-    """Those with a text that exceeds its limit, with the name of that column."""
-    statement = "SELECT j.id, {too_long} AS column_name FROM {jobs} j WHERE j.id {among_ids} AND {too_long} IS NOT NULL"
-    rows = run(connection, statement, ids=group_value(connection, sorted(ids))).all()
-    return {row.id: row.column_name for row in rows}
-
-
 def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Make dead, cancelled or waiting failed jobs due now, with all their tries.
 
@@ -112,12 +99,6 @@ def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -
     return Changed(done)
 
 
-def dismissed(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Those that are dead and dismissed."""
-    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status = 'dead' AND NOT ({can_dismiss})"
-    return set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
-
-
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
     """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
     cancelled = "status = 'cancelled', finished_at = {now}, last_error = :error"
@@ -131,7 +112,7 @@ def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
     """The jobs of which an attempt runs or ever ran; one whose row was pruned had ended, so it counts."""
     statement = """SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status IN ('queued', 'failed', 'cancelled')
       AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"""
-    return frozenset(ids) - set(run(connection, statement, ids=group_value(connection, sorted(ids))).scalars())
+    return frozenset(ids) - set(run(connection, statement, ids=sorted(ids)).scalars())
 
 
 def _change(
@@ -147,17 +128,30 @@ def _change(
     else:
         statement = "UPDATE {jobs} AS j SET " + assignments + " WHERE j.id {among_ids} AND " + condition
         statement += " RETURNING id"
-    return frozenset(run(connection, statement, ids=group_value(connection, sorted(ids)), **parameters).scalars())
+    return frozenset(run(connection, statement, ids=sorted(ids), **parameters).scalars())
 
 
-def statuses(connection: Connection, ids: Collection[int]) -> dict[int, Status]:
-    """The statuses of those jobs that exist."""
-    rows = run(
-        connection,
-        "SELECT j.id, j.status FROM {jobs} j WHERE j.id {among_ids}",
-        ids=group_value(connection, sorted(ids)),
-    )
-    return {row.id: Status(row.status) for row in rows}
+@dataclass(frozen=True)
+class JobState:
+    """What decides whether an action applies to a job. ``too_long``: which of its texts exceeds its limit, and that."""
+
+    status: Status
+    stripped: bool  # its payload was pruned, and only the key is left
+    too_long: str | None
+    dismissed: bool
+
+
+def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
+    """The states of those jobs that exist."""
+    statement = """
+        SELECT j.id, j.status, {stripped} AS stripped, {too_long} AS too_long,
+          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed
+        FROM {jobs} j WHERE j.id {among_ids}"""
+    found = {}
+    for row in run(connection, statement, ids=sorted(ids)):
+        long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
+        found[row.id] = JobState(Status(row.status), bool(row.stripped), long, bool(row.dismissed))
+    return found
 
 
 # --- release ----------------------------------------------------------------------------------------------------------
@@ -188,7 +182,7 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
         SELECT {facts}, j.locked_until, {lease_length_s} AS lease_s, r.outcome FROM {jobs} j
         LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.id {among_ids} AND j.locked_until IS NOT NULL""",
-        ids=group_value(connection, sorted(ids)),
+        ids=sorted(ids),
     )
     return {
         row.id: HeldJob(job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s)) for row in rows

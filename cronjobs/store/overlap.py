@@ -12,18 +12,7 @@ from sqlalchemy import Connection
 
 from cronjobs.errors import TurnTaken
 from cronjobs.rules.occurrences import Busy
-from cronjobs.store.sql import Fragment, among, define, group_value, is_postgresql, run
-
-
-def definition_value(key: str) -> Fragment:
-    """A value of a schedule's definition, as text."""
-    return lambda postgresql: (
-        f"s.definition ->> '{key}'"
-        if postgresql
-        # Invalid JSON would make the claim fail, and with it every job.
-        else f"CASE WHEN json_valid(s.definition) THEN json_extract(s.definition, '$.{key}') END"
-    )
-
+from cronjobs.store.sql import among, define, group_value, is_postgresql, json_value, run
 
 define(
     # Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one: none
@@ -53,13 +42,9 @@ define(
       (j.schedule IS NULL OR {forced}
        OR EXISTS (SELECT 1 FROM {meta} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
        OR {overlap_allowed})""",
-    forced=lambda postgresql: (
-        "coalesce(j.meta ->> 'cronjobs.overlap', '') = 'allow'"
-        if postgresql
-        else "CASE WHEN json_valid(j.meta) THEN coalesce(json_extract(j.meta, '$.\"cronjobs.overlap\"'), '') = 'allow' "
-        "ELSE 0 END"
-    ),
-    overlap_key=definition_value("overlap"),
+    forced="coalesce({forced_key}, '') = 'allow'",
+    forced_key=json_value("j.meta", "cronjobs.overlap"),
+    overlap_key=json_value("s.definition", "overlap"),
     among_runnable=among("runnable"),
     # Only jobs of the schedule's present type: others are of an older definition. Nor jobs of a type that no host can
     # run, which may wait for ever.
@@ -67,8 +52,7 @@ define(
       (o.schedule IS NOT NULL AND o.finished_at IS NULL
        AND (s.id IS NULL OR o.job_type = coalesce({present_type}, s.name))
        AND ({is_running} OR (o.{waiting} AND {somebody_can_run})))""",
-    present_type=definition_value("job"),
-    among_names=among("names"),
+    present_type=json_value("s.definition", "job"),
 )
 
 
@@ -90,7 +74,7 @@ def busy_schedules(
         connection,
         "SELECT o.id, o.schedule, o.status FROM {jobs} o LEFT JOIN {schedules} s ON s.name = o.schedule "
         "WHERE o.schedule {among_names} AND {keeps_busy} ORDER BY o.id",
-        names=group_value(connection, sorted(names)),
+        names=sorted(names),
         runnable=runnable_value(connection, runnable),
     ).all()
     for row in rows:
@@ -139,7 +123,7 @@ def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collect
         connection,
         "SELECT j.schedule FROM {jobs} j WHERE j.id {among_ids} AND NOT {forced} AND NOT {overlap_allowed} "
         "AND {another_runs}",
-        ids=group_value(connection, list(claimed)),
+        ids=list(claimed),
         runnable=runnable_value(connection, runnable),
     ).all()
     if rows:

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select, update
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import meta
-from cronjobs.store.sql import among, define, group_value, is_postgresql, run
+from cronjobs.store.sql import among, define, run
 
 # The payload is gone for good, so the job must not run again; see {stripped} in store/sql.py.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
@@ -50,14 +49,14 @@ class OldJob:
 def old_jobs(connection: Connection, status: str, before: datetime, after: Slot | None, limit: int) -> Sequence[OldJob]:
     """The next *limit* jobs in *status* that ended before *before*, the earliest first."""
     beyond = "" if after is None else "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id)"
-    place = {} if after is None else {"at": _instant(connection, after.finished_at), "id": after.id}
+    place = {} if after is None else {"at": after.finished_at, "id": after.id}
     rows = run(
         connection,
         "SELECT j.id, j.finished_at, j.idempotency_key IS NOT NULL AS keyed, {stripped} AS stripped FROM {jobs} j "
         f"WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before {beyond} "
         "ORDER BY j.finished_at, j.id LIMIT :limit",
         status=status,
-        before=_instant(connection, before),
+        before=before,
         limit=limit,
         **place,
     )
@@ -105,8 +104,7 @@ def strip_jobs(connection: Connection, ids: Collection[int], status: str, before
 def _of(
     connection: Connection, statement: str, ids: Collection[int], status: str, before: datetime, **more: Any
 ) -> Any:
-    instant = _instant(connection, before)
-    return run(connection, statement, ids=group_value(connection, sorted(ids)), status=status, before=instant, **more)
+    return run(connection, statement, ids=sorted(ids), status=status, before=before, **more)
 
 
 # --- what is not a job ------------------------------------------------------------------------------------------------
@@ -161,13 +159,12 @@ def _from(
 ) -> Any:
     # Start where the last batch ended: PostgreSQL would step over every removed row that is not vacuumed yet.
     statement = statement.replace("{from_here}", "TRUE" if after is None else f"{column} >= :after")
-    place = {} if after is None else {"after": _instant(connection, after)}
-    return run(connection, statement, before=_instant(connection, before), limit=limit, **place)
+    place = {} if after is None else {"after": after}
+    return run(connection, statement, before=before, limit=limit, **place)
 
 
 def remove_effects(connection: Connection, keys: Sequence[str], before: datetime) -> int:
-    parameters = {"keys": group_value(connection, list(keys)), "before": _instant(connection, before)}
-    return len(run(connection, _EFFECTS, **parameters).all())
+    return len(run(connection, _EFFECTS, keys=list(keys), before=before).all())
 
 
 def old_job_type_lists(connection: Connection, before: datetime, limit: int) -> Sequence[str]:
@@ -177,7 +174,7 @@ def old_job_type_lists(connection: Connection, before: datetime, limit: int) -> 
         """
         SELECT l.hash FROM {job_type_lists} l WHERE l.recorded_at < :before
           AND NOT EXISTS (SELECT 1 FROM {ticks} t WHERE t.job_types = l.hash) ORDER BY l.hash LIMIT :limit""",
-        before=_instant(connection, before),
+        before=before,
         limit=limit,
     )
     return rows.scalars().all()
@@ -188,12 +185,7 @@ def remove_job_type_lists(connection: Connection, hashes: Sequence[str], before:
       WITH mine AS MATERIALIZED (SELECT l.hash FROM {job_type_lists} l
         WHERE l.hash {among_keys} AND l.recorded_at < :before {unlocked})
       DELETE FROM {job_type_lists} WHERE hash IN (SELECT hash FROM mine) RETURNING hash"""
-    parameters = {"keys": group_value(connection, list(hashes)), "before": _instant(connection, before)}
-    return len(run(connection, statement, **parameters).all())
-
-
-def _instant(connection: Connection, at: datetime) -> Any:
-    return at if is_postgresql(connection) else to_microseconds(at)
+    return len(run(connection, statement, keys=list(hashes), before=before).all())
 
 
 # --- how far it got ---------------------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.rules.capacity import Cap
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, run
+from cronjobs.store.sql import define, group, is_postgresql, run
 
 define(
-    among_queues=among("names"),
     asked_queues=group("rows", {"name": "text"}),
     cap_rows=group("rows", {"name": "text", "max_waiting": "int", "on_full": "text"}),
     this_transaction=lambda postgresql: (
@@ -28,16 +27,16 @@ define(
 _LOCK_POSTGRESQL: Final = """
   WITH mine AS MATERIALIZED (
     SELECT q.name, q.max_waiting, q.on_full FROM {queues} q
-    WHERE q.name {among_queues} AND q.max_waiting IS NOT NULL ORDER BY q.name FOR NO KEY UPDATE OF q SKIP LOCKED
+    WHERE q.name {among_names} AND q.max_waiting IS NOT NULL ORDER BY q.name FOR NO KEY UPDATE OF q SKIP LOCKED
   )
   SELECT q.name, coalesce(mine.max_waiting, q.max_waiting) AS max_waiting, coalesce(mine.on_full, q.on_full) AS on_full,
          mine.name IS NOT NULL AS mine, CAST(pg_current_xact_id() AS text) AS xact
   FROM {queues} q LEFT JOIN mine ON mine.name = q.name
-  WHERE q.name {among_queues} AND q.max_waiting IS NOT NULL ORDER BY q.name"""
+  WHERE q.name {among_names} AND q.max_waiting IS NOT NULL ORDER BY q.name"""
 
 # Changes nothing but takes SQLite's write lock; its first word makes Python's sqlite3 open a transaction.
 _LOCK_SQLITE: Final = """
-  UPDATE {queues} SET dropped = dropped WHERE name {among_queues} AND max_waiting IS NOT NULL
+  UPDATE {queues} SET dropped = dropped WHERE name {among_names} AND max_waiting IS NOT NULL
   RETURNING name, max_waiting, on_full, 1 AS mine, NULL AS xact"""
 
 _COUNT: Final = """
@@ -83,14 +82,12 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
     """The room, or None if the lock did not outlast its statement."""
     asked = sorted(names)
     statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
-    locked = run(connection, statement, names=group_value(connection, asked)).all()
+    locked = run(connection, statement, names=asked).all()
     caps = {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in locked}
     held = tuple(row.name for row in locked if not row.mine)
     if held or not locked:
         return Room(caps, {}, held)
-    most = max(cap.max_waiting for cap in caps.values())
-    rows = group_value(connection, [{"name": name} for name in caps])
-    counted = run(connection, _COUNT, rows=rows, most=most).all()
+    counted = _count(connection, caps)
     if not _still_locked(connection, locked[0].xact, counted[0].xact):
         return None
     return Room(caps, {row.name: row.waiting for row in counted})
@@ -98,19 +95,17 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
 
 def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
     """The room of queues *names* once *changed* caps are in force and *lifted* ones are removed; locks nothing."""
-    asked = group_value(connection, sorted(names))
-    stored = run(
-        connection,
-        "SELECT name, max_waiting, on_full FROM {queues} WHERE name {among_queues} AND max_waiting IS NOT NULL",
-        names=asked,
-    ).all()
-    caps = {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in stored if row.name not in lifted}
+    stored = caps_in_force(connection)
+    caps = {name: cap for name, cap in stored.items() if name in names and name not in lifted}
     caps |= {cap.queue: cap for cap in changed if cap.queue in names}
     if not caps:
         return Room({}, {})
-    rows = group_value(connection, [{"name": name} for name in sorted(caps)])
-    counted = run(connection, _COUNT, rows=rows, most=max(cap.max_waiting for cap in caps.values())).all()
-    return Room(caps, {row.name: row.waiting for row in counted})
+    return Room(caps, {row.name: row.waiting for row in _count(connection, caps)})
+
+
+def _count(connection: Connection, caps: Mapping[str, Cap]) -> Sequence[Row[Any]]:
+    most = max(cap.max_waiting for cap in caps.values())
+    return run(connection, _COUNT, rows=[{"name": name} for name in caps], most=most).all()
 
 
 def _still_locked(connection: Connection, locked_in: str | None, counted_in: str | None) -> bool:
@@ -143,22 +138,22 @@ def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
         return set()
-    asked = {"names": group_value(connection, names)}
+    asked = {"names": names}
     free = set(names)
     if is_postgresql(connection):
-        there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_queues}", **asked).scalars())
-        lock = "SELECT q.name FROM {queues} q WHERE q.name {among_queues} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
+        there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_names}", **asked).scalars())
+        lock = "SELECT q.name FROM {queues} q WHERE q.name {among_names} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
         free -= there.difference(run(connection, lock, **asked).scalars())
     if gone := sorted(free.intersection(lifted)):
-        lift = "UPDATE {queues} SET max_waiting = NULL WHERE name {among_queues}"
-        run(connection, lift, names=group_value(connection, gone))
+        lift = "UPDATE {queues} SET max_waiting = NULL WHERE name {among_names}"
+        run(connection, lift, names=gone)
     if put := [{"name": cap.queue} | vars(cap) for cap in caps if cap.queue in free]:
         run(
             connection,
             """INSERT INTO {queues} (name, max_waiting, on_full)
                SELECT r.name, r.max_waiting, r.on_full FROM {cap_rows} r WHERE true
                ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting, on_full = excluded.on_full""",
-            rows=group_value(connection, put),
+            rows=put,
         )
     return free
 

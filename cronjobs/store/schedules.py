@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Connection, Row, delete, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import occurrences, pauses, schedules
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, run
+from cronjobs.store.sql import among, define, group, inserted_into, is_postgresql, json_text, kinds, run
 
 Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
 
@@ -56,32 +54,11 @@ class LedgerRow:
     decided_at: datetime | None = None  # None: when it is written
 
 
-_LEDGER_COLUMNS: Final = {
-    "schedule_id": "bigint",
-    "first_for": "timestamptz",
-    "last_for": "timestamptz",
-    "count": "int",
-    "outcome": "text",
-    "reason": "text",
-    "job_id": "bigint",
-    "decided_at": "timestamptz",
-}
-
 define(
     among_but=among("but"),
-    among_schedules=among("names"),
-    ledger_rows=group("rows", _LEDGER_COLUMNS),
+    ledger_rows=group("rows", kinds(occurrences)),
     ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
-    definition_rows=group(
-        "rows",
-        {
-            "name": "text",
-            "definition": "text",
-            "fingerprint": "text",
-            "seen_until": "timestamptz",
-            "next_at": "timestamptz",
-        },
-    ),
+    definition_rows=group("rows", kinds(schedules, "name", "definition", "fingerprint", "seen_until", "next_at")),
     renamed_rows=group("rows", {"old": "text", "new": "text"}),
     watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
     schedule_columns="""
@@ -121,19 +98,15 @@ def due_schedules(
     one, with pieces of earlier definitions, unless it is paused.
     """
     behind = "" if after is None else "AND ({due_since}, j.id) > (:after_at, :after_id) "
-    parameters: dict[str, Any] = {"but": group_value(connection, sorted(but)), "limit": 1 << 31}
-    if limit is not None:
-        parameters["limit"] = limit
-    if after is not None:
-        since = after.next_at or after.seen_until
-        at = since if is_postgresql(connection) else to_microseconds(since)
-        parameters |= {"after_at": at, "after_id": after.id}
+    place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
     rows = run(
         connection,
         "SELECT {schedule_columns} FROM {schedules} j WHERE {schedule_due} AND NOT j.name {among_but} "
         + behind
         + "ORDER BY {due_since}, j.id LIMIT :limit",
-        **parameters,
+        but=sorted(but),
+        limit=1 << 31 if limit is None else limit,
+        **place,
     ).all()
     return _stored(connection, rows)
 
@@ -143,7 +116,7 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
     rows = run(
         connection,
         "SELECT j.id, j.seen_until, j.owed FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
-        ids=group_value(connection, sorted(ids)),
+        ids=sorted(ids),
     ).all()
     return {row.id: (row.seen_until, row.owed) for row in rows}
 
@@ -179,7 +152,7 @@ def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
         connection,
         """UPDATE {schedules} AS j SET seen_until = r.seen_until, next_at = r.next_at
            FROM {watermark_rows} r WHERE j.id = r.schedule_id""",
-        rows=group_value(connection, [vars(watermark) for watermark in moved]),
+        rows=[vars(watermark) for watermark in moved],
     )
 
 
@@ -215,7 +188,7 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
         + " FROM {ledger_limits} r JOIN {occurrences} c ON c.schedule_id = r.schedule_id AND c.last_for > r.above "
         "ORDER BY c.schedule_id, c.last_for"
     )
-    for row in run(connection, statement, rows=group_value(connection, rows)).all():
+    for row in run(connection, statement, rows=rows).all():
         found.setdefault(row.schedule_id, []).append(LedgerRow(**row._mapping))
     return found
 
@@ -227,7 +200,7 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> Non
             connection,
             """DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (
                  SELECT r.schedule_id, r.last_for FROM {ledger_rows} r)""",
-            rows=group_value(connection, [vars(row) for row in rows]),
+            rows=[vars(row) for row in rows],
         )
 
 
@@ -241,7 +214,7 @@ def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: d
                  (schedule_id, first_for, last_for, count, outcome, reason, job_id, decided_at)
                SELECT r.schedule_id, r.first_for, r.last_for, r.count, r.outcome, r.reason, r.job_id, r.decided_at
                FROM {ledger_rows} r""",
-            rows=group_value(connection, written),
+            rows=written,
         )
 
 
@@ -271,7 +244,7 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
            FROM {definition_rows} r WHERE true
            ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, fingerprint = excluded.fingerprint,
              status = excluded.status, seen_until = excluded.seen_until, next_at = excluded.next_at""",
-        rows=group_value(connection, rows),
+        rows=rows,
     )
 
 
@@ -279,7 +252,7 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
     """Rename schedules (old → new); ledger and watermark refer to their ids, and unfinished jobs and pauses follow."""
     if not names:
         return
-    rows = group_value(connection, [{"old": old, "new": new} for old, new in names.items()])
+    rows = [{"old": old, "new": new} for old, new in names.items()]
     run(connection, "UPDATE {schedules} AS j SET name = r.new FROM {renamed_rows} r WHERE j.name = r.old", rows=rows)
     run(
         connection,
@@ -307,8 +280,8 @@ def retire(connection: Connection, names: Collection[str]) -> None:
     if names:
         run(
             connection,
-            "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_schedules}",
-            names=group_value(connection, sorted(names)),
+            "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_names}",
+            names=sorted(names),
         )
 
 
@@ -327,13 +300,12 @@ def pause(
     skip: bool = False,
 ) -> None:
     """Pause, or change a pause in force, which keeps its beginning unless *skip* changes."""
-    dialect = postgresql if is_postgresql(connection) else sqlite
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
     values = {"until": until, "by": by, "why": why, "skip": int(skip)}
     values["paused_at"] = there.paused_at if there is not None and goes_on else now
     connection.execute(
-        dialect.insert(pauses)
+        inserted_into(connection, pauses)
         .values(scope=scope, name=name, **values)
         .on_conflict_do_update(index_elements=[pauses.c.scope, pauses.c.name], set_=values)
     )

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Executable, text
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import tables
@@ -74,6 +74,15 @@ def _texts(fragment: Fragment) -> tuple[str, str]:
     return (fragment, fragment) if isinstance(fragment, str) else (fragment(True), fragment(False))
 
 
+def json_value(column: str, key: str) -> Fragment:
+    """A value in a JSON column, as text; NULL for invalid JSON: an error would make the claim fail, and with it all."""
+    return lambda postgresql: (
+        f"({column} ->> '{key}')"
+        if postgresql
+        else f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END"
+    )
+
+
 def _has_policy(alias: str) -> Fragment:
     """Whether the claim of the running attempt wrote a policy for recovery; a claim of an older version does not."""
     return lambda postgresql: (
@@ -110,6 +119,7 @@ def among(parameter: str) -> Fragment:
 
 
 _fragments["among_known"] = among("known")
+_fragments["among_names"] = among("names")
 
 
 def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
@@ -124,6 +134,24 @@ def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
         if postgresql
         else f"(SELECT {extracted} FROM json_each(:{parameter}))"
     )
+
+
+def kinds(table: Table, *names: str) -> dict[str, str]:
+    """The columns of a table, or those of these *names*, as ``group`` takes them; JSON is text there."""
+    return {name: _kind(table.c[name]) for name in names or table.c.keys()}
+
+
+def _kind(column: Column[Any]) -> str:
+    match column.type:
+        case Instant():
+            return "timestamptz"
+        case BigInteger():
+            return "bigint"
+        case Integer():  # and SmallInteger
+            return "int"
+        case Float():
+            return "float8"
+    return "text"
 
 
 def group_value(connection: Connection, rows: Any) -> str:
@@ -146,13 +174,18 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
-    """Fill in the template *statement* and execute it with bound *parameters*."""
-    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema_of(connection))
+    """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``."""
+    postgresql = is_postgresql(connection)
+    prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection))
+    for name, value in parameters.items():
+        if isinstance(value, list | tuple):
+            parameters[name] = group_value(connection, value)
+        elif isinstance(value, datetime) and not postgresql:
+            parameters[name] = to_microseconds(value)
     if needs_clock:
         clock = clock_of(connection)
         # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
-        shift_s, now_us = clock.shift.total_seconds(), to_microseconds(clock.now())
-        parameters["now_"] = shift_s if is_postgresql(connection) else now_us
+        parameters["now_"] = clock.shift.total_seconds() if postgresql else to_microseconds(clock.now())
     result: CursorResult[Any] = connection.execute(prepared, parameters)
     return result
 
@@ -163,6 +196,17 @@ def _prepare(statement: str, postgresql: bool, schema: str | None) -> tuple[Exec
     qualified = {name: question.qualified(name, schema).replace(":", "\\:") for name in names}
     filled = question.fill(statement, postgresql, schema, _fragments | qualified)
     return text(filled).columns(**_TYPES), ":now_" in filled
+
+
+def inserted_into(connection: Connection, table: Table) -> Any:
+    """An INSERT that can be given an ON CONFLICT."""
+    if is_postgresql(connection):
+        from sqlalchemy.dialects import postgresql  # all its dialects: SQLite's ticks do without
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
 
 
 def is_postgresql(connection: Connection) -> bool:

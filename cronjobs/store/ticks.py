@@ -8,12 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, insert
-from sqlalchemy.dialects import postgresql, sqlite
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.tables import audit, ticks
 from cronjobs.probe.question import MANY_QUEUES, SEEN
-from cronjobs.store.sql import define, group, group_value, is_postgresql, json_text, run
+from cronjobs.store.sql import define, group, inserted_into, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
 
@@ -76,10 +74,7 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> None:
     """Write the row of a tick that has work; ``end_tick`` completes it."""
-    insert_ = _insert(connection).values(row)
-    # It may load its handlers only after its first write.
-    types = {"job_types": row.get("job_types")}
-    connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=types))
+    _put_tick(connection, row, {"job_types": row.get("job_types")})  # it may load its handlers after its first write
 
 
 _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types", "not_started")
@@ -87,13 +82,12 @@ _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types",
 
 def end_tick(connection: Connection, row: dict[str, Any]) -> None:
     """Write what a tick did and why it ended; for an idle tick this is the only write."""
-    changes = {name: row[name] for name in _AT_THE_END if name in row}
-    insert_ = _insert(connection).values(row)
-    connection.execute(insert_.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
+    _put_tick(connection, row, {name: row[name] for name in _AT_THE_END if name in row})
 
 
-def _insert(connection: Connection) -> Any:
-    return (postgresql if is_postgresql(connection) else sqlite).insert(ticks)
+def _put_tick(connection: Connection, row: dict[str, Any], changes: dict[str, Any]) -> None:
+    new = inserted_into(connection, ticks).values(row)
+    connection.execute(new.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
 
 
 def any_schedule(connection: Connection) -> bool:
@@ -114,14 +108,15 @@ def record(
     why: str | None = None,
     detail: dict[str, Any] | None = None,
     at: datetime | None = None,
-) -> None:
-    """Append to the audit trail. ``actor`` None: the user that the database sees."""
+) -> int:
+    """Append to the audit trail; return the entry's id. ``actor`` None: the user that the database sees."""
     values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
     if actor is not None:
         values["actor"] = actor
     if at is not None:
         values["at"] = at  # type: ignore[assignment]
-    connection.execute(insert(audit).values(values))
+    id_: int = connection.execute(insert(audit).values(values).returning(audit.c.id)).scalar_one()
+    return id_
 
 
 @dataclass(frozen=True)
@@ -147,9 +142,9 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str, a
             """INSERT INTO {audit} (at, actor, host, action, subject, detail)
                SELECT CAST(:at AS {instant_type}), r.actor, :host, r.action, r.subject, CAST(r.detail AS {json_type})
                FROM {audit_rows} r ORDER BY r.n""",
-            rows=group_value(connection, rows),
+            rows=rows,
             host=host,
-            at=at if is_postgresql(connection) else to_microseconds(at),
+            at=at,
         )
 
 
@@ -174,11 +169,8 @@ class BegunSync:
 
 def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
     """Record that a file is being applied; return the id of that entry. *removals*: whether they are allowed."""
-    act = insert(audit).values(
-        action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail={"removals": removals}
-    )
-    found: int = connection.execute(act.returning(audit.c.id)).scalar_one()
-    return found
+    detail = {"removals": removals}
+    return record(connection, action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail=detail)
 
 
 def unfinished_sync(connection: Connection) -> BegunSync | None:
@@ -209,5 +201,4 @@ def file_in_force(connection: Connection) -> str | None:
 def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
     """Whether a tick that began after *since* had the file of this *fingerprint*."""
     statement = "SELECT 1 FROM {ticks} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
-    instant = since if is_postgresql(connection) else to_microseconds(since)
-    return run(connection, statement, since=instant, fingerprint=fingerprint).first() is not None
+    return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None

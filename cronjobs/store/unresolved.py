@@ -5,16 +5,16 @@ Every statement uses an index and is bounded, however many jobs have finished; a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection
 
 from cronjobs.database.tables import UNSETTLED_DEAD_SQL
 from cronjobs.probe.question import after_now
-from cronjobs.store.sql import define, group_value, run
+from cronjobs.store.sql import define, run
 
 DEATHS_COUNTED: Final = 10_000
 TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
@@ -78,7 +78,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
            ORDER BY l.last_for DESC LIMIT 1 OFFSET :back),
           (SELECT min(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id))
         ORDER BY c.schedule_id, c.last_for DESC""",
-        ids=group_value(connection, sorted(schedule_ids)),
+        ids=sorted(schedule_ids),
         back=rows - 1,
     ).all()
     # In a statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
@@ -88,7 +88,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
         SELECT j.id, j.status, j.failures + j.losses AS failures,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed
         FROM {jobs} j WHERE j.id {among_ids}""",
-        ids=group_value(connection, sorted({row.job_id for row in ledger if row.job_id is not None})),
+        ids=sorted({row.job_id for row in ledger if row.job_id is not None}),
     )
     jobs = {row.id: row for row in found}
     lists: dict[int, list[Happened]] = {}
@@ -165,8 +165,3 @@ def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
         "AND {waiting} AND run_at <= {now} GROUP BY queue ORDER BY queue",
     )
     return {row.queue: row.run_at for row in rows}
-
-
-def newest_of_each(rows: Sequence[Any]) -> dict[int, Any]:
-    """Ledger rows of ``listing.last_occurrences`` by their schedule."""
-    return {row.schedule_id: row for row in rows}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.store.sql import define, group_value, run
+from cronjobs.store.sql import define, run
+
+LOOKED_AT: Final = 1000
 
 define(
     # "b" is a row of jobs here, whose queue {paused} looks at.
@@ -28,7 +30,7 @@ class DueJobs:
 
 def due_jobs(connection: Connection, *, known: Collection[str], queue: str | None, limit: int) -> DueJobs:
     """The jobs of the types *known* that a tick could claim now."""
-    parameters = {"known": group_value(connection, sorted(known)), "queue": queue}
+    parameters = {"known": sorted(known), "queue": queue}
     first = run(
         connection,
         "SELECT b.id, b.job_type, b.queue, b.priority, b.run_at, b.schedule, b.timeout_s, b.concurrency_key "
@@ -64,3 +66,25 @@ def waiting_queues(connection: Connection) -> list[str]:
         most_branches=2**31 - 1,
     )
     return list(rows.scalars())
+
+
+def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
+    """Due job types that are not in *known*, with the number of their jobs."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
+        AND NOT (j.job_type {among_known}) GROUP BY j.job_type ORDER BY j.job_type""",
+        known=sorted(known),
+    ).all()
+    return [(row.job_type, row.waiting) for row in rows]
+
+
+def due_attempts(connection: Connection) -> set[tuple[int, int]]:
+    """The waiting jobs that are due (at most LOOKED_AT), by id and attempts: one that ran and is due again is new."""
+    rows = run(
+        connection,
+        "SELECT id, attempts FROM {jobs} WHERE {waiting} AND run_at <= {now} ORDER BY id DESC LIMIT :limit",
+        limit=LOOKED_AT,
+    ).all()
+    return {(row.id, row.attempts) for row in rows}

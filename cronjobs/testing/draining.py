@@ -16,7 +16,7 @@ from cronjobs.clock import SYSTEM, Clock
 from cronjobs.errors import UsageError
 from cronjobs.events import Event
 from cronjobs.jobs.enqueue import Target
-from cronjobs.store import claims
+from cronjobs.store import upcoming
 from cronjobs.store.sql import database_now
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
@@ -87,7 +87,7 @@ def drain(
     )
     ended = loop.run()
     with database.read() as lent:
-        drained = Drained(ran_by(events), dict(claims.unresolved(lent, handlers.types.keys())))
+        drained = Drained(ran_by(events), dict(upcoming.unresolved(lent, handlers.types.keys())))
     if limit is None and ended == LIMIT_REACHED:
         raise UsageError(
             f"drain() ran {MOST_JOBS} jobs, the last of type {drained.ran[-1].job_type}, and more may be due: does one "

@@ -17,6 +17,7 @@ from cronjobs.database.connection import Database
 from cronjobs.database.retrying import fails_every_statement, patiently
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.host.identity import Identity
+from cronjobs.probe.inputs import Start
 from cronjobs.tick.result import Result, TickFilter
 from cronjobs.tick.tick_row import TickRow
 from cronjobs.tick.trouble import SafetyNet
@@ -40,6 +41,7 @@ class TickContext:
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
     waits_for_long_jobs: bool = False  # if True, signals are passed on to them
+    start: Start | None = None  # how this process was started, for the fast path of the next one
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
     database_now: datetime = field(init=False)  # as it was read at the monotonic instant ``now_read_at``
     now_read_at: float = field(init=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cronjobs.clock import SYSTEM
-from cronjobs.probe.here import process_age
+from cronjobs.clock import SYSTEM, process_age
+from cronjobs.probe.inputs import Start
 from cronjobs.probe.timer import (
     DEFAULT_BUDGET_S,
     DEFAULT_EVERY_S,
@@ -22,11 +23,15 @@ from cronjobs.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 @dataclass
 class Guard:
-    """``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process."""
+    """``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process.
+
+    ``start`` is what it was started with; handlers may change its environment later.
+    """
 
     began: float
     began_wall: float
     watchdog: Watchdog
+    start: Start
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
         """Set the tick's deadline and the watchdog just after it; return the deadline on the monotonic clock."""
@@ -55,7 +60,7 @@ def arm() -> Guard:
         age = process_age()
         if age > LONGEST_START_S:
             age = 0.0
-        _armed = Guard(SYSTEM.monotonic() - age, SYSTEM.now().timestamp() - age, Watchdog(SYSTEM))
+        _armed = Guard(SYSTEM.monotonic() - age, SYSTEM.now().timestamp() - age, Watchdog(SYSTEM), Start(sys.argv[1:]))
         _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))
     return _armed
 

@@ -16,13 +16,12 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.clock import sleep
+from cronjobs.clock import process_age, sleep
 from cronjobs.database.connection import Database
 from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.execution.attempt import Attempt, InFlight, timeout_of
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.probe.here import process_age
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.tick.ends import Ends
 from cronjobs.tick.long_jobs import Handovers

@@ -18,7 +18,7 @@ from cronjobs.database.retrying import first_look
 from cronjobs.probe.question import CLOCK_SKEW_S
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.tick import pruning
 from cronjobs.tick.context import TickContext
@@ -183,6 +183,13 @@ class Tick(TickContext):
     def _write_row(self, connection: Connection) -> None:
         finished_at = self.database_now + timedelta(seconds=self.clock.monotonic() - self.now_read_at)
         self.row.end(connection, finished_at, self.result)
+
+    def leave_inputs(self) -> None:
+        """Let the next ticks of this command line take the fast path; for a tick that ended without any fault."""
+        from cronjobs.tick import idle_inputs
+
+        if self.start is not None and self.seen is not None:
+            idle_inputs.leave(self.start, self.settings, self.database.address, self.seen)
 
     # --- small things -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ from cronjobs.execution import child, handler, process
 from cronjobs.execution.attempt import InFlight
 from cronjobs.execution.child_protocol import Request
 from cronjobs.execution.command import Command
-from cronjobs.insight.health import look, troubles
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.health import look
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import load
 from cronjobs.model import (

@@ -15,15 +15,15 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from support.hosts import Host
 
-from cronjobs.cli import run_tick
-from cronjobs.cli.run_tick import CronMail, Reporter
+from cronjobs.cli import tick_report
+from cronjobs.cli.tick_report import CronMail, Reporter
 from cronjobs.config.settings import RunSettings, ScheduleSettings
 from cronjobs.database import tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, Problem
-from cronjobs.insight.health import look, troubles
-from cronjobs.insight.unresolved import Finding
+from cronjobs.insight.findings import Finding, troubles
+from cronjobs.insight.health import look
 from cronjobs.jobs import job_types, registry
 from cronjobs.model import duration
 from cronjobs.rules.capacity import Cap
@@ -508,7 +508,7 @@ def make_world(
     def make(database: Database) -> World:
         world = World(database, clock, tmp_path)
         worlds.append(world)
-        monkeypatch.setattr(run_tick, "complain", lambda line: setattr(world, "mail", world.mail + line + "\n"))
+        monkeypatch.setattr(tick_report, "complain", lambda line: setattr(world, "mail", world.mail + line + "\n"))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         world.host.carry(run=RunSettings(workers=1))
         world.tick()

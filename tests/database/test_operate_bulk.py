@@ -228,13 +228,13 @@ def test_no_transaction_writes_more_than_a_batch(
     for _ in range(10):
         rows.job(status="dead")
     sizes: list[int] = []
-    retry = operating.retry
+    record = operating.record_act
 
-    def counted(connection: Any, ids: Any, act: Any) -> Any:
+    def counted(connection: Any, act: Any, ids: Any) -> None:
         sizes.append(len(ids))
-        return retry(connection, ids, act)
+        record(connection, act, ids)
 
-    monkeypatch.setattr(operating, "retry", counted)
+    monkeypatch.setattr(operating, "record_act", counted)
     assert cronjobs("jobs", "retry", "--all", "--yes").code == 0
     assert sizes == [4, 4, 2]
 
@@ -373,7 +373,7 @@ def test_choosing_and_changing_read_no_big_table_from_end_to_end(
         list(listing.error_groups(connection, Filter(), (Status.FAILED, Status.DEAD)))
         operating.retry(connection, [500, 1000], act)
         operating.cancel(connection, [500, 20_001, 20_003], act)
-        operating.statuses(connection, [1, 2])
+        operating.states(connection, [1, 2])
         operating.held(connection, [1, 2])
     assert len(sent) >= 9
     queries = [(statement, given) for statement, given in sent if "INSERT" not in statement]

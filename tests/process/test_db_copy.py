@@ -36,8 +36,7 @@ from cronjobs.schema import migrations
 from cronjobs.schema.copy import CopyReport, as_jsonb, copy, reopen
 from cronjobs.store import claims, leases, schedules, ticks
 from cronjobs.store import copying as store
-from cronjobs.store.meta import adopt, read_meta
-from cronjobs.store.ownership import is_ours
+from cronjobs.store.meta import adopt, is_ours, read_meta
 from cronjobs.store.sql import database_now
 
 pytestmark = pytest.mark.connects_as(OWNER)

@@ -14,7 +14,7 @@ from support.project import Project as Commands
 from support.ticking import Project
 
 from cronjobs.cli import project_database
-from cronjobs.cli.lines_out import MOST_WAITING, Outlet
+from cronjobs.cli.tick_report import MOST_WAITING, Outlet
 from cronjobs.config import load
 from cronjobs.version import __version__
 

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection
 from support.ticking import Project
 
-from cronjobs.cli import run_tick
+from cronjobs.cli import tick_report
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Overlap, RunSettings, ScheduleSettings, Settings
 from cronjobs.database.address import parse_url
@@ -233,14 +233,14 @@ def test_idle_ticks_print_nothing_under_cron(project: Project) -> None:
 
 
 @pytest.fixture
-def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], run_tick.Reporter]]:
+def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], tick_report.Reporter]]:
     """Ticks in this process, which say what a real one would say."""
     before = dict(registry._registered)
     database = Database(parse_url(database_url))
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, run=RunSettings(budget=timedelta(seconds=30)))
 
-    def tick() -> run_tick.Reporter:
-        reporter = run_tick.Reporter(Log(None), talk=False)
+    def tick() -> tick_report.Reporter:
+        reporter = tick_report.Reporter(Log(None), talk=False)
         now = SYSTEM.monotonic()
         Tick(
             settings=settings,
@@ -252,7 +252,7 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], run_ti
             deadline=now + 30,
             emit=reporter.note,
         ).run()
-        mail = run_tick.CronMail(settings.file, throttle=False)
+        mail = tick_report.CronMail(settings.file, throttle=False)
         mail.tell(reporter)
         mail.send()
         return reporter
@@ -265,7 +265,7 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], run_ti
 
 @pytest.mark.slow
 def test_a_thousand_idle_ticks_say_nothing_and_leave_a_row_each(
-    tick_here: Callable[[], run_tick.Reporter], database_url: str, tmp_path: Path
+    tick_here: Callable[[], tick_report.Reporter], database_url: str, tmp_path: Path
 ) -> None:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

@@ -159,7 +159,7 @@ def test_a_release_that_comes_late_does_not_touch_the_next_attempt(database: Dat
     assert not written.written
     assert written.lost == {job.id}
     with database.read() as connection:
-        assert operating.statuses(connection, [job.id]) == {job.id: Status.RUNNING}
+        assert operating.states(connection, [job.id])[job.id].status is Status.RUNNING
 
 
 def claimed(connection: Any, locked_by: str) -> Job:

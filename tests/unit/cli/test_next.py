@@ -128,7 +128,7 @@ def test_of_a_long_expression_the_part_with_the_mistake_is_shown(project: Projec
         (["30", "2", "cronjobs.yaml"], 'quotes around it: cronjobs next "30 2 * * *"'),  # a shell's *
         (["@dialy"], "is not a name that cron knows"),
         (["every 10x"], "is not a duration"),
-        (["every 1s"], "cron wakes once a minute"),
+        (["every 500ms"], "whole seconds"),
         (["every 10m", "--timezone", "Berlin"], "did you mean Europe/Berlin"),
         (["@daily", "--timezone", "Berlin"], "did you mean Europe/Berlin"),
         (["@daily", "--from", "tomorrow"], "is not an ISO time"),

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from cronjobs.cli import main, run_due
-from cronjobs.cli.plain import FLAGS, NUMBERS, TEXTS, tick_options
-from cronjobs.cli.run_tick import TickOptions
+from cronjobs.cli.plain import FLAGS, NUMBERS, TEXTS, TickOptions, tick_options
 from cronjobs.tick import deadline
 
 VALUES = st.sampled_from(

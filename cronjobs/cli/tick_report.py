@@ -1,0 +1,196 @@
+"""What a tick says: on a terminal as it goes, to its log, as JSON, or in the mail that cron sends."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs import events, masking
+from cronjobs.cli import fault
+from cronjobs.cli.output import coloured, complain, did
+from cronjobs.clock import SYSTEM
+from cronjobs.config.settings import Settings
+from cronjobs.errors import CronjobsError
+from cronjobs.tick.log import Log
+from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
+from cronjobs.tick.result import NOTHING_DUE, Result
+
+MOST_WAITING: Final = 256 * 1024  # bytes
+AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
+PATIENCE_S: Final = 0.5  # at the end
+DEATHS_TOLD: Final = 10  # in one mail; the rest is counted
+
+
+class Outlet:
+    """Prints what fits, keeps the rest for the next time, and counts what it had to leave out.
+
+    It never waits for a reader: a pipe that nobody reads (``run-due -v | less``, left alone) and a terminal after
+    Ctrl-S take no more at some point, and a tick's loop has leases to renew meanwhile.
+    """
+
+    def __init__(self, descriptor: int = 1) -> None:
+        self._descriptor = descriptor
+        self._encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
+        self._waiting = bytearray()
+        self._left_out = 0
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+
+    def say(self, text: str) -> None:
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting += (masking.hide(text) + "\n").encode(self._encoding, "backslashreplace")
+        else:
+            self._left_out += 1
+        self._write(0)
+
+    def end(self) -> None:
+        """Give the reader a last chance."""
+        if self._left_out:
+            self._waiting += f"({self._left_out} more lines were left out: nobody read them)\n".encode()
+            self._left_out = 0
+        self._write(PATIENCE_S)
+
+    def _write(self, patience_s: float) -> None:
+        give_up_at = SYSTEM.monotonic() + patience_s
+        try:
+            while self._waiting and self._poll.poll(max(0.0, give_up_at - SYSTEM.monotonic()) * 1000):
+                del self._waiting[: os.write(self._descriptor, self._waiting[:AT_ONCE])]
+        except OSError:  # the reader has left, or the disk is full: nobody is waiting for this
+            self._waiting.clear()
+
+
+class Reporter:
+    """Takes a tick's events to the log, the terminal, and what is told at the end."""
+
+    def __init__(self, log: Log, talk: bool) -> None:
+        self.log = log
+        self.talk = talk
+        self.outlet = Outlet()
+        self.told: list[events.Event] = []
+        self.well: set[str] = set()  # job types of which a job succeeded
+
+    def note(self, event: events.Event) -> None:
+        event = replace(event, facts=masking.hide_in(event.facts))
+        self.log.write(event)
+        if event.name == "job.succeeded":
+            self.well.add(event.facts["job_type"])
+        if event.told and (event.level != events.INFO or len(self.told) < 1000):
+            self.told.append(event)
+        if self.talk and event.told:
+            colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
+            name, _, facts = events.line(event).partition(" ")
+            self.outlet.say(f"{coloured(name, colour)} {facts}")
+
+    def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
+        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; 1,440 lines a day say no more
+            self.note(events.tick_ended(result.did(), result.ended, took))
+        if result.fault is not None:
+            text = fault.text_of(result.fault)
+            self.log.write(events.traceback_of_ours(), text)
+            if verbose:
+                complain(text)
+
+
+@dataclass
+class CronMail:
+    """What goes to stderr when nobody watches: cron mails it."""
+
+    config: Path
+    throttle: bool
+
+    def __post_init__(self) -> None:
+        self._causes: list[str] = []
+        self._lines: list[str] = []
+        self._well: set[str] = set()
+        self.said = False  # whether anything was, or would have been if it were not repeated
+
+    def reporter(self, log: Path | None, talk: bool) -> Reporter:
+        """The tick's reporter. Its *log* is remembered for a tick that cannot read the configuration any more."""
+        remember_log(self.config, log)
+        return Reporter(Log(log), talk)
+
+    def not_started(self, error: CronjobsError) -> None:
+        log = Log(fault.circumstances.log or known_log(self.config))
+        for line in error.lines:
+            log.write(events.tick_not_started(line))
+            self.trouble(line)
+        self.send()
+
+    def trouble(self, cause: str) -> None:
+        """Something that will be the same next minute until someone mends it."""
+        self._causes.append(cause)
+
+    def tell(self, reporter: Reporter) -> None:
+        self._well = reporter.well
+        self._tell_deaths([event for event in reporter.told if event.name == "job.dead"])
+        for event in reporter.told:
+            if event.level == events.ERROR and event.name != "job.dead":
+                self.trouble(events.line(event))
+        if reporter.log.fault:
+            self.trouble(reporter.log.fault)
+
+    def _tell_deaths(self, dead: list[events.Event]) -> None:
+        """Those whose cause is new, or was told long enough ago; the others are in the log, and in "status"."""
+        causes: dict[str, list[events.Event]] = {}
+        for event in dead:
+            causes.setdefault(events.death_cause(event), []).append(event)
+        told, lines = 0, []
+        alarm, now = Alarm(self.config), SYSTEM.now()
+        for cause, died in causes.items():
+            job_type = died[0].facts["job_type"]
+            if self.throttle and not alarm.worth_telling(cause, now, job_type=job_type, times=len(died)):
+                continue
+            told += len(died)
+            lines += [f"  {events.death_line(event)}" for event in died]
+            if self.throttle and (untold := alarm.untold(cause)):
+                lines.append(f"  and {untold} more of this cause since it was last told")
+        if told:
+            jobs = "1 job is dead" if told == 1 else f"{told} jobs are dead"
+            self._lines.append(f"cronjobs: {jobs} ({self.config})")
+            self._lines += lines[:DEATHS_TOLD]
+            if len(lines) > DEATHS_TOLD:
+                self._lines.append(f"  … and {len(lines) - DEATHS_TOLD} more")
+            self._lines.append('  look: "cronjobs jobs list --status dead", "cronjobs jobs show ID"')
+
+    def send(self) -> None:
+        now = SYSTEM.now()
+        lines = [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]
+        self.said = bool(lines or self._causes)
+        for line in lines:
+            complain(line)
+        alarm = Alarm(self.config)
+        for cause in dict.fromkeys(self._causes):
+            if not self.throttle or alarm.worth_telling(cause, now):
+                complain(cause)
+        if self.throttle:
+            for sentence in alarm.over(set(self._causes), now, self._well):
+                complain(f"cronjobs: {sentence}")
+
+
+def as_object(
+    settings: Settings, database: str, result: Result, code: int, took: timedelta, reporter: Reporter
+) -> dict[str, Any]:
+    return {
+        "exit_code": code,
+        "ended": result.ended,
+        "database": database,
+        "config": str(settings.file),
+        "duration_ms": round(took.total_seconds() * 1000),
+        **vars(result.counts),
+        "recovered": result.recovered,
+        "occurrences": result.occurrences,
+        "pruned": result.pruned,
+        "trouble": result.trouble,
+        "problems": [str(problem) for problem in settings.problems],
+        "events": [{"event": event.name} | event.facts for event in reporter.told],
+    }
+
+
+def summary(result: Result, took: timedelta) -> str:
+    text = f"{did(vars(result.counts)) or 'no job ran'} in {took.total_seconds():.2f} s; {result.ended}"
+    return coloured(text, "red" if result.counts.dead or result.trouble else "green")

@@ -1,0 +1,49 @@
+"""Which job types some host can run, as far as ticks have recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from cronjobs.config.settings import Settings
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store.job_types import remembered, runnable_types, types_recorded_at, unknown_to_schedules
+from cronjobs.store.listing import defined_at
+
+
+@dataclass(frozen=True)
+class JudgedTypes:
+    """Which job types can run. ``ticks`` knew these lately, the last recorded them at ``at``; None: unknown."""
+
+    here: Collection[str]
+    ticks: Collection[str] | None
+    at: datetime | None
+
+    def knows(self, job_type: str, *, since: datetime) -> bool:
+        """Whether a job of this type, which has existed *since* then, can probably run on some host.
+
+        A type registered here counts until a tick has looked and not known it, as cron's environment may differ.
+        """
+        if self.ticks is None:
+            return job_type in self.here
+        return job_type in self.ticks or (job_type in self.here and (self.at is None or self.at <= since))
+
+
+def judged_types(connection: Connection, settings: Settings, types: JobTypes) -> JudgedTypes:
+    ticks = runnable_types(connection, remembered(settings.run.every))
+    return JudgedTypes(types.types.keys(), ticks, types_recorded_at(connection))
+
+
+def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:
+    """Active schedules of types that no tick knew lately, by type."""
+    if judged.ticks is None:
+        return {}
+    found = {}
+    for job_type, names in unknown_to_schedules(connection, judged.ticks).items():
+        defined = max(filter(None, (defined_at(connection, name) for name in names[:3])), default=None)
+        if defined is None or not judged.knows(job_type, since=defined):
+            found[job_type] = names
+    return found
