@@ -104,7 +104,7 @@ UNREADABLE: list[Any] = [
     {"job": "t.say", "cron": "61 * * * *"},
     {"job": "t.say", "cron": "0 0 L * *", "timezone": "UTC"},
     {"job": "t.say", "cron": "* * * * *", "timezone": "Mars/Olympus"},
-    {"job": "t.say", "every_s": 1},
+    {"job": "t.say", "every_s": 0.5},
     {"job": "t.say"},
     {},
     [],

@@ -220,14 +220,22 @@ def test_a_database_that_is_away_is_reported_by_the_full_tick(sqlite_project: Pr
 
 # --- linger -----------------------------------------------------------------------------------------------------------
 
-LINGER = "run: {linger: 100ms, budget: 5s}\n" + YAML
+
+def lingers(project: Project, budget: str) -> Project:
+    project.configure(f"run: {{linger: 100ms, budget: {budget}}}\n{YAML}")
+    assert project.tick().wait() == 0
+    return project
 
 
 @pytest.fixture
 def lingering(project: Project) -> Project:
-    project.configure(LINGER)
-    assert project.tick().wait() == 0
-    return project
+    """Its ticks stay for longer than any test."""
+    return lingers(project, "50s")
+
+
+@pytest.fixture
+def lingering_shortly(project: Project) -> Project:
+    return lingers(project, "5s")
 
 
 def ended(project: Project, count: int) -> bool:
@@ -235,26 +243,30 @@ def ended(project: Project, count: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_lingering_tick_runs_what_comes_while_it_stays_each_once(lingering: Project) -> None:
+@pytest.mark.parametrize("due", [0, 1])
+def test_a_lingering_tick_runs_what_is_due_at_first_and_what_comes_later_each_once(
+    lingering: Project, due: int
+) -> None:
+    for _ in range(due):
+        lingering.add("t.quick")
     tick = lingering.start()
-    until(lambda: lingering.value("SELECT count(*) FROM cronjobs_ticks") == 2)  # it is idle, and has said so
+    until(lambda: lingering.value("SELECT count(*) FROM cronjobs_ticks WHERE ended IS NOT NULL") == 2)
     for count in (1, 2):
         lingering.add("t.quick")
-        until(lambda count=count: ended(lingering, count))  # type: ignore[misc]
+        until(lambda count=count: ended(lingering, due + count))  # type: ignore[misc]
         assert tick.process.poll() is None, "it stays"
-    assert (tick.wait(), tick.stdout, tick.stderr) == (0, "", "")
-    assert tick.took_s < 8
-    assert [effect.what for effect in lingering.effects()] == ["ran", "ran"]
+    until(lambda: lingering.value("SELECT count(*) FROM cronjobs_ticks WHERE ended IS NULL") == 0)
+    tick.send(signal.SIGTERM)
+    assert tick.wait() in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert tick.stdout + tick.stderr == ""
+    assert [effect.what for effect in lingering.effects()] == ["ran"] * (due + 2)
 
 
 @pytest.mark.slow
-def test_a_lingering_tick_runs_what_is_due_at_first_and_stays(lingering: Project) -> None:
-    lingering.add("t.quick")
-    tick = lingering.start()
-    until(lambda: ended(lingering, 1))
-    lingering.add("t.quick")
-    until(lambda: ended(lingering, 2))
-    assert (tick.wait(), tick.stderr) == (0, "")
+def test_a_lingering_tick_ends_by_itself_with_its_minute(lingering_shortly: Project) -> None:
+    tick = lingering_shortly.tick()
+    assert (tick.wait(), tick.stdout, tick.stderr) == (0, "", "")
+    assert 3 < tick.took_s < 8
 
 
 @pytest.mark.slow
@@ -278,19 +290,20 @@ def test_a_signal_reaches_the_full_tick_of_a_lingering_one(lingering: Project) -
 
 
 @pytest.mark.slow
-def test_the_full_ticks_of_a_lingering_one_end_with_its_minute(lingering: Project) -> None:
-    lingering.add("t.gated")
-    tick = lingering.start()
+def test_the_full_ticks_of_a_lingering_one_end_with_its_minute(lingering_shortly: Project) -> None:
+    lingering_shortly.add("t.gated")
+    tick = lingering_shortly.start()
     tick.wait(20)
     assert tick.took_s < 5 + 3, "budget, and what ends a tick that hangs"
 
 
 @pytest.mark.slow
-def test_a_paused_queue_does_not_start_a_full_tick_each_time_it_looks(lingering: Project) -> None:
-    lingering.sql("INSERT INTO cronjobs_pauses (scope) VALUES ('all')")
-    lingering.add("t.quick")
-    assert lingering.tick().wait() == 0
-    assert 2 <= lingering.value("SELECT count(*) FROM cronjobs_ticks") <= 4
+def test_a_paused_queue_does_not_start_a_full_tick_each_time_it_looks(lingering_shortly: Project) -> None:
+    project = lingering_shortly
+    project.sql("INSERT INTO cronjobs_pauses (scope) VALUES ('all')")
+    project.add("t.quick")
+    assert project.tick().wait() == 0
+    assert 2 <= project.value("SELECT count(*) FROM cronjobs_ticks") <= 4
 
 
 def test_a_writer_that_holds_sqlite_does_not_break_an_idle_tick(sqlite_project: Project) -> None:
