@@ -1,6 +1,7 @@
 """Starts ``execution/launcher.py``, under the path that a tick looks for among processes: ``identity.LAUNCHER``.
 
-For one release: by this name a tick of the previous version proves that a command still runs. Never imported.
+By this name a tick of the previous version proves that a command still runs. After one release it can go, with the
+places that start it: ``identity.LAUNCHER`` and ``execution.process``. Never imported.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""What becomes of a job after an attempt: its next state, how long a retry waits, and the row that is written. Pure."""
+"""What becomes of a job after an attempt: its next state, how long a retry waits, and the row that is written.
+
+Pure, but for the random part of a wait.
+"""
 
 from __future__ import annotations
 

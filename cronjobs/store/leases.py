@@ -1,4 +1,4 @@
-"""Renew, finish, hand over: every statement about a leased job. Each contains the fence."""
+"""Renew, finish, hand over: every statement about a leased job. Each that writes contains the fence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The one loop of a tick: claim, hand to workers, collect ends, have them written, renew leases, keep time.
 
-It writes leases and outcomes, in one transaction a turn (``turn``). Workers only compute, with one exception: a
-handler that ends its own job in a transaction (``ctx.transaction()``, ADR 11). What a turn changes in memory is changed
-after the commit, so that a turn that failed is simply done again.
+It writes leases and outcomes, in one transaction a turn (``turn``). Workers only compute, but for handlers that write
+themselves: an end in a transaction of their own (``ctx.transaction()``, ADR 11), and effects. What a turn changes in
+memory is changed after the commit, so that a turn that failed is simply done again.
 """
 
 from __future__ import annotations

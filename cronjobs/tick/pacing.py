@@ -14,7 +14,7 @@ from cronjobs.tick.trouble import FAULT
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just deciding what limits allow
 UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started: no slot will be free soon
-LINGER_S: Final = 0.25  # a handler that stops at its time-out when asked can still end within this tick
+LAST_CHANCE_S: Final = 0.25  # a handler that stops at its time-out when asked can still end within this tick
 LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
 SHORTEST_WAIT_S: Final = 0.001
 
@@ -85,9 +85,9 @@ class LoopState:
     next_claim: float = 0.0
 
     @property
-    def lingers_until(self) -> float:
+    def last_chance_until(self) -> float:
         """Until when an attempt that just reached its time-out gets the chance to end by itself."""
-        return max((a.recorded_at + LINGER_S for a in self.busy if a.recorded is not None), default=0.0)
+        return max((a.recorded_at + LAST_CHANCE_S for a in self.busy if a.recorded is not None), default=0.0)
 
 
 def why_ended(state: LoopState) -> str | None:
@@ -102,7 +102,7 @@ def why_ended(state: LoopState) -> str | None:
     at_work = bool(state.busy or state.handing_over or state.running_on)
     if state.stopping is not None and (not at_work or state.now >= state.stop_by):
         return state.stopping
-    if state.unwritten or state.handing_over or state.outage_pause_s is not None or state.now < state.lingers_until:
+    if state.unwritten or state.handing_over or state.outage_pause_s is not None or state.now < state.last_chance_until:
         return None
     if state.fault:
         return None if working else FAULT
@@ -123,8 +123,8 @@ def wait_s(state: LoopState) -> float:
     if state.outage_pause_s is not None:
         return max(SHORTEST_WAIT_S, min(state.outage_pause_s, state.deadline - now, state.stop_by - now))
     moments = [state.deadline, state.stop_by, state.next_renewal]
-    if now < state.lingers_until:
-        moments.append(state.lingers_until)
+    if now < state.last_chance_until:
+        moments.append(state.last_chance_until)
     if state.unwritten or state.unrecorded:  # another session has locked their rows
         moments.append(now + LOCKED_PAUSE_S)
     if state.stopping is None and len(state.busy) + state.without_lease < state.workers:

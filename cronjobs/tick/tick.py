@@ -1,4 +1,4 @@
-"""``run-due``, top to bottom: recover, sync, materialise, loop, stop, prune, record."""
+"""``run-due``, top to bottom: look, recover, sync, materialise, loop, prune, record."""
 
 from __future__ import annotations
 

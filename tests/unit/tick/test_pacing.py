@@ -12,8 +12,8 @@ from cronjobs.execution.attempt import Attempt
 from cronjobs.model import CancelledByRequest, Failed, Interrupted, Outcome, Succeeded, TimedOut
 from cronjobs.rules.ending import as_stopped
 from cronjobs.tick.pacing import (
+    LAST_CHANCE_S,
     LIMIT_REACHED,
-    LINGER_S,
     LOCKED_PAUSE_S,
     NO_SLOT,
     NO_WRITES,
@@ -111,7 +111,7 @@ def test_a_loop_ends_when_nothing_is_left_that_it_could_do(changes: dict[str, An
         ({"next_claim": math.inf, "busy": AT_WORK}, 130.0),
         ({"next_claim": math.inf, "running_on": AT_WORK, "without_lease": 1}, 130.0),
         ({"next_claim": math.inf, "busy": TIMED_OUT}, DEADLINE),  # nothing more comes of it by the clock
-        ({"next_claim": math.inf, "busy": JUST_TIMED_OUT}, NOW + LINGER_S),
+        ({"next_claim": math.inf, "busy": JUST_TIMED_OUT}, NOW + LAST_CHANCE_S),
         ({"next_claim": math.inf, "busy": attempts(Running(started=None))}, 99.0 + UNBEGUN_S + 0.01),
         ({"next_claim": math.inf, "unwritten": True}, NOW + LOCKED_PAUSE_S),
         ({"next_claim": math.inf, "unrecorded": True}, NOW + LOCKED_PAUSE_S),
