@@ -7,13 +7,25 @@ import os
 import time
 
 # The C part of the signal module, whose own file imports enum: that would take longer than the question.
-from _signal import ITIMER_REAL, SIG_DFL, SIGALRM, SIGINT, setitimer, signal  # type: ignore[import-not-found]
+from _signal import (  # type: ignore[import-not-found]
+    ITIMER_REAL,
+    SIG_DFL,
+    SIG_UNBLOCK,
+    SIGALRM,
+    SIGINT,
+    pthread_sigmask,
+    setitimer,
+    signal,
+)
 
 from cronjobs.probe.here import process_age
 
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0
 PAST_DEADLINE_S = 1.0
+# faulthandler would wait for ever to write the stacks to a full pipe that nobody reads. It dumps only once, so the
+# second signal ends the process.
+STRIKE_AGAIN_S = 0.2
 # If the process is older than this, it exec'ed us after doing something else (``sleep 30; exec cronjobs run-due``, a
 # container's entrypoint), and the kernel's start time is not the tick's.
 LONGEST_START_S = 10.0
@@ -27,6 +39,7 @@ def start() -> float:
     # Until the tick installs its own handler, and after it removed it, Ctrl-C ends the process without a traceback.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
+    pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
     age = process_age()
     if age > LONGEST_START_S:
         age = 0.0
@@ -42,7 +55,7 @@ def start() -> float:
 
 def stand_at(instant: float) -> None:
     """Move the end of this process to *instant* of the monotonic clock."""
-    setitimer(ITIMER_REAL, max(0.001, instant - time.monotonic()))
+    setitimer(ITIMER_REAL, max(0.001, instant - time.monotonic()), STRIKE_AGAIN_S)
 
 
 def given_deadline(otherwise: float) -> float:

@@ -21,9 +21,6 @@ from cronjobs.clock import Clock
 from cronjobs.probe import timer
 
 PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S  # a tick that is not done by its deadline has so long
-# faulthandler would wait for ever to write the stacks to a full pipe that nobody reads. It dumps only once, so the
-# second signal ends the process.
-STRIKE_AGAIN_S: Final = 0.2
 CLOCK_MONOTONIC: Final = 1  # linux/time.h
 SIGEV_SIGNAL: Final = 0  # asm-generic/siginfo.h
 HARD_AFTER_S: Final = 0.4  # after both signals, and before leases that the loop cut to 2 s end
@@ -43,6 +40,7 @@ class Watchdog:
 
     def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
         self._clock = clock
+        faulthandler.unregister(signal.SIGALRM)  # of probe.timer: what is registered already is not installed again
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         target = stacks_to or sys.__stderr__
@@ -59,7 +57,7 @@ class Watchdog:
         left_s = max(0.001, instant - self._clock.monotonic())
         if self._hard is not None:
             self._hard.stand_in(left_s + self._hard_after_s)
-        signal.setitimer(signal.ITIMER_REAL, left_s, STRIKE_AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, left_s, timer.STRIKE_AGAIN_S)
         self.instant = instant
 
     def harden(self, lease: timedelta) -> None:

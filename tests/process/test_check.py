@@ -113,7 +113,7 @@ FOUND = [
     ("log: nowhere/x.log", "4:6: log: there is no folder @/nowhere"),
     ("log: .", "4:6: log: @ is not a file"),
     ("log: link", "4:6: log: @/link is a symbolic link, which is not followed"),
-    ("schedules:\n  a: {every: 5s, job: t.any}", 'schedules.a.every: cron wakes once a minute'),
+    ("schedules:\n  a: {every: 5s, job: t.any}", "schedules.a.every: cron wakes once a minute"),
 ]
 
 
