@@ -48,8 +48,11 @@ class State:
             fresh = f"{name}.{os.getpid()}"
             with suppress(FileNotFoundError):
                 os.unlink(fresh, dir_fd=folder)  # left by an earlier process that was killed
-            _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
-            os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
+                os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:  # a full disk
+                os.unlink(fresh, dir_fd=folder)
 
     def append(self, name: str, text: str) -> None:
         with suppress(OSError), self._opened(make=True) as folder:

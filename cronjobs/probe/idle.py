@@ -46,14 +46,17 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        if _kept(descriptor, inputs["alarm"]) not in NO_ALARM or _kept(descriptor, inputs["word"]) is not None:
-            return None  # an alarm that may be over, or something to print
+        # An alarm that may be over, or something to print: that is for a full tick.
+        quiet = _kept(descriptor, inputs["alarm"]) in NO_ALARM and _kept(descriptor, inputs["word"]) is None
     finally:
         os.close(descriptor)
+    lingers = bool(float(inputs["linger_s"])) and not timer.is_given()
+    if not quiet and not lingers:
+        return None
     probe = Probe(inputs, place_here())
     try:
-        idle = probe.settle(age_s=time.monotonic() - begun)
-        if float(inputs["linger_s"]) and timer.UNTIL not in os.environ:
+        idle = quiet and probe.settle(age_s=time.monotonic() - begun)
+        if lingers:
             from cronjobs.probe.linger import stay_here
 
             return stay_here(probe.look_again, inputs, arguments, begun=begun, idle=idle)

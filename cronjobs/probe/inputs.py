@@ -41,12 +41,16 @@ class Start:
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = [*map(os.fsencode, arguments)]
         self.environ = dict(os.environb)  # handlers may change it
-        self.folder = os.fsencode(os.getcwd())
+        try:
+            self.folder = os.fsencode(os.getcwd())
+        except OSError:  # it was removed: the fast path does without
+            self.folder = b""
 
     @property
     def name(self) -> str:
-        """The name of the file for this command line, run in this folder."""
-        return f"idle-{_hash([*self.arguments, self.environ.get(b'CRONJOBS_CONFIG'), self.folder])[:16]}"
+        """The name of the file for this command line and our own variables, run in this folder."""
+        ours = [self.environ.get(os.fsencode(name)) for name in ALWAYS]
+        return f"idle-{_hash([*self.arguments, *ours, self.folder])[:16]}"
 
 
 def _hash(parts: Sequence[bytes | None]) -> str:

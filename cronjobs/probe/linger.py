@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _signal import SIG_DFL, SIGHUP, SIGINT, SIGTERM, signal  # type: ignore[import-not-found]
+from _signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
 
 from cronjobs.probe import timer
 
@@ -22,6 +22,7 @@ LEAST_S = 2.0  # with less left in the minute a full tick could not begin anythi
 FIRST_PAUSE_S = 2.0  # before a full tick looks again at what the one before left; then twice that, and so on
 LONGEST_PAUSE_S = 16.0
 GOES_ON = (0, 1)  # 1: a job died. After any other exit code the next minute decides
+SAME_SIGNAL_S = 1.0
 AFTER_CHILD_S = 0.8  # a full tick that has to be killed is gone before this process
 
 
@@ -88,24 +89,35 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
     Signals that are to end this process are passed on.
     """
     asked: list[int] = []
+    asked_at = 0.0
     child = 0
 
     def pass_on(number: int, _frame: object) -> None:
+        nonlocal asked_at
+        # To a process group, a signal often comes twice; a second one would cut the grace of the first.
+        again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
         asked.append(number)
-        if child:
+        if child and not again:
+            asked_at = time.monotonic()
             os.kill(child, number)
 
+    before = {}
     for number in (SIGTERM, SIGINT, SIGHUP):
-        signal(number, pass_on)
+        if getsignal(number) != SIG_IGN:  # as nohup has it
+            before[number] = signal(number, pass_on)
+    # -P: the working folder is no place to import from, unless this process does so, too.
+    safe = () if getattr(sys.modules["__main__"], "__spec__", None) else ("-P",)
+    argv = [sys.executable, *safe, "-m", "cronjobs", *arguments]
+    environ = {**os.environ, timer.UNTIL: f"{until:.3f}"}
     try:
-        argv = [sys.executable, "-P", "-m", "cronjobs", *arguments]
-        child = os.posix_spawn(sys.executable, argv, {**os.environ, timer.UNTIL: f"{until:.3f}"})
+        # A process group of its own: what is sent to ours reaches it once, passed on.
+        child = os.posix_spawn(sys.executable, argv, environ, setpgroup=0)
         if asked:
             os.kill(child, asked[-1])
         _, status = os.waitpid(child, 0)
     finally:
-        for number in (SIGTERM, SIGINT, SIGHUP):
-            signal(number, SIG_DFL)
+        for number, handler in before.items():
+            signal(number, SIG_DFL if handler is None else handler)
     ended = os.waitstatus_to_exitcode(status)
     code = 128 - ended if ended < 0 else ended
     return (code or 128 + asked[-1]) if asked else code

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+ANSWER_TIMEOUT_S = 3.0  # then the full tick asks, and reports it
 READING, WRITING, CONNECTED = 1, 2, 3  # PostgresPollingStatusType
 COMMAND_OK, TUPLES_OK = 1, 2  # ExecStatusType
 BAD = 1  # ConnStatusType
@@ -102,7 +103,8 @@ class ServerSession:
             raise OSError("the query cannot be sent")
         rows: list[list[str | None]] = []
         good = True
-        while result := self._pq.PQgetResult(self._connection):
+        give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+        while result := self._result(give_up_at):
             pointer = ctypes.c_void_p(result)
             status = self._pq.PQresultStatus(pointer)
             good = good and status in (COMMAND_OK, TUPLES_OK)
@@ -111,6 +113,17 @@ class ServerSession:
         if not good or len(rows) != 1:
             raise OSError("the server refused")
         return rows[0]
+
+    def _result(self, give_up_at: float) -> int | None:
+        """The next result; None: there is no more. A server that has frozen would keep PQgetResult for ever."""
+        while self._pq.PQisBusy(self._connection):
+            waiting = select.poll()
+            waiting.register(self._pq.PQsocket(self._connection), select.POLLIN)
+            left_s = give_up_at - time.monotonic()
+            if left_s <= 0 or not waiting.poll(left_s * 1000) or not self._pq.PQconsumeInput(self._connection):
+                raise OSError("the server does not answer")
+        found: int | None = self._pq.PQgetResult(self._connection)
+        return found
 
     def _row(self, result: ctypes.c_void_p, row: int) -> list[str | None]:
         return [

@@ -180,8 +180,11 @@ verdict AS (
     ) END AS holders
   FROM answered
 )"""
-# For who looks again and again: what else than this full tick left is there to do?
-LOOK = "{verdict} SELECT idle, answers || ' ' || coalesce((SELECT max(id) FROM {jobs}), 0), holders FROM verdict"
+# For who looks again and again: also the newest job that is due and not held back, to tell what is new.
+LOOK = """{verdict}
+SELECT idle, answers || ' ' || CASE WHEN idle THEN 0 ELSE
+  coalesce((SELECT max(b.id) FROM {jobs} b WHERE b.{waiting} AND b.run_at <= {now} AND NOT {paused}), 0) END, holders
+FROM verdict"""
 FRAGMENTS |= {
     "seen": SEEN,
     "answers": " || ".join(f"CASE WHEN {condition} THEN '1' ELSE '0' END" for condition in IDLE.values()),

@@ -32,9 +32,16 @@ LONGEST_START_S = 10.0
 UNTIL = "CRONJOBS_UNTIL"  # set for the full ticks of one that lingers: their deadline on the monotonic clock
 LEAST_LEFT_S = 0.5
 
+_given: float | None = None
+
 
 def start() -> float:
     """Start the timer with the default budget, which is right until the file is read; return the process's age."""
+    global _given
+    try:  # taken out: handlers and commands, which may start other ticks, must not inherit it
+        _given = float(os.environ.pop(UNTIL, ""))
+    except ValueError:
+        _given = None
     open_standard_streams()
     # Until the tick installs its own handler, and after it removed it, Ctrl-C ends the process without a traceback.
     signal(SIGINT, SIG_DFL)
@@ -60,11 +67,12 @@ def stand_at(instant: float) -> None:
 
 def given_deadline(otherwise: float) -> float:
     """The deadline that a lingering tick gave to this one, if it did, and if that is earlier than *otherwise*."""
-    try:
-        given = float(os.environ.get(UNTIL, ""))
-    except ValueError:
-        return otherwise
-    return min(otherwise, max(given, time.monotonic() + LEAST_LEFT_S))
+    return otherwise if _given is None else min(otherwise, max(_given, time.monotonic() + LEAST_LEFT_S))
+
+
+def is_given() -> bool:
+    """Whether a lingering tick started this one."""
+    return _given is not None
 
 
 def open_standard_streams() -> None:

@@ -28,6 +28,8 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview) ->
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview) -> Inputs | None:
     """The inputs, or None where the fast path would not understand them."""
+    if not start.folder:
+        return None
     variables = sorted({*settings.variables, *ALWAYS})
     sources = Sources(start, variables, {str(file): content for file, content in settings.contents.items()})
     ours = {
@@ -35,7 +37,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         "defines_nothing": str(int(not settings.defines_something)),
         "schema_revision": seen.schema_revision,
         "oldest_code": seen.oldest_code,
-        "linger_s": str(0 if settings.run.linger is None else settings.run.linger.total_seconds()),
+        "linger_s": str(_linger_s(start, settings)),
         "budget_s": str(settings.run.budget.total_seconds()),
         "every_s": str(settings.run.every.total_seconds()),
         "beyond_s": str((settings.run.lease + CLOCK_SLACK).total_seconds()),
@@ -56,6 +58,15 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
     found = {name: sources.pieces_of(text) for name, text in theirs.items()}
     pieces: dict[str, Pieces] = {name: piece for name, piece in found.items() if piece is not None}
     return Inputs(sources, ours, pieces) if len(pieces) == len(found) else None
+
+
+def _linger_s(start: Start, settings: Settings) -> float:
+    """How often a tick of this command line looks again; 0: it does not stay.
+
+    Each of these options is for one tick: to wait for its long jobs, to run so many jobs, to take so long.
+    """
+    for_one = tuple(word.startswith((b"--wait", b"--limit", b"--budget")) for word in start.arguments)
+    return 0 if settings.run.linger is None or any(for_one) else settings.run.linger.total_seconds()
 
 
 def _as_libpq_reads_it(url: str, address: Address) -> str | None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy import make_url
 from support.databases import until
+from support.proxy import Proxy, shut
 from support.ticking import Project, Tick
 
 from cronjobs.clock import SYSTEM
+from cronjobs.probe import postgresql
 from cronjobs.probe.here import host_name
 
 YAML = "schedules:\n  nightly: {cron: '15 2 29 2 *', job: t.quick}\n"
@@ -35,6 +42,10 @@ main()
 
 # What Python loads of itself for an idle tick, beyond what it has at its start. Each one more is a fault of this list
 # or of the tick: 1,440 times a day.
+FACTS = (
+    *("tick", "host", "boot_id", "pid", "version", "age_s", "host_s", "now_", "place", "place_length", "most_branches"),
+    *("beyond_s", "defines_nothing", "project", "environment", "fingerprint", "schema_revision", "oldest_code"),
+)
 MAY_LOAD = {
     *("cronjobs", "cronjobs.__main__", "cronjobs.version", "cronjobs.probe", "cronjobs.probe.idle"),
     *("cronjobs.probe.here", "cronjobs.probe.inputs", "cronjobs.probe.question", "cronjobs.probe.state_files"),
@@ -304,6 +315,86 @@ def test_a_paused_queue_does_not_start_a_full_tick_each_time_it_looks(lingering_
     project.add("t.quick")
     assert project.tick().wait() == 0
     assert 2 <= project.value("SELECT count(*) FROM cronjobs_ticks") <= 4
+
+
+@pytest.mark.slow
+def test_an_alarm_does_not_keep_a_tick_from_staying(lingering: Project) -> None:
+    [name] = re.findall("alarm=([^\0]+)", state(lingering).read_text())
+    (lingering.folder / "cronjobs" / name).write_text('{"x": {}}')
+    tick = lingering.start()
+    until(lambda: lingering.value("SELECT count(*) FROM cronjobs_ticks WHERE ended IS NOT NULL") == 2)
+    lingering.add("t.quick")
+    until(lambda: ended(lingering, 1))
+    assert tick.process.poll() is None
+    tick.send(signal.SIGTERM)
+    tick.wait()
+
+
+@pytest.mark.slow
+def test_what_a_lingering_tick_tells_its_full_ticks_reaches_no_handler(lingering: Project) -> None:
+    handlers = lingering.folder / "handlers.py"
+    handlers.write_text(
+        f"{handlers.read_text()}\n@job('t.env')\ndef env(ctx):\n    say('CRONJOBS_UNTIL' in os.environ, ctx)\n"
+    )
+    lingering.add("t.env")
+    tick = lingering.start()
+    until(lambda: ended(lingering, 1))
+    tick.send(signal.SIGTERM)
+    tick.wait()
+    assert [effect.what for effect in lingering.effects()] == ["False"]
+
+
+@pytest.mark.parametrize("option", [["--wait"], ["--limit", "1"], ["--budget", "6s"]])
+def test_what_is_said_for_one_tick_does_not_make_it_stay(project: Project, option: list[str]) -> None:
+    project.configure(f"run: {{linger: true}}\n{YAML}")
+    for _ in range(2):
+        assert project.tick(*option).wait() == 0
+    assert "linger_s=0" in state(project).read_text()
+    assert "linger_s=0." not in state(project).read_text()
+
+
+def test_a_working_folder_that_was_removed_is_no_trouble(sqlite_project: Project) -> None:
+    sqlite_project.configure(YAML)
+    gone = sqlite_project.folder / "gone"
+    gone.mkdir()
+    program = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})\n{LOOK}"
+    argv = [sys.executable, "-c", program, "run-due", "--config", str(sqlite_project.folder / "cronjobs.yaml")]
+    tick = sqlite_project.tick(argv=argv)
+    assert "half installed" not in tick.stderr
+    assert tick.wait() != 70
+    assert sqlite_project.value("SELECT count(*) FROM cronjobs_ticks") == 1
+
+
+class Frozen(Proxy):
+    """Takes the question and never passes it on."""
+
+    def _to_server(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+        with suppress(OSError):
+            while data := client.recv(65536):
+                if b"WITH RECURSIVE" not in data:
+                    server.sendall(data)
+        shut(client, server)
+
+
+def test_a_server_that_freezes_is_left_to_the_full_tick(
+    postgres_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_url(postgres_project.url)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        through = url.set(port=listener.getsockname()[1]).render_as_string(hide_password=False)
+        proxy = Frozen(through, (str(url.host), int(url.port or 5432)))
+        threading.Thread(target=proxy.serve, args=(listener,), daemon=True).start()
+        with psycopg.connect(through):  # loads libpq
+            [libpq] = {
+                line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libpq-" in line
+            }
+        monkeypatch.setattr(postgresql, "ANSWER_TIMEOUT_S", 0.2)
+        session = postgresql.ServerSession(through, None, libpq)
+        facts = dict.fromkeys(FACTS, 0)
+        with pytest.raises(OSError, match="does not answer"):
+            session.look(facts, lambda _: True)
+        session.close()
+        shut(*proxy.sockets)
 
 
 def test_a_writer_that_holds_sqlite_does_not_break_an_idle_tick(sqlite_project: Project) -> None:
