@@ -478,6 +478,17 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal at the debugger's prompt, again until something happens, as a person would.
+
+        One that comes after readline has shown its prompt, and before it waits, is heard only with the next (CPython's
+        ``readline_until_enter_or_signal``).
+        """
+        for _ in range(20):
+            self.process.send_signal(number)
+            if select.select([self.master], [], [], 1)[0]:
+                return
+
     def ends(self) -> int:
         """Its exit code. A terminal that nobody reads would keep it from ending."""
         with suppress(OSError):  # Linux says so when the other side is closed
@@ -502,7 +513,7 @@ def test_the_debugger_works_on_a_terminal(lite: Project) -> None:
 def test_a_failure_after_a_ctrl_c_that_only_the_debugger_heard_is_the_jobs_own(lite: Project) -> None:
     terminal = Terminal(lite, "t.debug-fails")
     terminal.wait_for("(Pdb) ")
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.send(signal.SIGINT)
     terminal.wait_for("--KeyboardInterrupt--")
     terminal.type("c\n")
     assert terminal.ends() == 1
@@ -514,7 +525,7 @@ def test_a_failure_after_a_ctrl_c_that_only_the_debugger_heard_is_the_jobs_own(l
 def test_a_debugger_does_not_keep_a_run_from_being_ended(lite: Project, number: signal.Signals) -> None:
     terminal = Terminal(lite, "t.debug")
     terminal.wait_for("(Pdb) ")
-    terminal.process.send_signal(number)
+    terminal.send(number)
     assert terminal.ends() == 128 + number
     assert lite.jobs()[0]["status"] == "cancelled"
 
