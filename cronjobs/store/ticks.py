@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, insert
 
 from cronjobs.database.tables import audit, ticks
-from cronjobs.probe.question import MANY_QUEUES, SEEN
+from cronjobs.probe.question import HANDLERS_EVERY_S, MANY_QUEUES, SEEN
 from cronjobs.store.sql import define, group, inserted_into, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
@@ -39,6 +39,12 @@ class Overview:
     not_started: Any  # the record of this host's last tick that loaded handlers
     handlers_at: datetime | None  # when that tick started
     many_queues: bool  # so many that reading all waiting jobs is quicker than stepping from queue to queue
+
+    @property
+    def handlers_stale(self) -> bool:
+        """Whether this host's ticks have loaded no handlers for so long that a deploy may have changed them."""
+        every = timedelta(seconds=HANDLERS_EVERY_S)
+        return self.handlers_at is None or abs(self.now - self.handlers_at) >= every
 
 
 def overview(

@@ -77,8 +77,7 @@ class Tick(TickContext):
             # If this host's last tick found an unknown type, even a tick without work loads its handlers: they may be
             # fixed by now. And once an hour: a deploy may have changed only Python.
             loaded = self._work_here is not None and self._work_here.loaded is not None
-            stale = pruning.is_due(seen.handlers_at, seen.now)
-            if loaded or self.firing.applied or stale or knew_no_type(seen.not_started):
+            if loaded or self.firing.applied or seen.handlers_stale or knew_no_type(seen.not_started):
                 self.try_part(self.work.note_unknown_types)
             self.try_part(partial(self._prune, seen))
             self.try_part(self._record, retry_until=self.deadline)
