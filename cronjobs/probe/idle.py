@@ -24,7 +24,7 @@ NO_ALARM = (None, b"", b"{}")
 def settle_tick(arguments: Sequence[str]) -> int | None:
     """Start the tick's time limit; then, if there is nothing to do, record that and return the exit code.
 
-    Never raises. None: nothing was written, and the full tick has to look. With ``linger`` the process stays for its
+    Never raises. None: the full tick has to look. With ``linger`` the process stays for its
     minute, and starts full ticks as processes of their own.
     """
     begun = time.monotonic() - timer.start()

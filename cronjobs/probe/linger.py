@@ -37,6 +37,7 @@ def stay_here(
         budget_s=float(inputs["budget_s"]),
         every_s=float(inputs["every_s"]),
     )
+    timer.give(until)  # also if it has to become a full tick itself, as no process can be started
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
     return stay(
         look,
@@ -99,7 +100,10 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
         asked.append(number)
         if child and not again:
             asked_at = time.monotonic()
-            os.kill(child, number)
+            try:
+                os.kill(child, number)
+            except ProcessLookupError:  # it has just ended
+                pass
 
     before = {}
     for number in (SIGTERM, SIGINT, SIGHUP):

@@ -70,6 +70,12 @@ def given_deadline(otherwise: float) -> float:
     return otherwise if _given is None else min(otherwise, max(_given, time.monotonic() + LEAST_LEFT_S))
 
 
+def give(until: float) -> None:
+    """Let this process end at *until*, whatever it still becomes."""
+    global _given
+    _given = until
+
+
 def is_given() -> bool:
     """Whether a lingering tick started this one."""
     return _given is not None
