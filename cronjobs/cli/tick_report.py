@@ -23,6 +23,7 @@ from cronjobs.tick.result import NOTHING_DUE, Result
 MOST_WAITING: Final = 256 * 1024  # bytes
 AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
 PATIENCE_S: Final = 0.5  # at the end
+MOST_KEPT: Final = 1000  # events of mere information, for --json
 DEATHS_TOLD: Final = 10  # in one mail; the rest is counted
 
 
@@ -75,13 +76,16 @@ class Reporter:
         self.well: set[str] = set()  # job types of which a job succeeded
 
     def note(self, event: events.Event) -> None:
-        event = replace(event, facts=masking.hide_in(event.facts))
         self.log.write(event)
         if event.name == "job.succeeded":
-            self.well.add(event.facts["job_type"])
-        if event.told and (event.level != events.INFO or len(self.told) < 1000):
+            self.well.add(masking.hide(event.facts["job_type"]))
+        keep = event.level != events.INFO or len(self.told) < MOST_KEPT
+        if not event.told or not (keep or self.talk):  # nobody reads it: a drain has thousands of these
+            return
+        event = replace(event, facts=masking.hide_in(event.facts))
+        if keep:
             self.told.append(event)
-        if self.talk and event.told:
+        if self.talk:
             colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
             name, _, facts = events.line(event).partition(" ")
             self.outlet.say(f"{coloured(name, colour)} {facts}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Dialect, Text
@@ -47,18 +49,21 @@ class Instant(TypeDecorator[datetime]):
             raise ValueError(f"{value!r} has no time zone: pass an aware datetime, e.g. datetime.now(UTC)")
         return value if dialect.name == "postgresql" else to_microseconds(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if isinstance(value, datetime):
-            return value.astimezone(UTC)
-        return from_microseconds(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        return _instant_or_none
+
+
+def _instant_or_none(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    return value.astimezone(UTC) if isinstance(value, datetime) else from_microseconds(value)
 
 
 def to_microseconds(instant: datetime) -> int:
     return (instant - EPOCH) // MICROSECOND
 
 
+@lru_cache(maxsize=128)  # the rows of one claim began at one instant, and were often enqueued at one
 def from_microseconds(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 
@@ -81,8 +86,10 @@ class Json(TypeDecorator[Any]):
             return value
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return read_json(value) if isinstance(value, str | bytes) and dialect.name != "postgresql" else value
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        if dialect.name == "postgresql":
+            return super().result_processor(dialect, coltype)
+        return lambda value: read_json(value) if isinstance(value, str | bytes) else value
 
 
 class server_now(FunctionElement[datetime]):  # noqa: N801 SQL functions are lower case

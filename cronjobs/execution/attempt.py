@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cronjobs.jobs.checking import LONGEST_TIMEOUT
 from cronjobs.jobs.context import StopSignal
@@ -113,8 +113,7 @@ def timeout_of(job: Job, job_type: JobType) -> timedelta:
     return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # NaN too gives the first
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """An attempt's end on its way to the loop, and when it ended (monotonic).
 
     ``answer``: the word of the process that a long job was handed to; None: the job ran here.

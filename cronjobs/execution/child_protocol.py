@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -43,7 +43,8 @@ class Request:
     def encode(self) -> bytes:
         """As ticks of the version before did: while files are replaced, they start this version's children."""
         facts = {name: getattr(self.settings, name) for name in _TOLD}
-        facts |= {"job": asdict(self.job), "ends_at": self.ends_at, "timeout_s": self.timeout_s, "worker": self.worker}
+        facts |= {name: getattr(self, name) for name in ("ends_at", "timeout_s", "worker")}
+        facts["job"] = self.job._asdict()
         facts["grace_s"] = self.settings.run.shutdown_grace.total_seconds()
         return json.dumps(facts, default=_plain).encode()
 

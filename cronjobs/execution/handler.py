@@ -59,7 +59,22 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     """Call the user's function in this thread, and turn its result or exception into an Outcome."""
     registration = attempt.job_type.registration
     assert registration is not None
-    ctx = Context(
+    ctx = _context(attempt, around, clock) if registration.takes_ctx else None
+    attempt.begun = True
+    try:
+        with EndingCopies():
+            result = registration.handler(*(() if ctx is None else (ctx,)), **attempt.job.payload)
+            if inspect.isawaitable(result):
+                result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+        if ctx is None:
+            return _succeeded(result)
+        return not_committed(ctx) or _succeeded(result_of(ctx, result))
+    except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the worker goes on
+        return outcome_of(error, attempt, clock)
+
+
+def _context(attempt: Attempt, around: WorkerContext, clock: Clock) -> Context:
+    return Context(
         attempt.job,
         timeout=attempt.timeout,
         stop=attempt.stop,
@@ -67,16 +82,6 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         database=around.database,
         worker=attempt.worker,
     )
-    arguments = (ctx,) if registration.takes_ctx else ()
-    attempt.begun = True
-    try:
-        with EndingCopies():
-            result = registration.handler(*arguments, **attempt.job.payload)
-            if inspect.isawaitable(result):
-                result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
-        return not_committed(ctx) or _succeeded(result_of(ctx, result))
-    except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the worker goes on
-        return outcome_of(error, attempt, clock)
 
 
 def _run_apart(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
@@ -124,6 +129,8 @@ def _succeeded(result: Any) -> Outcome:
 
     It holds plain JSON only, so that the thread that renews the leases never runs code of the handler's objects.
     """
+    if result is None:
+        return Succeeded(None)
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         what = "a generator" if inspect.isgenerator(result) else "an async generator"
         text = (
@@ -158,7 +165,7 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
 
     job, declared = attempt.job, attempt.job_type
     ends_at = clock.now() + attempt.timeout
-    job = replace(job, idempotency_key=job.idempotency_key or f"cronjobs-job-{job.id}")
+    job = job._replace(idempotency_key=job.idempotency_key or f"cronjobs-job-{job.id}")
     inherited = {
         name: value
         for name, value in os.environ.items()

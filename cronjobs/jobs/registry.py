@@ -89,10 +89,13 @@ class Registration:
 
     def bind(self, payload: Mapping[str, Any]) -> str | None:
         """How *payload*'s keys do not fit the handler's parameters, or None."""
+        if payload.keys() == self.__dict__.get("_fitting"):  # as with the job before
+            return None
         try:
             self.signature.bind(*([None] if self.takes_ctx else []), **payload)
         except Exception as error:  # not only TypeError: a callable object may have an unreadable signature
             return f"payload does not fit {self.name}{self._shown_signature()}: {error}"
+        self.__dict__["_fitting"] = frozenset(payload)
         return None
 
     def _shown_signature(self) -> str:

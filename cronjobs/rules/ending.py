@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from cronjobs.model import (
     OUTCOME_WORDS,
@@ -38,8 +37,7 @@ from cronjobs.text import OUTPUT_LIMIT, cap, clean
 NOT_COMMITTED: Final = "NotCommitted"  # the error type if success depended on a transaction of the user's
 
 
-@dataclass(frozen=True)
-class Decided:
+class Decided(NamedTuple):
     """An attempt's end, its job's next state, and the row to write."""
 
     finished: Finished
@@ -118,15 +116,14 @@ def plain_end(finished: Finished, why: str) -> Finished:
         case other:
             permanent = isinstance(other, Failed) and other.permanent
             outcome = Failed(said, "EndNotRecorded", permanent=permanent)
-    return replace(finished, outcome=outcome, output=None)
+    return finished._replace(outcome=outcome, output=None)
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
     """The same end for a job that was cancelled meanwhile: it is cancelled, whatever the attempt's outcome was."""
-    return replace(
-        decided,
-        finished=replace(decided.finished, outcome=CancelledByRequest(said)),
-        transition=replace(decided.transition, status=Status.CANCELLED, run_at=None, delay=None),
+    return decided._replace(
+        finished=decided.finished._replace(outcome=CancelledByRequest(said)),
+        transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
     )
 
 
@@ -138,17 +135,16 @@ def succeeded_itself(decided: Decided) -> Decided:
         note = outcome.note
     elif error is not None and not _is_moot(decided.finish):
         note = f"its transaction was committed; then: {error}"
-    return replace(
-        decided,
-        finished=replace(decided.finished, outcome=Succeeded(None, note)),
-        transition=replace(decided.transition, status=Status.SUCCEEDED, run_at=None, delay=None, permanent=False),
+    return decided._replace(
+        finished=decided.finished._replace(outcome=Succeeded(None, note)),
+        transition=decided.transition._replace(status=Status.SUCCEEDED, run_at=None, delay=None, permanent=False),
     )
 
 
 def late_output(finish: Finish) -> Finish | None:
     """What *finish* adds to the history of an attempt that succeeded by its own transaction; None: nothing."""
     if _is_moot(finish) or finish.outcome == "succeeded":
-        finish = replace(finish, error=None, error_type=None, traceback=None)
+        finish = finish._replace(error=None, error_type=None, traceback=None)
     return finish if finish.error or finish.output else None
 
 
@@ -164,12 +160,12 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) ->
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
     """Decide about an attempt whose runner is gone, by *policy* alone: the recovering host may not know its type."""
-    job = replace(expired.job, retry_until=policy.retry_until)
+    job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
     end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every)
     # The history row has its start; without one, the best guess is when it was claimed.
-    finish = replace(end.finish, outcome=None if expired.outcome else end.finish.outcome, duration=None)
-    return replace(end, finish=finish)
+    finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
+    return end._replace(finish=finish)
 
 
 def outcome_of_expired(expired: Expired) -> Outcome:
@@ -191,7 +187,7 @@ def without_texts(finish: Finish) -> Finish:
     error = (
         "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
     )
-    return replace(finish, error=error, traceback=None, output=None, result=None)
+    return finish._replace(error=error, traceback=None, output=None, result=None)
 
 
 def _error_type(outcome: Outcome) -> str | None:

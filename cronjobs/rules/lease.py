@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from cronjobs.model import Job, Status
 from cronjobs.rules.attempt_policy import AttemptPolicy
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to run one attempt: the fence in Python."""
 
     job_id: int
     attempt: int
     locked_by: str
 
-    def row(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
+        """For a statement about this lease alone."""
         return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
 
 
@@ -27,8 +27,7 @@ def lease_of(job: Job) -> Lease:
     return Lease(job.id, job.attempt, job.locked_by)
 
 
-@dataclass(frozen=True)
-class Finish:
+class Finish(NamedTuple):
     """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
 
     ``ended_ago`` and ``duration`` are spans, because instants have to come from the database's clock. ``duration``
@@ -51,13 +50,11 @@ class Finish:
     output: str | None = None
     result: str | None = None
 
-    def row(self) -> dict[str, Any]:
-        """The values of the JSON parameter; None is left out, and becomes NULL."""
-        facts = vars(self) | {"status": str(self.status), "ended_ago": self.ended_ago.total_seconds()}
-        del facts["lease"]
-        if self.duration is not None:
-            facts["duration"] = self.duration.total_seconds()
-        return self.lease.row() | {name: value for name, value in facts.items() if value is not None}
+    def row(self) -> tuple[Any, ...]:
+        """The lease's three values, then the others in their order; spans in seconds."""
+        lease, status, failures, losses, interruptions, outcome, run_at, ended_ago, duration, *rest = self
+        spans = (ended_ago.total_seconds(), None if duration is None else duration.total_seconds())
+        return (*lease, status.value, failures, losses, interruptions, outcome, run_at, *spans, *rest)
 
 
 @dataclass(frozen=True)

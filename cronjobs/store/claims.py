@@ -294,7 +294,8 @@ def _due_sqlite(
             **facts,
             **(_named(parameters, "remaining longest") if lane.own_timeout else {}),
         )
-        due = sorted([*due, *rows], key=lambda row: (row.priority, row.due_us, row.id))[: parameters["limit"]]
+        found = list(rows)  # in order
+        due = sorted(due + found, key=lambda row: row[:3])[: parameters["limit"]] if due else found
     return due
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -109,7 +109,7 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)
         run(connection, "UPDATE {jobs} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
-        return replace(job, locked_by=clean)
+        return job._replace(locked_by=clean)
     return job
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
@@ -63,32 +64,32 @@ define(
 )
 
 FACTS: Final = 24  # columns
-_NAMES: Final = [each.name for each in fields(Job)][:FACTS]
-_PAYLOAD, _META = _NAMES.index("payload"), _NAMES.index("meta")
-_TEXTS: Final = [
-    _NAMES.index(name)
-    for name in ("payload", "meta", "job_type", "queue", "idempotency_key", "concurrency_key", "schedule")
-]
+_TEXTS: Final = ("payload", "meta", "job_type", "queue", "idempotency_key", "concurrency_key", "schedule")
+_texts_of: Final = attrgetter(*_TEXTS)
 
 
 def job_from(row: Row[Any]) -> Job:
     """The job of a row that begins with ``{facts}``; whatever plain SQL wrote into it is made harmless here."""
-    facts = list(row[:FACTS])
-    fault = next((fault for place in _TEXTS if (fault := _fault(place, facts[place]))), None)
-    if fault is not None:
-        facts[_PAYLOAD] = fault  # the job dies of this when it comes to run
-    if (meta := facts[_META]) != {}:
-        facts[_META] = {str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {}
-    return Job(*facts)
+    job = Job._make(row[:FACTS])
+    for name, value in zip(_TEXTS, _texts_of(job), strict=True):
+        if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
+            fault = _fault(name, value)
+            if fault is not None:
+                job = job._replace(payload=fault)  # the job dies of this when it comes to run
+                break
+    meta: Any = job.meta
+    if meta != {}:
+        job = job._replace(meta={str(key): str(value) for key, value in meta.items()} if isinstance(meta, dict) else {})
+    return job
 
 
-def _fault(place: int, value: Any) -> BadJson | None:
+def _fault(name: str, value: Any) -> BadJson | None:
     """Why a job with this *value* must not run, since we cannot know what was meant; None: it may."""
     if isinstance(value, BrokenText):
-        return BadJson(NOT_UTF8, _NAMES[place])
+        return BadJson(NOT_UTF8, name)
     if value == UNREAD:
-        return BadJson("such that the row cannot be fetched", _NAMES[place])
-    if isinstance(value, BadJson) and place == _META and not value.reason.startswith("not JSON"):
+        return BadJson("such that the row cannot be fetched", name)
+    if isinstance(value, BadJson) and name == "meta" and not value.reason.startswith("not JSON"):
         return replace(value, what="meta")
     return None
 

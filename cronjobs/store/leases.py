@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, CursorResult, Row
 
 from cronjobs.database.encoding import fitted
 from cronjobs.database.tables import job_runs, jobs
@@ -19,20 +19,22 @@ from cronjobs.store.claims import held_by
 from cronjobs.store.concurrency import judge_alone
 from cronjobs.store.sql import (
     define,
-    group,
-    group_value,
     is_postgresql,
     kinds,
+    one_group,
     run,
 )
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
 _FINISH_COLUMNS: Final = (
     _LEASE_COLUMNS
-    | kinds(jobs, "status", "failures", "losses", "interruptions", "run_at", "result")
-    | kinds(job_runs, "outcome", "worker", "error_type", "error", "traceback", "output")
+    | kinds(jobs, "status", "failures", "losses", "interruptions")
+    | kinds(job_runs, "outcome")
+    | kinds(jobs, "run_at")
     | {"ended_ago": "float8", "duration": "float8"}
-)
+    | kinds(job_runs, "worker", "error_type", "error", "traceback", "output")
+    | kinds(jobs, "result")
+)  # as in ``Finish.row``
 
 
 define(
@@ -43,8 +45,6 @@ define(
         if postgresql
         else "true"
     ),
-    lease_rows=group("rows", _LEASE_COLUMNS),
-    finish_rows=group("rows", _FINISH_COLUMNS),
     # An attempt may end before it notices a cancel: then the job is not retried either. Who cancelled and why is in the
     # audit trail; what a cancelled command left running is in the outcome's error.
     to_cancel="j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')",
@@ -103,40 +103,58 @@ def is_held(connection: Connection, lease: Lease) -> bool:
 
 def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Sequence[Row[Any]]:
     """Those of *leases* that pass the fence: id, cancel_requested."""
-    return run(
+    return _run(
         connection,
         # No instants: a user's own connection may return them in a style that its driver cannot read.
-        "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {lease_rows} AS o "
+        "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {group} AS o "
         "JOIN {jobs} j ON {fence} WHERE {by_id}" + lock,
-        rows=[held.row() for held in leases],
+        leases,
     ).all()
 
 
+def _run(
+    connection: Connection, statement: str, group: Sequence[Lease] | Sequence[Finish], **parameters: Any
+) -> CursorResult[Any]:
+    """Execute *statement*, in which ``{group}`` stands for these leases or ends; there is at least one."""
+    columns = _LEASE_COLUMNS if isinstance(group[0], Lease) else _FINISH_COLUMNS
+    rows = [each if isinstance(each, Lease) else _row(connection, each) for each in group]
+    source, values = one_group(connection, columns, rows)
+    return run(connection, statement.replace("{group}", source), **values, **parameters)
+
+
+def _row(connection: Connection, end: Finish) -> tuple[Any, ...]:
+    texts: dict[str, Any] = {
+        name: fitted(connection, text) for name in _TEXTS if (text := getattr(end, name)) is not None
+    }
+    return (end._replace(**texts) if texts else end).row()
+
+
+_TEXTS: Final = ("error_type", "error", "traceback", "output")
+
+
 def _extend(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
-    rows = [held.row() for held in leases]
-    lease_s = left.total_seconds()
-    renewed = _update_mine(connection, "{lease_rows}", rows, "locked_until = {after_lease}", lease_s=lease_s)
-    return [row.id for row in renewed]
+    renewed = _update_mine(connection, leases, "locked_until = {after_lease}", lease_s=left.total_seconds())
+    return [row[0] for row in renewed]
 
 
 def _update_mine(
-    connection: Connection, source: str, rows: Any, assignments: str, **parameters: Any
+    connection: Connection, group: Sequence[Lease] | Sequence[Finish], assignments: str, **parameters: Any
 ) -> Sequence[Row[Any]]:
-    """Update those of *rows* that pass the fence and are not locked by others; return id, status, last_error.
+    """Update those of *group* that pass the fence and are not locked by others; return id, status, last_error.
 
     A row locked by someone's open psql session is skipped (one such row blocked the renewal of fifty leases).
     """
     if is_postgresql(connection):
         statement = (
-            "WITH o AS MATERIALIZED " + source + ", "
+            "WITH o AS MATERIALIZED {group}, "
             "mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}) "
             "UPDATE {jobs} j SET " + assignments + " FROM o JOIN mine ON mine.id = o.id WHERE {fence} "
             "RETURNING j.id, j.status, j.last_error"
         )
     else:
-        statement = "UPDATE {jobs} AS j SET " + assignments + " FROM " + source + " AS o WHERE {fence} "
+        statement = "UPDATE {jobs} AS j SET " + assignments + " FROM {group} AS o WHERE {fence} "
         statement += "RETURNING id, status, last_error"
-    return run(connection, statement, rows=rows, **parameters).all()
+    return _run(connection, statement, group, **parameters).all()
 
 
 # --- finish -----------------------------------------------------------------------------------------------------------
@@ -187,7 +205,7 @@ _FINISH: Final = """
 
 _FINISH_POSTGRESQL: Final = (
     """
-  WITH o AS MATERIALIZED {finish_rows},
+  WITH o AS MATERIALIZED {group},
   mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}),
   j AS (
     UPDATE {jobs} j SET """
@@ -203,22 +221,21 @@ _FINISH_POSTGRESQL: Final = (
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     """Write how attempts ended, job row and history row together, each only if it passes the fence."""
-    rows = _group(connection, finishes)
     if is_postgresql(connection):
-        ended = run(connection, _FINISH_POSTGRESQL, rows=rows).all()
-        written = frozenset(row.id for row in ended)
+        ended = _run(connection, _FINISH_POSTGRESQL, finishes).all()
     else:
-        ended = _update_mine(connection, "{finish_rows}", rows, _FINISH)
-        written = frozenset(row.id for row in ended)
+        ended = _update_mine(connection, finishes, _FINISH)
+    written = frozenset(row[0] for row in ended)
+    if not is_postgresql(connection):
         history = [end for end in finishes if end.lease.job_id in written and end.outcome]
         if history:
-            _write_history(connection, rows if len(history) == len(finishes) else _group(connection, history))
+            _write_history(connection, history)
     left = [end.lease for end in finishes if end.lease.job_id not in written]
     mine = {row.id for row in _mine(connection, left)} if left else set()
     return Written(
         written,
         lost=frozenset(held.job_id for held in left if held.job_id not in mine),
-        cancelled={row.id: row.last_error or "" for row in ended if row.status == Status.CANCELLED},
+        cancelled={id_: error or "" for id_, status, error in map(tuple, ended) if status == Status.CANCELLED},
     )
 
 
@@ -231,23 +248,13 @@ def finish_here(connection: Connection, end: Finish) -> bool:
     return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
 
 
-def _group(connection: Connection, finishes: Sequence[Finish]) -> str:
-    rows = [end.row() for end in finishes]
-    for row in rows:
-        row |= {name: fitted(connection, row[name]) for name in _TEXTS if name in row}
-    return group_value(connection, rows)
-
-
-_TEXTS: Final = ("error_type", "error", "traceback", "output")
-
-
-def _write_history(connection: Connection, rows: str) -> None:
+def _write_history(connection: Connection, ends: Sequence[Finish]) -> None:
     """Add history rows of attempts whose lease this transaction has locked, or has just given up."""
-    run(
+    _run(
         connection,
-        "INSERT INTO {job_runs} {history_columns} SELECT {history_values} FROM {finish_rows} AS o "
+        "INSERT INTO {job_runs} {history_columns} SELECT {history_values} FROM {group} AS o "
         "JOIN {jobs} j ON j.id = o.id WHERE {by_id} {history_again}",
-        rows=rows,
+        ends,
     )
 
 
@@ -262,7 +269,7 @@ def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozen
     ids = frozenset(row.id for row in _mine(connection, [end.lease for end in finishes], " {lock}"))
     running = [end for end in finishes if end.lease.job_id in ids]
     if running:
-        _write_history(connection, _group(connection, running))
+        _write_history(connection, running)
     return ids
 
 
@@ -306,7 +313,7 @@ def adopt(
           policy = coalesce(CAST(:policy AS {json_type}), policy)
         WHERE id = :id AND attempts = :attempt AND locked_by = :locked_by AND status = 'running'
           AND (SELECT count(*) FROM {jobs} l WHERE {long_of_host}) < :at_most""",
-        **held.row(),
+        **held.facts(),
         **_host(host),
         own=locked_by,
         policy=policy,
@@ -334,10 +341,7 @@ def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
     """Which of *finishes* we already wrote into the history: their COMMIT went through although its reply was lost."""
     if not finishes:
         return set()
-    rows = _group(connection, finishes)
-    return set(
-        run(connection, "SELECT r.job_id FROM {finish_rows} AS o " + _ITS_RUN + " o.outcome", rows=rows).scalars()
-    )
+    return set(_run(connection, "SELECT r.job_id FROM {group} AS o " + _ITS_RUN + " o.outcome", finishes).scalars())
 
 
 _ITS_RUN: Final = """
@@ -351,19 +355,19 @@ def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]
     """Which of *leases* are gone because their own attempt recorded success: see ``finish_here``."""
     if not leases:
         return frozenset()
-    statement = "SELECT r.job_id FROM {lease_rows} AS o " + _ITS_RUN + " 'succeeded'"
-    return frozenset(run(connection, statement, rows=[held.row() for held in leases]).scalars())
+    statement = "SELECT r.job_id FROM {group} AS o " + _ITS_RUN + " 'succeeded'"
+    return frozenset(_run(connection, statement, leases).scalars())
 
 
 def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
     """Add late output and errors to the history of attempts that recorded their success before they ended."""
-    run(
+    _run(
         connection,
         """UPDATE {job_runs} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
              error_type = coalesce(o.error_type, r.error_type), traceback = coalesce(o.traceback, r.traceback)
-           FROM {finish_rows} AS o
+           FROM {group} AS o
            WHERE r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = 'succeeded'""",
-        rows=_group(connection, ends),
+        ends,
     )
 
 

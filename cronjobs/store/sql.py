@@ -7,7 +7,7 @@ configured schema, ``{now}`` the database's clock; a module adds its own fragmen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -134,6 +134,35 @@ def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
         if postgresql
         else f"(SELECT {extracted} FROM json_each(:{parameter}))"
     )
+
+
+def one_group(
+    connection: Connection, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+) -> tuple[str, dict[str, Any]]:
+    """The table of *rows*, whose first column is a key, and its parameters: "rows", and what all rows have in common.
+
+    A drain's ends differ in little but the job and the time, and a value that is not repeated is not read again.
+    """
+    values = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    common = {name: values[name][0] for name in list(columns)[1:] if values[name].count(values[name][0]) == len(rows)}
+    names = [name for name in columns if name not in common]
+    different = zip(*(values[name] for name in names), strict=True)
+    postgresql = is_postgresql(connection)
+    if postgresql:
+        declared = ", ".join(f"{name} {columns[name]}" for name in names)
+        source = f"json_to_recordset(CAST(:rows AS json)) AS r({declared})"
+        read = dict(zip(names, names, strict=True))
+        given: Any = [dict(zip(names, row, strict=True)) for row in different]
+    else:
+        source, given = "json_each(:rows)", list(different)
+        read = {name: f"json_extract(value, '$[{place}]')" for place, name in enumerate(names)}
+    for name, value in common.items():
+        read[name] = "NULL" if value is None else f":its_{name}"
+        if postgresql:
+            read[name] = f"CAST({read[name]} AS {columns[name]})"
+    parameters = {f"its_{name}": value for name, value in common.items() if value is not None}
+    listed = ", ".join(f"{read[name]} AS {name}" for name in columns)
+    return f"(SELECT {listed} FROM {source})", {"rows": group_value(connection, given)} | parameters
 
 
 def kinds(table: Table, *names: str) -> dict[str, str]:

@@ -100,7 +100,7 @@ class OneHere(Workers):
                 savepoint.flush()
             except SQLAlchemyError as error:  # the handler's own COMMIT would have failed
                 self.raised.append(error)
-                keep, finished = False, replace(finished, outcome=outcome_of(error, attempt, self.clock))
+                keep, finished = False, finished._replace(outcome=outcome_of(error, attempt, self.clock))
         if keep:
             savepoint.commit()
             return finished

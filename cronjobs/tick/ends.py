@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -28,7 +28,7 @@ from cronjobs.tick.long_jobs import ADOPTED, FULL
 from cronjobs.tick.pacing import Pace
 from cronjobs.tick.result import Counts
 from cronjobs.tick.trouble import Outage
-from cronjobs.tick.turn import AHEAD_S, BatchResult, ClaimPlanner, End, Writer
+from cronjobs.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, Writer
 
 NOT_BEGUN: Final = Released()
 
@@ -65,6 +65,8 @@ class Ends:
             while True:
                 if ended is not None:
                     self._take_safely(ended)
+                if wait_s > 0 and len(self.in_flight.unwritten) >= GROUP:
+                    break
                 ended = self._next_end(first + AHEAD_S / 2, wait_s > 0)
         except queue.Empty:
             pass
@@ -100,7 +102,8 @@ class Ends:
         self.planner.note(ended.finished.duration)
         late = _timed_out(attempt) if attempt.recorded == "timed_out" else None
         outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
-        ended = Ended(attempt, replace(ended.finished, outcome=outcome), ended.at)
+        if outcome is not ended.finished.outcome:
+            ended = ended._replace(finished=ended.finished._replace(outcome=outcome))
         self.in_flight.unwritten.append(ended)
 
     def _answered(self, attempt: Attempt, answer: str) -> None:
@@ -229,10 +232,11 @@ class Ends:
     def written(self, turn: BatchResult) -> None:
         """Report what a committed turn wrote, and let go of it."""
         settled: set[int] = set()
+        answered = turn.written.written | turn.written.lost
         try:
             for ended, decided in turn.ends:
                 job_id = ended.attempt.job.id
-                if job_id in turn.written.written | turn.written.lost:
+                if job_id in answered:
                     self.in_flight.forget(job_id)
                     settled.add(job_id)
                     self._after_end(ended, decided, turn)
@@ -288,4 +292,4 @@ def _timed_out(attempt: Attempt) -> TimedOut:
 
 
 def _plain(ended: Ended, error: Exception) -> Ended:
-    return replace(ended, finished=plain_end(ended.finished, type(error).__name__))
+    return ended._replace(finished=plain_end(ended.finished, type(error).__name__))

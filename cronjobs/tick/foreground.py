@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
 from typing import Final
@@ -220,7 +220,7 @@ class Foreground:
             finally:
                 self._running = False
         text = as_stored(finished.output or output.text(), self._secrets)
-        return replace(finished, outcome=self._by_a_person(finished.outcome), output=text)
+        return finished._replace(outcome=self._by_a_person(finished.outcome), output=text)
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
         """What *outcome* counts as, since a person may have stopped it, and sees what becomes of it."""

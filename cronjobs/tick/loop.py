@@ -329,16 +329,18 @@ class Loop:
         self.counts.claimed = self.planner.claimed = self.counts.claimed + 1
 
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
-        long = attempt.timeout > self.settings.run.longest_in_tick
-        remaining = timedelta(seconds=self.deadline - self.clock.monotonic())
+        long = attempt.timeout > self.planner.longest
         if self.stopping is not None:
             attempt.stop.set("shutdown")  # it was claimed while the signal came: on_shutdown: drop is for it, too
-        if self._takes_nothing or (late and not long and not fits(attempt.timeout, remaining)):
+        if self._takes_nothing or (late and not long and not self._fits(attempt)):
             self.ends.release([attempt])
         elif long and attempt.refusal() is None:
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
             self._hand(attempt)
+
+    def _fits(self, attempt: Attempt) -> bool:
+        return fits(attempt.timeout, timedelta(seconds=self.deadline - self.clock.monotonic()))
 
     def _hand(self, attempt: Attempt) -> None:
         before = self.workers.fault

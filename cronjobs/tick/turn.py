@@ -6,6 +6,7 @@ turn that failed can simply be done again.
 
 from __future__ import annotations
 
+# --- what to claim ----------------------------------------------------------------------------------------------------
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,8 +39,7 @@ from cronjobs.store.claims import Claim, ClaimFilter
 from cronjobs.store.leases import Renewal, Written, settle
 from cronjobs.tick.result import TickFilter
 
-# --- what to claim ----------------------------------------------------------------------------------------------------
-
+GROUP: Final = 250  # ends that are written at once, while workers run what else is claimed
 MOST_AHEAD: Final = 250  # at most so many are claimed before a worker is free
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
@@ -62,6 +62,9 @@ class ClaimPlanner:
     runner: timedelta | None = None
     many_queues: bool = False
     _policies: ClaimPolicies | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.longest = self.settings.run.longest_in_tick
 
     def note(self, took: timedelta) -> None:
         seconds = took.total_seconds()
@@ -100,7 +103,7 @@ class ClaimPlanner:
 
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """The filter for jobs whose time-out ends before the tick does, so that the tick never has to interrupt one."""
-        longest, known = self.settings.run.longest_in_tick, self._known()
+        longest, known = self.longest, self._known()
         fitting = [name for name, t in known.items() if fits(_whole_time(t), remaining) and not t.is_long(longest)]
         return self._filter(
             known,
@@ -112,7 +115,7 @@ class ClaimPlanner:
 
     def long_admission(self) -> ClaimFilter | None:
         """The filter for jobs that are too long for any tick; None: this tick may not start any."""
-        longest, known = self.settings.run.longest_in_tick, self._known()
+        longest, known = self.longest, self._known()
         if not self.settings.run.long_jobs or self.left() <= 0:
             return None
         fitting = [name for name, job_type in known.items() if job_type.is_long(longest)]
@@ -289,6 +292,8 @@ class Writer:
         return True
 
     def _count_ends(self, connection: Connection, order: Batch, written: Written) -> list[str]:
+        if not order.watched:
+            return []
         ends = count_ends(
             decided.finished
             for ended, decided in order.ends

@@ -179,7 +179,7 @@ def test_a_failure_of_ours_before_the_handler_begins_is_not_the_jobs(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(handler, "Context", broken)
+        patch.setattr(handler, "captured", broken)
         host.tick()
     assert untouched(host, job_id)
     assert "MemoryError" in row(host, job_id).last_error

@@ -39,9 +39,9 @@ MUTANTS = (
     Mutant(
         "no fence in renew",
         LEASES,
-        'renewed = _update_mine(connection, "{lease_rows}", rows,',
-        'renewed = _update_mine(connection, "(SELECT j.id, j.attempts AS attempt, j.locked_by FROM {lease_rows} q '
-        'JOIN {jobs} j ON j.id = q.id)", rows,',
+        'renewed = _update_mine(connection, leases, "locked_until = {after_lease}", ',
+        'renewed = run(connection, "UPDATE {jobs} AS j SET locked_until = {after_lease} WHERE j.id {among_ids} '
+        'RETURNING id", ids=[held.job_id for held in leases], ',
         (FENCE,),
     ),
     Mutant(

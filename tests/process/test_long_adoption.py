@@ -392,7 +392,7 @@ def test_who_adopts_holds_the_lease_and_the_tick_does_so_no_more(database: Datab
     assert adopted.job.locked_by != TICK
     with database.write() as connection:
         assert renew(connection, [held], MINUTE).lost == {held.job_id}
-        assert renew(connection, [replace(held, locked_by=str(adopted.job.locked_by))], MINUTE).renewed == {held.job_id}
+        assert renew(connection, [held._replace(locked_by=str(adopted.job.locked_by))], MINUTE).renewed == {held.job_id}
     assert take_over(database, request(held), SETTINGS) is None  # a second process of the same tick
 
 

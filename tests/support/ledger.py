@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -50,7 +49,7 @@ class Jobs:
     def taken_over(self, job: Job) -> Job:
         """The next attempt, on another host."""
         self.change(job, attempts=job.attempt + 1, locked_by="host:2")
-        return replace(job, attempt=job.attempt + 1, locked_by="host:2")
+        return job._replace(attempt=job.attempt + 1, locked_by="host:2")
 
     def context(self, job: Job, **options: Any) -> Context:
         given: dict[str, Any] = {

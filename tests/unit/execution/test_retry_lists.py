@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -205,7 +204,7 @@ def test_a_commands_exit_status_means_what_its_entry_says(
     settings = load(tmp_path / "cronjobs.yaml", environ={})
     assert settings.problems == ()
     job_type = job_types.load(settings).types["c"]
-    job = replace(JOB, job_type="c")
+    job = JOB._replace(job_type="c")
     finished = run_attempt(Attempt(job, job_type, job_type.timeout), WorkerContext(settings), SYSTEM)
     assert isinstance(finished.outcome, outcome)
     assert decide(job, finished.outcome, job_type.retry, NOW, 0).permanent is is_permanent
