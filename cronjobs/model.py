@@ -104,6 +104,7 @@ def _kind_name(what: str, kind: type[BaseException] | str) -> str:
 Isolation = Literal["thread", "process"]
 OnShutdown = Literal["release", "drop"]
 OnLost = Literal["retry", "dead"]
+Durable = Literal["group", "each"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,7 @@ class JobOptions:
     max_memory: int | None = None  # bytes; only with a process
     on_shutdown: OnShutdown | None = None
     on_lost: OnLost | None = None
+    durable: Durable | None = None
 
 
 @dataclass(frozen=True, slots=True)

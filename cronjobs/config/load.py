@@ -115,6 +115,7 @@ JOB_TYPE: Final[dict[str, Reader]] = {
     "max_memory": fields.memory(LEAST_MEMORY, "16TiB"),
     "on_shutdown": fields.choice("release", "drop"),
     "on_lost": fields.choice("retry", "dead"),
+    "durable": fields.choice("group", "each"),
     "success_exit_codes": fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
     "retry_exit_codes": fields.list_of(_EXIT_CODE),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -59,6 +60,7 @@ class Attempt:
     handed_over: bool = False  # a process of its own is to adopt it and will outlive the tick
     succeeded: bool = False  # its handler ended it in a transaction: no lease is left, its code may still run
     begun: bool = False  # its own code may have run: from now on it is charged for failures
+    let_go: threading.Event | None = None  # with durable: each, for the worker to wait until its end is committed
     recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
     recorded_at: float = 0.0
 
@@ -139,6 +141,8 @@ class InFlight:
     dropped: set[int] = field(default_factory=set)  # jobs whose end the database refuses in any form; leases run out
 
     def take(self, attempt: Attempt, sent: float) -> None:
+        if attempt.job_type.durable == "each":
+            attempt.let_go = threading.Event()
         self.held[attempt.job.id] = attempt
         attempt.leased_at = sent
 
@@ -162,7 +166,9 @@ class InFlight:
         return any(end.attempt is attempt for end in self.unwritten)
 
     def forget(self, job_id: int) -> None:
-        self.held.pop(job_id, None)
+        attempt = self.held.pop(job_id, None)
+        if attempt is not None and attempt.let_go is not None:
+            attempt.let_go.set()
 
     def lose(self, job_id: int) -> Attempt:
         """Drop a lost lease and what was to be written about it; its thread may still run."""

@@ -114,6 +114,8 @@ class Workers:
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())  # for the next handler and its child processes
             self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
+            if attempt.let_go is not None:
+                attempt.let_go.wait()
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
         """The outcome of an error of ours: a release if the attempt's code had not started."""

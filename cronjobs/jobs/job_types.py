@@ -16,7 +16,7 @@ from cronjobs.config.settings import JobTypeSettings, RunSettings, Settings
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
 from cronjobs.masking import mask
-from cronjobs.model import ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
+from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
 from cronjobs.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
 from cronjobs.text import one_line
 
@@ -36,8 +36,14 @@ class JobType:
     max_memory: int | None = None  # bytes; only with a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
+    durable: Durable = "group"  # "each": its worker begins no other job before the end is committed
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
     for_crashes: bool = False  # it runs in a process because runners died with it, not by its own setting
+
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether its jobs are only claimed for a worker that is free: none may be lost, or wait, behind others."""
+        return self.on_lost == "dead" or self.durable == "each"
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
         """Whether it may take longer than a tick has time, and so gets a process that outlives the tick."""
@@ -122,6 +128,7 @@ def _job_type(settings: Settings, name: str) -> JobType:
         max_memory=declared.max_memory or code.max_memory,
         on_shutdown=declared.on_shutdown or code.on_shutdown or "release",
         on_lost=declared.on_lost or code.on_lost or "retry",
+        durable=declared.durable or code.durable or "group",
         exit_codes=_exit_codes(declared),
     )
 

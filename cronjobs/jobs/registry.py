@@ -34,6 +34,7 @@ from cronjobs.jobs.enqueue import (
 )
 from cronjobs.model import (
     LEAST_MEMORY,
+    Durable,
     Isolation,
     JobOptions,
     OnLost,
@@ -184,6 +185,7 @@ def job(
     max_memory: int | str | None = None,
     on_shutdown: OnShutdown | None = None,
     on_lost: OnLost | None = None,
+    durable: Durable | None = None,
 ) -> Register:
     """Register the decorated function as the handler of job type *name*.
 
@@ -195,8 +197,10 @@ def job(
     (the default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or
     bytes). ``on_shutdown`` decides about a job that a stopping tick had claimed and not started: "release" (the
     default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job whose runner died: "retry"
-    (the default) or "dead", for work that must not be repeated automatically. The file's ``job_types:`` override all of
-    these. Raises UsageError for a name that another function has, or an invalid option.
+    (the default) or "dead", for work that must not be repeated automatically. ``durable`` decides when an end is
+    committed: "group" (the default) with others that ended meanwhile, "each" before its worker begins another job. The
+    file's ``job_types:`` override all of these. Raises UsageError for a name that another function has, or an
+    invalid option.
     """
     fault = name_fault(name)
     if fault:
@@ -210,6 +214,7 @@ def job(
         ("isolation", isolation, get_args(Isolation)),
         ("on_shutdown", on_shutdown, get_args(OnShutdown)),
         ("on_lost", on_lost, get_args(OnLost)),
+        ("durable", durable, get_args(Durable)),
     ):
         if value is not None and value not in words:
             raise UsageError(f"@job({name!r}): {what} {value!r} is not one of {', '.join(words)}")
@@ -218,7 +223,14 @@ def job(
         raise UsageError(f"@job({name!r}): max_memory {max_memory!r} is below {LEAST_MEMORY}")
     if memory is not None and isolation != "process":
         raise UsageError(f'@job({name!r}): max_memory needs a process: write isolation="process" too')
-    given = JobOptions(timeout=limit, isolation=isolation, max_memory=memory, on_shutdown=on_shutdown, on_lost=on_lost)
+    given = JobOptions(
+        timeout=limit,
+        isolation=isolation,
+        max_memory=memory,
+        on_shutdown=on_shutdown,
+        on_lost=on_lost,
+        durable=durable,
+    )
 
     def register(handler: Handler) -> Handler:
         there = _registered.get(name)

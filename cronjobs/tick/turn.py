@@ -109,7 +109,7 @@ class ClaimPlanner:
             known,
             fitting,
             remaining_s=min(remaining, longest).total_seconds(),
-            no_prefetch=[name for name, job_type in known.items() if job_type.on_lost == "dead"],
+            no_prefetch=[name for name, job_type in known.items() if job_type.starts_at_once],
             free=max(0, self.free(in_flight)),
         )
 

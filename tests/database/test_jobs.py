@@ -83,6 +83,7 @@ def test_a_timeout_that_cannot_be_meant_is_refused(timeout: Any) -> None:
     ("options", "says"),
     [
         ({"isolation": "fork"}, "isolation 'fork' is not one of thread, process"),
+        ({"durable": "always"}, "durable 'always' is not one of group, each"),
         ({"on_shutdown": "cancel"}, "on_shutdown 'cancel' is not one of release, drop"),
         ({"on_lost": True}, "on_lost True is not one of retry, dead"),
         ({"max_memory": "512MiB"}, 'max_memory needs a process: write isolation="process" too'),

@@ -354,6 +354,13 @@ MUTANTS = (
         "            if False:",
         ("tests/process/test_cli_run.py",),
     ),
+    Mutant(
+        "a worker goes on before the end of a durable job is committed",
+        "cronjobs/execution/worker_threads.py",
+        "attempt.let_go.wait()",
+        "attempt.let_go.is_set()",
+        ("tests/process/test_group_commit.py",),
+    ),
     *(
         Mutant(
             f"the fast path forgets to ask: {name}",

@@ -211,11 +211,13 @@ job_types: {a: {max_memory: 1GiB, isolation: thread}}
     2:29: job_types.a.max_memory: a thread has no memory limit of its own: write isolation: process
 job_types: {a: {on_shutdown: cancel}}
     2:30: job_types.a.on_shutdown: "cancel" is not one of release, drop
+job_types: {a: {durable: yes}}
+    2:26: job_types.a.durable: "yes" is not one of group, each
 job_types: {a: {on_lost: drop}}
     2:26: job_types.a.on_lost: "drop" is not one of retry, dead
 job_types: {a: {on_los: dead}}
-    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, env, inherit_env, isolation,
-    max_memory, on_lost, on_shutdown, retry, retry_exit_codes, success_exit_codes, timeout
+    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, durable, env, inherit_env,
+    isolation, max_memory, on_lost, on_shutdown, retry, retry_exit_codes, success_exit_codes, timeout
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255
 job_types: {a: {command: [ls], success_exit_codes: 3}}

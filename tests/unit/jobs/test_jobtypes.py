@@ -46,14 +46,15 @@ def one(yaml: str = "", **said: Any) -> JobType:
 def test_nobody_said_anything() -> None:
     found = one()
     assert (found.isolation, found.max_memory, found.on_shutdown, found.on_lost) == ("thread", None, "release", "retry")
+    assert found.durable == "group"
     assert found.exit_codes == ExitCodes(frozenset({0}), frozenset({65, 78}))
     assert found.timeout == timedelta(seconds=55) / 3
 
 
 def test_what_the_code_says_counts() -> None:
-    found = one(isolation="process", max_memory="512MiB", on_shutdown="drop", on_lost="dead")
+    found = one(isolation="process", max_memory="512MiB", on_shutdown="drop", on_lost="dead", durable="each")
     assert (found.isolation, found.max_memory) == ("process", 512 * MIB)
-    assert (found.on_shutdown, found.on_lost) == ("drop", "dead")
+    assert (found.on_shutdown, found.on_lost, found.durable) == ("drop", "dead", "each")
 
 
 def test_what_the_file_says_wins_over_the_code() -> None:
