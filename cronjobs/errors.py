@@ -95,10 +95,6 @@ class MovedDatabase(ForeignDatabase):
         )
 
 
-class CopyRefused(CronjobsError):
-    """ "db copy" is not safe with these two databases in their present state; nothing was changed."""
-
-
 class DatabaseError(CronjobsError):
     """The database cannot be used now; the message never contains a password."""
 

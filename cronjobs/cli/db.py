@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
-from dataclasses import replace as replaced
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from cronjobs.cli.commands import Commands
-from cronjobs.cli.loading import filled, load_settings
+from cronjobs.cli.commands import CommandRow, Commands, LazyGroup
+from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import complain, counted, echo, echo_json, write
-from cronjobs.cli.progress import Progress
-from cronjobs.cli.project_database import missing_file, open_database, operator, require_tables
-from cronjobs.cli.typed import span
+from cronjobs.cli.output import complain, echo, echo_json, write
+from cronjobs.cli.project_database import open_database, operator
 from cronjobs.database.address import Address, parse_url
 from cronjobs.errors import UsageError
 from cronjobs.host.known_databases import forget, remember
-from cronjobs.masking import url_passwords
-from cronjobs.schema import copy as copying
 from cronjobs.schema import migrations
-from cronjobs.schema.copy import CopyReport, reopen
 from cronjobs.schema.grants import DEFAULT_NAMES, Role, RoleNames, statements
+from cronjobs.store.meta import reopen
 
-ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
 
-app = Commands("The tables in the jobs database: make, compare, copy, adopt.")
+class DbGroup(LazyGroup):
+    table = {  # noqa: RUF012 never changed
+        "upgrade": CommandRow("db:upgrade", "Make or migrate the tables to this version's revision."),
+        "current": CommandRow("db:current", 'Print the revision that the database is at, "none" without tables.'),
+        "check": CommandRow(
+            "db:check", "Compare the tables with what this version expects; exit 1 if something is missing or changed."
+        ),
+        "sql": CommandRow(
+            "db:sql",
+            "Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.",
+        ),
+        "grants": CommandRow(
+            "db:grants",
+            "Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.",
+        ),
+        "copy": CommandRow(
+            "cronjobs_copy.command:copy",
+            "Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.",
+        ),
+        "adopt": CommandRow("db:adopt", "Give the database to the configuration's project and environment."),
+    }
+
+
+app = Commands("The tables in the jobs database: make, compare, copy, adopt.", cls=DbGroup)
 
 
 class Dialect(StrEnum):
@@ -37,7 +52,6 @@ class Dialect(StrEnum):
     SQLITE = "sqlite"
 
 
-@app.command()
 def upgrade(
     source: Source,
     new: Annotated[
@@ -61,7 +75,6 @@ def upgrade(
         echo(f"revision {before or 'none'} → {after}")
 
 
-@app.command()
 def current(source: Source, as_json: JsonOption = False) -> None:
     """Print the revision that the database is at, "none" without tables."""
     with closing(open_database(load_settings(source))) as database:
@@ -74,7 +87,6 @@ def current(source: Source, as_json: JsonOption = False) -> None:
         complain(f'this version brings revision {newest}: run "cronjobs db upgrade"')
 
 
-@app.command()
 def check(source: Source, as_json: JsonOption = False) -> None:
     """Compare the tables with what this version expects; exit 1 if something is missing or changed.
 
@@ -94,7 +106,6 @@ def check(source: Source, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
 def sql(
     source: Source,
     dialect: Annotated[
@@ -112,7 +123,6 @@ def sql(
     write([migrations.sql(_address(source, dialect, schema)).rstrip("\n")])
 
 
-@app.command()
 def grants(
     source: Source,
     role: Annotated[
@@ -139,67 +149,6 @@ def grants(
     write([statements(RoleNames(schema or _home(source), names, replace))])
 
 
-@app.command()
-def copy(
-    source: Source,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="URL",
-            help="The new database, PostgreSQL; else the configured one. '${NEW_URL}' in single quotes is read from "
-            "that variable, '${file:PATH}' from a file: no other process sees it.",
-        ),
-    ] = None,
-    old: Annotated[
-        str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
-    ] = None,
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="Wait at most this long for running jobs: 60s.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
-
-    It first closes the old side: its ticks end with an error that names the new one. Then it copies everything in one
-    transaction, or nothing. Run it again to bring what was enqueued on the old side meanwhile: nothing is doubled. To
-    go back, as long as the new side has not been used: cronjobs db adopt on the old one.
-    """
-    if (to is None) == (old is None):
-        raise UsageError(
-            "say where to, --to postgresql://…, or, once that is the configured database, --from sqlite:///…"
-        )
-    patience = None if wait is None else span(wait, "--wait")
-    settings = load_settings(source)
-    if to is not None and url_passwords(to):
-        complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
-    old, to = (None if url is None else filled(url, settings) for url in (old, to))
-    here, there = (replaced(settings, database=url) if url else settings for url in (old, to))
-    if file := missing_file(here):
-        raise UsageError(f"there is no database {file} to copy from")
-    with closing(open_database(here)) as from_, closing(open_database(there)) as target, Progress() as line:
-        if from_.is_sqlite:
-            require_tables(from_)
-        report = copying.copy(
-            from_,
-            target,
-            settings,
-            actor=operator(),
-            wait=patience,
-            progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
-        )
-    for sentence in report.odd[:ODD_SHOWN]:
-        complain(sentence)
-    if len(report.odd) > ODD_SHOWN:
-        complain(f"… and {len(report.odd) - ODD_SHOWN} more")
-    if as_json:
-        echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
-        return
-    for sentence in _copied(report, str(target.address)):
-        echo(sentence)
-
-
-@app.command()
 def adopt(source: Source) -> None:
     """Give the database to the configuration's project and environment.
 
@@ -208,8 +157,8 @@ def adopt(source: Source) -> None:
     Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records it.
     """
     settings = load_settings(source)
-    with closing(open_database(settings)) as database:
-        before = reopen(database, settings.project, settings.environment, operator())
+    with closing(open_database(settings)) as database, database.write() as connection:
+        before = reopen(connection, settings.project, settings.environment, operator())
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
     echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
 
@@ -223,19 +172,6 @@ def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Add
         case None:
             settings = load_settings(source)
             return parse_url(settings.database, schema or settings.schema)
-
-
-def _copied(report: CopyReport, where: str) -> Iterator[str]:
-    if report.late:
-        came = report.copied["cronjobs_jobs"]
-        yield f"late from the old side: {counted(came, 'job')}" + (
-            f", {report.known:,} known here" * bool(report.known)
-        )
-    else:
-        yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)
-        yield f"the old side is closed; name {where} in the configuration, wherever one ticks or enqueues"
-    if report.left:
-        yield f"enqueued on the old side meanwhile: {counted(report.left, 'job')}: run this again"
 
 
 def _names(given: list[str]) -> dict[Role, str]:

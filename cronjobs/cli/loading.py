@@ -14,7 +14,6 @@ from cronjobs.cli.plain import TickOptions
 from cronjobs.config import trust
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
-from cronjobs.config.variables import Variables
 from cronjobs.errors import UsageError
 from cronjobs.model import duration
 
@@ -33,16 +32,6 @@ def read_settings(config: Path | None, url: str | None, need_database: bool = Tr
     masking.remember(settings.secrets)
     circumstances.log = settings.log
     return settings
-
-
-def filled(url: str, settings: Settings) -> str:
-    """*url* with its ``${NAME}`` and ``${file:…}`` replaced, as in the configuration."""
-    try:
-        text, came_in = Variables(os.environ, settings.folder).fill(url)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    masking.remember(settings.secrets | masking.long_enough(came_in) | masking.url_passwords(text))
-    return text
 
 
 def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:

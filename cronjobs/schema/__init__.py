@@ -1,1 +1,1 @@
-"""Create, check, grant and copy the tables; the only user of alembic."""
+"""Create, check and grant the tables; the only user of alembic."""

@@ -15,6 +15,7 @@ from cronjobs.errors import ForeignDatabase, MovedDatabase, SchemaMissing, Schem
 from cronjobs.store.sql import schema_of
 
 MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere
+FENCE: Final = "cronjobs_moved_"  # prefix of the triggers by which such a SQLite file itself refuses claims
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,16 @@ def adopt(connection: Connection, project: str, environment: str, actor: str | N
     }
     connection.execute(insert(audit).values(entry if actor is None else entry | {"actor": actor}))
     return before
+
+
+def reopen(connection: Connection, project: str, environment: str, actor: str) -> Meta:
+    """Adopt the database, and take away what "db copy" closed it by; return the meta row from before."""
+    require_schema(connection)
+    if connection.dialect.name == "sqlite":
+        triggers = text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND name GLOB :names")
+        for name in connection.execute(triggers, {"names": f"{FENCE}*"}).scalars().all():
+            connection.exec_driver_sql(f'DROP TRIGGER "{name}"')
+    return adopt(connection, project, environment, actor)
 
 
 def has_table(connection: Connection, name: str) -> bool:

@@ -21,7 +21,6 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import audit, jobs
 from cronjobs.errors import (
     CommitUnknown,
-    CopyRefused,
     CronjobsError,
     DatabaseBusy,
     DatabaseError,
@@ -31,13 +30,14 @@ from cronjobs.errors import (
 )
 from cronjobs.jobs.enqueue import enqueue
 from cronjobs.rules.lease import Finish, Lease
-from cronjobs.schema import copy as copying
 from cronjobs.schema import migrations
-from cronjobs.schema.copy import CopyReport, as_jsonb, copy, reopen
 from cronjobs.store import claims, leases, schedules, ticks
-from cronjobs.store import copying as store
-from cronjobs.store.meta import adopt, is_ours, read_meta
+from cronjobs.store.meta import adopt, is_ours, read_meta, reopen
 from cronjobs.store.sql import database_now
+from cronjobs_copy import copying
+from cronjobs_copy import statements as store
+from cronjobs_copy.conversion import as_jsonb
+from cronjobs_copy.copying import CopyRefused, CopyReport, copy
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
@@ -53,6 +53,10 @@ class Move:
 
     def copy(self, settings: Settings = SHOP, **options: Any) -> CopyReport:
         return copy(self.old, self.new, settings, actor="ada", **options)
+
+    def go_back(self) -> None:
+        with self.old.write() as connection:
+            reopen(connection, "shop", "production", "ada")
 
     def enqueue_late(self, **options: Any) -> None:
         with self.old.write() as connection:
@@ -313,14 +317,14 @@ def test_a_tick_that_had_begun_before_claims_and_settles_nothing_more(move: Move
 def test_adopting_the_old_side_opens_it_again(move: Move) -> None:
     move.copy()
     assert move.is_closed()
-    reopen(move.old, "shop", "production", "ada")
+    move.go_back()
     assert not move.is_closed()
     assert move.claim(move.old)
 
 
 def test_after_an_adoption_the_copy_begins_anew(move: Move) -> None:
     move.copy()
-    reopen(move.old, "shop", "production", "ada")
+    move.go_back()
     [job] = move.claim(move.old)
     with move.old.write() as connection:
         end = Finish(Lease(job.id, job.attempt, "h:1:1:1:1:t"), "succeeded", 0, 0, 0, "succeeded")  # type: ignore[arg-type]
@@ -379,7 +383,7 @@ def test_a_copy_of_another_file_is_not_written_over(move: Move, tmp_path: Path) 
 def test_two_sides_that_were_both_used_are_refused(move: Move) -> None:
     move.copy()
     move.tick_on_the_new_side()
-    reopen(move.old, "shop", "production", "ada")
+    move.go_back()
     refused(move, "both databases have been in use")
 
 
@@ -467,7 +471,7 @@ import os, signal, sys
 from pathlib import Path
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from cronjobs.schema.copy import copy
+from cronjobs_copy.copying import copy
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.config.settings import Settings

@@ -63,7 +63,8 @@ def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -
     names = set(zipfile.ZipFile(wheel).namelist())
     migrations = {f"cronjobs/{file.relative_to(ROOT)}" for file in ROOT.glob("alembic/versions/*.py")}
     assert names >= {"cronjobs/py.typed", "cronjobs/alembic/env.py", "cronjobs/alembic/script.py.mako"} | migrations
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"cronjobs", "cronjobs_drill"}
+    folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert folders == {"cronjobs", "cronjobs_copy", "cronjobs_drill"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".db"))]
     assert "cronjobs/alembic/__init__.py" not in names
 
@@ -77,3 +78,7 @@ def test_the_installed_package_is_imported_from_an_empty_folder(installed: Calla
 def test_the_installed_package_migrates_both_databases(installed: Callable[..., str], empty_url: str) -> None:
     assert installed("-c", MIGRATE, empty_url) == f"None {SCHEMA_REVISION} []\n"
     assert installed("-c", MIGRATE, empty_url) == f"{SCHEMA_REVISION} {SCHEMA_REVISION} []\n"
+
+
+def test_the_installed_commands_that_live_beside_the_package_start(installed: Callable[..., str]) -> None:
+    assert "--wait" in installed("-m", "cronjobs", "db", "copy", "--help")

@@ -15,6 +15,7 @@ ORDER = [
     *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
     *("jobs", "execution", "tick", "insight", "crontab", "testing", "cli", "__main__"),
 ]
+BESIDE = ("cronjobs_copy", "cronjobs_drill")  # programs that use the package
 STUBS = ("launcher", "child", "long")  # where the version before looks for them; for one release
 
 ONLY = {
@@ -90,6 +91,12 @@ def test_a_module_imports_only_what_stands_below_it(module: str, path: Path) -> 
     assert not above, f"{module} imports {sorted(above)}, which stand above it"
 
 
+def test_only_tables_of_commands_name_the_programs_beside_the_package_and_nothing_imports_them() -> None:
+    named = {module: path for module, path in modules() if any(each in path.read_text() for each in BESIDE)}
+    assert set(named) == {"cli.main", "cli.db"}
+    assert not {name for path in named.values() for name in imported(path, types=True) if name.startswith(BESIDE)}
+
+
 def test_no_module_comes_back_to_itself_by_imports_not_even_by_those_for_types() -> None:
     names = {name for name, _ in modules()}
     graph = {
@@ -130,7 +137,7 @@ def test_nobody_but_the_clock_reads_time() -> None:
 def test_no_two_classes_share_a_name() -> None:
     """A reader who meets a name knows which class it is."""
     homes: dict[str, list[str]] = {}
-    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.with_name("cronjobs_drill").rglob("*.py")]:
+    for path in [*PACKAGE.rglob("*.py"), *(path for name in BESIDE for path in PACKAGE.with_name(name).rglob("*.py"))]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE.parent)))

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, Text, delete, func, select, type_coerc
 
 from cronjobs.database.column_types import Json
 from cronjobs.database.tables import audit, job_runs, jobs, meta, metadata, schedules, ticks
-from cronjobs.store.meta import qualified
+from cronjobs.store.meta import FENCE, qualified
 from cronjobs.store.sql import define, group, kinds, run
 
 BATCH: Final = 1000  # rows that are copied together
@@ -20,10 +20,9 @@ WITH_IDS: Final = (jobs, schedules, ticks)  # other rows refer to their ids, or 
 
 # A tick that began before the old side was closed must not claim or settle any more; running jobs may end.
 _FENCES: Final = {
-    "cronjobs_moved_claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND "
-    "NEW.locked_by IS NOT NULL",
-    "cronjobs_moved_occurrences": "INSERT ON cronjobs_occurrences",
-    "cronjobs_moved_schedules": "UPDATE ON cronjobs_schedules",
+    "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
+    "occurrences": "INSERT ON cronjobs_occurrences",
+    "schedules": "UPDATE ON cronjobs_schedules",
 }
 
 Rows = Sequence[Mapping[str, Any]]
@@ -36,14 +35,9 @@ def put_fences(connection: Connection) -> None:
     """Make the database file itself refuse claims and occurrences."""
     for name, event in _FENCES.items():
         connection.exec_driver_sql(
-            f"CREATE TRIGGER IF NOT EXISTS {name} BEFORE {event} "
+            f"CREATE TRIGGER IF NOT EXISTS {FENCE}{name} BEFORE {event} "
             "BEGIN SELECT RAISE(ABORT, 'this database was taken elsewhere by cronjobs db copy'); END"
         )
-
-
-def take_fences_away(connection: Connection) -> None:
-    for name in _FENCES:
-        connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
 
 
 def leased(connection: Connection) -> list[int]:

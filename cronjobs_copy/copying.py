@@ -1,35 +1,25 @@
-"""``db copy``: take a project from SQLite to PostgreSQL, whole, once, and again for what came late.
-
-The old side is closed first: its ticks end with a message that names the new one, and the file itself refuses claims
-and occurrences. Then everything is copied in one transaction of the new side, from one snapshot of the old. So a copy
-that is killed has written nothing there, and can be started again.
-"""
+"""Whether a copy is safe, the old side closed meanwhile, and everything or what came late written to the new one."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Connection, Float, Integer, SmallInteger, Table, Text
+from sqlalchemy import Connection
 
 from cronjobs.clock import sleep
 from cronjobs.config.settings import Settings
-from cronjobs.database.column_types import Json
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import audit, job_runs, jobs, schedules
 from cronjobs.database.tables import ticks as ticks_table
-from cronjobs.errors import CommitUnknown, CopyRefused, UsageError
-from cronjobs.rules.payload import MOST_FETCHED, NOT_UTF8
-from cronjobs.store import copying as store
+from cronjobs.errors import CommitUnknown, CronjobsError, UsageError
 from cronjobs.store import ticks
-from cronjobs.store.meta import MOVED, Meta, adopt, is_ours, require_schema
+from cronjobs.store.meta import MOVED, Meta, adopt, is_ours, reopen, require_schema
 from cronjobs.store.pruning import set_pruned_at
-from cronjobs.text import BrokenText, clean, decoded
+from cronjobs_copy import statements as store
+from cronjobs_copy.conversion import fit
 
 ACTION: Final = "copy"  # in the audit trail of the new side: how far the copy came
 POLL_S: Final = 0.2
@@ -39,6 +29,10 @@ _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
 """(table, rows done, rows in all)"""
+
+
+class CopyRefused(CronjobsError):
+    """The copy is not safe with these two databases in their present state; nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -103,21 +97,13 @@ def copy(
         raise
     except BaseException:
         if before.environment != where:
-            reopen(source, before.project, before.environment, actor)
+            with source.write() as connection:
+                reopen(connection, before.project, before.environment, actor)
         raise
     with source.read() as old, target.read() as new:
         mark = _last_mark(new)
         report.left = 0 if mark is None else max(0, store.newest(old, jobs) - mark.jobs)
     return report
-
-
-def reopen(source: Database, project: str, environment: str, actor: str) -> Meta:
-    """Give a database to *project* and *environment*, and open it; return the meta row from before."""
-    with source.write() as connection:
-        require_schema(connection)
-        if source.is_sqlite:
-            store.take_fences_away(connection)
-        return adopt(connection, project, environment, actor)
 
 
 # --- may it be? -------------------------------------------------------------------------------------------------------
@@ -234,7 +220,7 @@ def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: C
         above = mark.audit if mark is not None and table is audit else 0
         total, done = store.count(old, table), 0
         for rows in store.batches(old, table, above):
-            store.insert(new, table, [_fit(table, row, report.odd) for row in rows])
+            store.insert(new, table, [fit(table, row, report.odd) for row in rows])
             done += len(rows)
             progress(table.name, done, total)
         report.copied[table.name] = done
@@ -245,76 +231,7 @@ def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: C
 def _copy_late(old: Connection, new: Connection, mark: CopyMark, report: CopyReport) -> None:
     done = 0
     for rows in store.batches(old, jobs, mark.jobs or -1):
-        written = store.insert_late(new, [_fit(jobs, row, report.odd) for row in rows])
+        written = store.insert_late(new, [fit(jobs, row, report.odd) for row in rows])
         done += written
         report.known += len(rows) - written
     report.copied[jobs.name] = done
-
-
-# --- what PostgreSQL takes --------------------------------------------------------------------------------------------
-
-
-def _fit(table: Table, row: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
-    return {name: _fit_value(table, row, name, value, odd) for name, value in row.items() if value is not None}
-
-
-def _fit_value(table: Table, row: Mapping[str, Any], name: str, value: Any, odd: list[str]) -> Any:
-    """*value* as PostgreSQL accepts it. SQLite holds any type in any column, and plain SQL may have written it."""
-    key = next(iter(table.primary_key)).name
-    match table.c[name].type:
-        case Json():
-            text, why = as_jsonb(_text(value))
-            if why is not None:
-                odd.append(f"{table.name} {key} {row[key]}: {name} came over as a text: {why}")
-            return text
-        case Text():
-            if isinstance(value, BrokenText):
-                odd.append(f"{table.name} {key} {row[key]}: {name} came over with replacement characters: {NOT_UTF8}")
-            return clean(_text(value))
-        case Float():
-            return max(-1e300, min(1e300, float(value)))
-        case Integer() as kind:  # BigInteger holds all that SQLite does
-            bits = 15 if isinstance(kind, SmallInteger) else 63 if type(kind) is not Integer else 31
-            return max(-(2**bits), min(2**bits - 1, int(value)))
-    return value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return decoded(value)
-    return value if isinstance(value, str) else str(value)
-
-
-def as_jsonb(text: str) -> tuple[str, str | None]:
-    """JSON text that jsonb accepts, digit for digit; what it would refuse becomes one JSON string, with the reason.
-
-    A job with such a payload dies with a reason when it is due, on either side.
-    """
-    try:
-        if isinstance(text, BrokenText):
-            raise ValueError(NOT_UTF8)
-        if len(text) > MOST_FETCHED:  # parsed it may take a hundred times as much memory
-            raise ValueError(f"it is larger than {MOST_FETCHED:,} bytes")
-        found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
-        json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate has no UTF-8
-        if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
-            raise ValueError("it holds the character NUL")
-    except RecursionError:
-        why = "it is nested too deeply"
-    except (ValueError, InvalidOperation) as error:
-        why = f"{error}".partition(" (")[0]
-    else:
-        return text, None
-    return json.dumps(clean(text)), why
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _number(text: str) -> Decimal:
-    number = Decimal(text)
-    # numeric has up to 131,072 digits before the point and 16,383 after it.
-    if number and not -16_000 < number.adjusted() < 131_000:
-        raise ValueError("a number in it is out of all range")
-    return number
