@@ -114,7 +114,9 @@ class Root(LazyGroup):
             SET_UP,
         ),
         "demo": CommandRow(
-            "demo:demo", "See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.", SET_UP
+            "cronjobs_demo.command:demo",
+            "See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.",
+            SET_UP,
         ),
         "dev": CommandRow(
             "dev:dev",

@@ -18,7 +18,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from mutants.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("cronjobs", "cronjobs_copy", "cronjobs_drill", "alembic", "tests", "docs", "examples", "benchmarks")
+FOLDERS = (
+    "cronjobs",
+    "cronjobs_copy",
+    "cronjobs_demo",
+    "cronjobs_drill",
+    "alembic",
+    "tests",
+    "docs",
+    "examples",
+    "benchmarks",
+)
 PARTS = (*FOLDERS, "pyproject.toml", "README.md", "crontab.example")
 
 

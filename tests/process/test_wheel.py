@@ -64,7 +64,7 @@ def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -
     migrations = {f"cronjobs/{file.relative_to(ROOT)}" for file in ROOT.glob("alembic/versions/*.py")}
     assert names >= {"cronjobs/py.typed", "cronjobs/alembic/env.py", "cronjobs/alembic/script.py.mako"} | migrations
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert folders == {"cronjobs", "cronjobs_copy", "cronjobs_drill"}
+    assert folders == {"cronjobs", "cronjobs_copy", "cronjobs_demo", "cronjobs_drill"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".db"))]
     assert "cronjobs/alembic/__init__.py" not in names
 
@@ -82,3 +82,4 @@ def test_the_installed_package_migrates_both_databases(installed: Callable[..., 
 
 def test_the_installed_commands_that_live_beside_the_package_start(installed: Callable[..., str]) -> None:
     assert "--wait" in installed("-m", "cronjobs", "db", "copy", "--help")
+    assert "All as it should be" in installed("-m", "cronjobs", "demo")

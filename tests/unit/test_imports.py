@@ -15,7 +15,7 @@ ORDER = [
     *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
     *("jobs", "execution", "tick", "insight", "crontab", "testing", "cli", "__main__"),
 ]
-BESIDE = ("cronjobs_copy", "cronjobs_drill")  # programs that use the package
+BESIDE = ("cronjobs_copy", "cronjobs_demo", "cronjobs_drill")  # programs that use the package
 STUBS = ("launcher", "child", "long")  # where the version before looks for them; for one release
 
 ONLY = {
