@@ -29,11 +29,10 @@ from cronjobs.cli.project_database import snapshot
 from cronjobs.config.fields import zone_exists
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import ScheduleSettings, Settings
-from cronjobs.crontime.timing import timing
 from cronjobs.errors import CronjobsError
 from cronjobs.model import duration_text
 from cronjobs.schedules.definition import definition as definition_of
-from cronjobs.schedules.definition import schedule_from_definition
+from cronjobs.schedules.planning import read
 from cronjobs.store import listing, schedules
 from cronjobs.store.schedules import StoredSchedule
 
@@ -144,9 +143,8 @@ def _only_in_file(
 def _coming(name: str, definition: Any, now: datetime, count: int) -> list[datetime]:
     """The next occurrences; none of a definition that this version cannot read."""
     try:
-        schedule = schedule_from_definition(name, definition)
-        return list(islice(timing(schedule.cron, schedule.every, schedule.timezone).after(now), count))
-    except (CronjobsError, ValueError, TypeError, KeyError):
+        return list(islice(read(name, definition).when.after(now), count))
+    except ValueError:
         return []
 
 

@@ -18,12 +18,12 @@ from cronjobs.insight.watched import (
     late_after,
     missed,
     quiet_after,
-    silence_after,
     ticking,
 )
 from cronjobs.model import duration_text
 from cronjobs.rules.crashing_types import CLEAN_ENDS
 from cronjobs.rules.pausing import what
+from cronjobs.schedules.applying import silence_after
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.unresolved import DEATHS_COUNTED, Happened
 from cronjobs.text import one_line

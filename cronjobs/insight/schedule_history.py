@@ -12,12 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from cronjobs.crontime.timing import CronTiming, Timing, count_between, timing
-from cronjobs.errors import CronjobsError
+from cronjobs.crontime.timing import CronTiming, Timing, count_between
 from cronjobs.insight.facts import AuditEntry, DefinitionFacts, Existence, PauseFacts
 from cronjobs.model import duration_text
 from cronjobs.schedules.decide import spread_offset
-from cronjobs.schedules.definition import schedule_from_definition
+from cronjobs.schedules.planning import read
 from cronjobs.store.schedules import StoredSchedule
 
 JUST_BEFORE: Final = timedelta(microseconds=1)
@@ -106,10 +105,10 @@ def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]
 def defined(name: str, written: Any, act: AuditEntry | None) -> DefinitionPeriod:
     since = None if act is None else act.at
     try:
-        schedule = schedule_from_definition(name, written)
-        when = timing(schedule.cron, schedule.every, schedule.timezone)
-    except (CronjobsError, ValueError, TypeError, KeyError, AttributeError):
+        timed = read(name, written)
+    except ValueError:
         return DefinitionPeriod("unreadable", since, None, act=act)
+    schedule = timed.schedule
     told = schedule.cron if schedule.every is None else f"every {duration_text(schedule.every)}"
     facts = DefinitionFacts(
         timing=str(told),
@@ -120,7 +119,7 @@ def defined(name: str, written: Any, act: AuditEntry | None) -> DefinitionPeriod
         starts_later_by=spread_offset(schedule),
         applied=act,
     )
-    return DefinitionPeriod("defined", since, None, facts, when, act)
+    return DefinitionPeriod("defined", since, None, facts, timed.when, act)
 
 
 def is_due(when: Timing, at: datetime) -> bool:

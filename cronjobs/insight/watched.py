@@ -11,17 +11,17 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
-from cronjobs.crontime.timing import newest_between, timing
-from cronjobs.errors import CronError
+from cronjobs.crontime.timing import newest_between
 from cronjobs.model import Status, in_zone
+from cronjobs.schedules.applying import silence_after
 from cronjobs.schedules.definition import schedule_from_definition
+from cronjobs.schedules.planning import read
 from cronjobs.store import listing
 from cronjobs.store import unresolved as store
 from cronjobs.store.enqueue import job_status
 from cronjobs.store.schedules import StoredSchedule, ledger_between
 from cronjobs.store.unresolved import Deaths, Happened
 
-LEAST_SILENCE: Final = timedelta(minutes=5)
 DIFFERENT_FILES: Final = timedelta(minutes=15)
 RUNS_LOOKED_AT: Final = 10  # of a schedule, if its newest run did not go well
 ASKED_AT_MOST: Final = 2000  # schedules whose newest run did not go well
@@ -61,11 +61,6 @@ def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
 def ticking(ticks: Sequence[dict[str, Any]], now: datetime, settings: Settings) -> list[dict[str, Any]]:
     """The last ticks of the hosts that tick now."""
     return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(settings)]
-
-
-def silence_after(settings: Settings) -> timedelta:
-    """Without a tick that fires schedules for so long something is wrong: five minutes if cron ticks each minute."""
-    return max(LEAST_SILENCE, 2 * settings.run.every)
 
 
 # --- the facts --------------------------------------------------------------------------------------------------------
@@ -160,8 +155,8 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
         schedule = schedule_from_definition(stored.name, stored.definition)
         if schedule.grace is None:
             return None
-        when = timing(schedule.cron, schedule.every, schedule.timezone)
-    except (CronError, ValueError, TypeError, KeyError, AttributeError) as error:  # plain SQL wrote it
+        when = read(stored.name, stored.definition).when
+    except ValueError as error:
         return f"its definition cannot be read: {error}"
     began = listing.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - schedule.grace, 1)

@@ -43,7 +43,7 @@ def definition(schedule: ScheduleSettings) -> dict[str, Any]:
     return {key: value for key, value in (plain | spans).items() if value is not None}
 
 
-def schedule_from_definition(name: str, stored: dict[str, Any] | BadJson) -> ScheduleSettings:
+def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
     """The schedule from which ``definition`` made *stored*.
 
     Another version may have written it: unknown keys, and values that this version cannot hold, are replaced by

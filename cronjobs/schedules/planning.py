@@ -131,7 +131,10 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
     held: list[Held] = []
     parts: list[Part] = []
     if in_force:
-        kept = [*owed.pieces, *(Piece(span.definition, span.start, span.end) for span in due if span.all is not None)]
+        kept = [
+            *owed.pieces,
+            *(Piece(span.timed.definition, span.start, span.end) for span in due if span.all is not None),
+        ]
     else:
         old, kept = _old(owed, now, faults)
         held = _held([*old, *due], pauses)
@@ -190,10 +193,6 @@ class _Span:
     was_held: bool = False  # a piece: only a pause leaves one
 
     @property
-    def definition(self) -> Mapping[str, Any]:
-        return self.timed.definition
-
-    @property
     def all(self) -> Range | None:
         return self.count(self.start, self.end)
 
@@ -214,7 +213,7 @@ def read(name: str, definition: Mapping[str, Any]) -> Timed:
     from cronjobs.crontime.timing import timing
 
     try:
-        schedule = schedule_from_definition(name, dict(definition))
+        schedule = schedule_from_definition(name, definition)
         return Timed(definition, schedule, timing(schedule.cron, schedule.every, schedule.timezone))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
         raise ValueError(str(error)) from error
@@ -298,7 +297,7 @@ def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> l
     work, left, into = None, 0, None
     for span in reversed(spans):
         schedule = span.timed.schedule
-        if work != (work := {key: value for key, value in span.definition.items() if key not in TIMING}):
+        if work != (work := {key: value for key, value in span.timed.definition.items() if key not in TIMING}):
             left, into = schedule.catch_up_limit if schedule.catch_up == "all" else 1, None
         reach = ON_TIME_WITHIN if schedule.catch_up == "none" else max(schedule.catch_up_within, ON_TIME_WITHIN)
         reach_from = min(max(span.start, now - reach), span.end)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import timedelta
-
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
-from cronjobs.rules.capacity import Cap
 from cronjobs.schedules.applying import applies
 from cronjobs.schedules.changes import SyncPlan, compare
 from cronjobs.schedules.decide import Due, Settled, decide_all, plan_for, wants_room
@@ -31,25 +27,10 @@ def preview(
         ends = {*todo.change, *todo.remove, *(old for old, _ in todo.rename)}.difference(each.name for each in chosen)
         chosen += [schedule for schedule in stored if schedule.status == "active" and schedule.name in ends]
     planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]
-    caps, lifted = ((), ()) if todo is None else (todo.cap, todo.uncap)
-    within = remembered(settings.run.every)
-    made = {due.stored.id: settled for due, settled in _decided(connection, planned, within, caps, lifted)}
-    return todo, [(due, made.get(due.stored.id, Settled())) for due in planned if due.told or due.parts]
-
-
-def _decided(
-    connection: Connection,
-    planned: Sequence[Due],
-    within: timedelta,
-    changed: Collection[Cap],
-    lifted: Collection[str],
-) -> list[tuple[Due, Settled]]:
-    """What would be written about each of *planned*, once *changed* caps are in force and *lifted* ones removed.
-
-    *within*: how far back ticks count as knowing a job type.
-    """
     readable = [due for due in planned if not due.ahead and not due.unreadable]
-    known = known_about(connection, readable, within)
+    known = known_about(connection, readable, remembered(settings.run.every))
     asked = set().union(*(wants_room(due, known[due.stored.id]) for due in readable))
-    room = queues.room_now(connection, asked, changed, lifted)
-    return decide_all(readable, known, room.caps, room.waiting)
+    caps, lifted = ((), ()) if todo is None else (todo.cap, todo.uncap)
+    room = queues.room_now(connection, asked, caps, lifted)
+    made = {due.stored.id: settled for due, settled in decide_all(readable, known, room.caps, room.waiting)}
+    return todo, [(due, made.get(due.stored.id, Settled())) for due in planned if due.told or due.parts]

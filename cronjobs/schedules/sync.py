@@ -43,17 +43,13 @@ class Synced:
 class Edit:
     """The change of one schedule: *was* is its row in force, perhaps under another name; *due* what to settle first.
 
-    ``wanted`` None: it is retired.
+    ``wanted`` None: it is retired. ``due`` None: nothing, also where the definition in force is unreadable.
     """
 
     name: str
     wanted: ScheduleSettings | None
     was: StoredSchedule | None
     due: Due | None
-
-    @property
-    def settles(self) -> bool:
-        return self.due is not None and not self.due.unreadable
 
 
 def sync(
@@ -186,7 +182,7 @@ class Applying:
         )
         tell(written, self.emit, self.done)
         for edit in done:
-            for event in edit.due.told if edit.settles and edit.due is not None else ():
+            for event in edit.due.told if edit.due is not None else ():
                 self.emit(event)
 
     def _is_ours(self, connection: Connection) -> bool:
@@ -207,7 +203,7 @@ class Applying:
         """
         locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
         free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
-        due = [edit.due for edit in free if edit.due is not None and edit.settles]
+        due = [edit.due for edit in free if edit.due is not None]
         written = (
             write(connection, due, self.now, remembered(self.settings.run.every)) if due else SettledChunk((), (), ())
         )
@@ -250,7 +246,8 @@ def _edits(todo: SyncPlan, stored: Sequence[StoredSchedule], settings: Settings,
         # What a pause holds back of a definition that ends becomes a piece, so that no pause stops a deploy.
         ends = name in todo.retimed or name in todo.remove
         due = None if row is None else plan_for(row, now, leaving=ends)
-        edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, due))
+        settled = None if due is None or due.unreadable else due
+        edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, settled))
     return edits
 
 
@@ -260,9 +257,7 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
     assert edit.wanted is not None
     # A schedule that is new, or comes back, never fires for the past. If the definition in force is unreadable, the one
     # that fixes it settles from the old watermark on, so nothing is lost.
-    seen_until = now if edit.was is None else edit.was.seen_until
-    if edit.due is not None and edit.settles:
-        seen_until = edit.due.seen_until
+    seen_until = now if edit.was is None else edit.was.seen_until if edit.due is None else edit.due.seen_until
     when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
     return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))
 
