@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from difflib import get_close_matches
 from functools import cache
+from itertools import groupby
 from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
@@ -22,7 +23,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.insight.explain_job import explain_job
-from cronjobs.insight.explain_occurrence import explain_occurrence, summary
+from cronjobs.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.insight.facts import Explanation
 from cronjobs.insight.job_evidence import job_life
 from cronjobs.insight.phrases import LocalTimes
@@ -185,11 +186,9 @@ def _print_range(
         raise UsageError("--to is before --from")
     facts, left_out = evidence.between(begin, end, limit)
     told = [explain_occurrence(each) for each in facts]
-    said = summary(told, left_out)
+    counts = counts_of(told)
+    said = summary(counts, left_out)
     if as_json:
-        counts: dict[str, int] = {}
-        for each in told:
-            counts[each.verdict] = counts.get(each.verdict, 0) + int(each.facts.get("count", 0))
         entries = [_object(each) for each in told]
         frame = {"subject": evidence.stored.name, "from": begin, "to": end}
         write([json_text(frame | {"summary": said, "counts": counts, "occurrences": entries})])
@@ -204,23 +203,13 @@ def _print_range(
 def _rows(told: Sequence[Explanation], dated: Callable[[datetime], str]) -> list[list[str]]:
     """A line for each; of many that made their job in time, and were done at the first attempt, one line in all."""
     rows: list[list[str]] = []
-    plain: list[Explanation] = []
-
-    def lay_down() -> None:
-        if len(plain) >= _ALIKE:
-            when = f"{dated(plain[0].facts['first_for'])} … {dated(_at(plain[-1]))}"
-            rows.append([when, plain[0].verdict, f"{len(plain):,} jobs, each in time, and succeeded"])
+    for usual, alike in groupby(told, key=lambda each: each.usual):
+        several = list(alike)
+        if usual and len(several) >= _ALIKE:
+            when = f"{dated(several[0].facts['first_for'])} … {dated(_at(several[-1]))}"
+            rows.append([when, several[0].verdict, f"{len(several):,} jobs, each in time, and succeeded"])
         else:
-            rows.extend(_row(each, dated) for each in plain)
-        plain.clear()
-
-    for each in told:
-        if each.usual:
-            plain.append(each)
-            continue
-        lay_down()
-        rows.append(_row(each, dated))
-    lay_down()
+            rows += [_row(each, dated) for each in several]
     return rows
 
 

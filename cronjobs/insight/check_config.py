@@ -17,7 +17,7 @@ from typing import Final
 
 from cronjobs.config import trust
 from cronjobs.config.reader import nearest
-from cronjobs.config.settings import JobTypeSettings, ScheduleSettings, Settings
+from cronjobs.config.settings import JobTypeSettings, Settings
 from cronjobs.crontime.timing import CronTiming, clock_changes, timing
 from cronjobs.database.address import parse_url
 from cronjobs.errors import CronjobsError, Problem
@@ -316,14 +316,9 @@ def _limits(place: _Place, settings: Settings) -> Iterator[Problem]:
 
 def _clock_changes(place: _Place, settings: Settings, now: datetime) -> Iterator[Problem]:
     for name, schedule in settings.schedules.items():
-        if _hourly(schedule):
-            continue
         when = timing(schedule.cron, schedule.every, schedule.timezone)
+        # What runs in every hour of real time anyway does so whatever clocks show.
+        if not isinstance(when, CronTiming) or (len(when.expression.hours) == 24 and not when.expression.fixed_time):
+            continue
         for _, said in clock_changes(when, now, now + AHEAD):
             yield place.problem(said, f"schedules.{name}.cron", f"schedules.{name}")
-
-
-def _hourly(schedule: ScheduleSettings) -> bool:
-    """Whether the schedule runs in every hour of real time anyway, so that clock changes do not matter."""
-    when = timing(schedule.cron, schedule.every, schedule.timezone)
-    return not isinstance(when, CronTiming) or (len(when.expression.hours) == 24 and not when.expression.fixed_time)

@@ -16,14 +16,9 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
-from cronjobs.crontime.timing import Timing, clock_changes, count_between, newest_between, next_after, remarks
+from cronjobs.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.errors import CronjobsError
-from cronjobs.insight.facts import (
-    DefinitionFacts,
-    OccurrenceFacts,
-    PauseFacts,
-    TickFacts,
-)
+from cronjobs.insight.facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
 from cronjobs.insight.job_evidence import count_of, job_facts, ledger_facts, settled_by, surroundings, tick_facts
 from cronjobs.insight.schedule_history import (
     JUST_BEFORE,
@@ -43,9 +38,9 @@ from cronjobs.insight.schedule_history import (
     runs_after_a_gap,
 )
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.rules.occurrences import ON_TIME_WITHIN
+from cronjobs.rules.occurrences import ON_TIME_WITHIN, Range
 from cronjobs.rules.pausing import of_schedule
-from cronjobs.schedules.planning import Piece, pieces_from
+from cronjobs.schedules.planning import Piece, occurrences, pieces_from
 from cronjobs.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.store import explaining
 from cronjobs.store.schedules import StoredSchedule
@@ -97,7 +92,7 @@ class ScheduleEvidence:
         if not due or row is None or row.first_for > asked.at:
             row = None
         facts = replace(
-            self._facts(era, asked.at, asked.at, 1, due),
+            self._facts(era, Range(asked.at, asked.at, 1), due),
             asked=told,
             clock_change=None if told is None else "doubled" if asked.exists else "gap",
             remark=self._remark(era, asked, due),
@@ -119,9 +114,7 @@ class ScheduleEvidence:
             if newest := newest_between(era.timing, open_since, self.around.now, 1):
                 return Asked(newest[0])
         settled = [row[0].last_for] if row else []
-        owed = [newest_between(when, piece.start, piece.end, 1) for when, piece in self.owed]
-        if unsettled := [found[0] for found in owed if found]:
-            settled += unsettled
+        settled += [at for when, piece in self.owed for at in newest_between(when, piece.start, piece.end, 1)]
         if settled:
             return Asked(max(settled))
         coming = next_after(era.timing, self.around.now) if era.timing is not None else None
@@ -144,21 +137,21 @@ class ScheduleEvidence:
         found: list[tuple[OccurrenceFacts, Any]] = []
         for row in rows:
             era = self._era(row.last_for)
-            first, last, count = max(row.first_for, begin), row.last_for, count_of(row)
+            span = Range(max(row.first_for, begin), row.last_for, count_of(row))
             if era.timing is not None and (row.first_for < begin or row.last_for > end):
-                count, clipped_first, clipped_last = count_between(era.timing, first - JUST_BEFORE, min(last, end))
-                if clipped_first is None or clipped_last is None:
+                part = occurrences(era.timing, span.first - JUST_BEFORE, min(span.last, end))
+                if part is None:
                     continue
-                first, last = clipped_first, clipped_last
-            facts = self._facts(era, first, last, count, True)
-            found.append((replace(facts, remark=self._remark(era, Asked(last), True) if count == 1 else None), row))
+                span = part
+            facts = self._facts(era, span, True)
+            remark = self._remark(era, Asked(span.last), True) if span.count == 1 else None
+            found.append((replace(facts, remark=remark), row))
         known_from = min([self.horizon, *(row.first_for for row in rows)])
         for era in self.eras:
             found += [(facts, None) for facts in self._without_row(era, begin, end, known_from)]
         for when, piece in self.owed:
-            count, first, last = count_between(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end))
-            if first is not None and last is not None:
-                found.append((self._facts(self._era(last), first, last, count, True), None))
+            if part := occurrences(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end)):
+                found.append((self._facts(self._era(part.last), part, True), None))
         found.sort(key=lambda pair: (pair[0].first_for, pair[0].last_for))
         return self._with_rows(found), left_out
 
@@ -171,21 +164,20 @@ class ScheduleEvidence:
         if span is None:
             return []
         if era.timing is None:
-            return [self._facts(era, max(span[0], begin), span[1], 0, False)]
+            return [self._facts(era, Range(max(span[0], begin), span[1], 0), False)]
         found = []
-        if span[0] < known_from:
-            count, first, last = count_between(era.timing, span[0], min(span[1], known_from - JUST_BEFORE))
-            if first is not None and last is not None:
-                found.append(replace(self._facts(era, first, last, count, True), beyond_retention=True))
+        until = min(span[1], known_from - JUST_BEFORE)
+        if span[0] < known_from and (part := occurrences(era.timing, span[0], until)):
+            found.append(replace(self._facts(era, part, True), beyond_retention=True))
         if era is self.eras[-1] and span[1] > self.stored.seen_until:
             now = max(self.around.now, self.stored.seen_until)
             for after, until in ((self.stored.seen_until, now), (now, span[1])):
-                count, first, last = count_between(era.timing, max(after, span[0]), min(until, span[1]))
-                if first is not None and last is not None:
-                    found.append(self._facts(era, first, last, count, True))
+                if part := occurrences(era.timing, max(after, span[0]), min(until, span[1])):
+                    found.append(self._facts(era, part, True))
         return found
 
-    def _facts(self, era: DefinitionPeriod, first: datetime, last: datetime, count: int, due: bool) -> OccurrenceFacts:
+    def _facts(self, era: DefinitionPeriod, span: Range, due: bool) -> OccurrenceFacts:
+        last = span.last
         defined = [each for each in self.eras if each.existence == "defined"]
         later = [each for each in defined if each.since and last <= each.since]
         fault = None
@@ -196,10 +188,10 @@ class ScheduleEvidence:
         owed = due and any(piece.start < last <= piece.end for _, piece in self.owed)
         return OccurrenceFacts(
             schedule=self.stored.name,
-            first_for=first,
+            first_for=span.first,
             last_for=last,
-            count=count,
-            timezone=era.facts.timezone if era.facts else self.timezone,
+            count=span.count,
+            timezone=self._zone(era),
             around=self.around,
             existence=era.existence,
             due=due,

@@ -11,16 +11,6 @@ from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
 from cronjobs.rules.occurrences import RAN_EARLY
 from cronjobs.text import one_line
 
-JOB_VERDICTS: Final = {
-    "waiting": "it waits for its turn, or for another try",
-    "running": "an attempt holds its lease",
-    "succeeded": "it is done",
-    "dead": "it was given up",
-    "cancelled": "it was cancelled",
-    "pruned": "its row is gone, the ledger still names it",
-    "unknown": "there is no such job (any more)",
-}
-
 _OUTCOMES: Final = {
     "succeeded": "succeeded",
     "failed": "failed",
@@ -161,12 +151,9 @@ def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
             return f"{subject}, begun at {begun}{on}, was lost: its runner died, or lost its lease; found out at {at}."
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
-        case "snoozed":
-            return f"{subject} put itself off at {at}{on}, after {took}."
-        case "cancelled":
-            return f"{subject} was cancelled at {at}{on}, after {took}."
         case other:
-            return f"{subject} ended as {name(other)} at {at}{on}, after {took}."
+            what = {"snoozed": "put itself off", "cancelled": "was cancelled"}.get(other, f"ended as {name(other)}")
+            return f"{subject} {what} at {at}{on}, after {took}."
 
 
 def _acts(job: JobFacts, clock: LocalTimes) -> list[str]:
@@ -221,19 +208,16 @@ def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
     now = around.now
     turn = "another try" if job.status == "failed" or job.failures else "another turn" if job.attempt else "its turn"
     failed = f" (failed {_of(job)})" if job.failures else ""
-    reasons = _reasons(job, clock, around)
+    waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, clock, around))
     if job.run_at > now:
-        sentence = (
-            f"Job {job.id} waits for {turn}{failed}, due at {clock.time(job.run_at)}, in {span(job.run_at - now)}."
-        )
-        return [sentence] + ([f"When it is due, it will wait still: {'; '.join(reasons)}."] if reasons else [])
+        sentence = f"{waits}, due at {clock.time(job.run_at)}, in {span(job.run_at - now)}."
+        return [sentence] + ([f"When it is due, it will wait still: {why}."] if why else [])
+    if not why:
+        last = around.last_tick
+        began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
+        why = f"the next tick with room takes it{began}"
     since = f"due since {clock.time(job.run_at)}, for {span(now - job.run_at)}"
-    if reasons:
-        return [f"Job {job.id} waits for {turn}{failed}, {since}: {'; '.join(reasons)}.", *_passed_over(job, clock)]
-    last = around.last_tick
-    began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
-    waits = f"Job {job.id} waits for {turn}{failed}, {since}: the next tick with room takes it{began}."
-    return [waits, *_passed_over(job, clock)]
+    return [f"{waits}, {since}: {why}.", *_passed_over(job, clock)]
 
 
 def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:

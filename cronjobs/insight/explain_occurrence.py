@@ -6,7 +6,8 @@ consequences, and never more than the rows show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import Final
@@ -41,13 +42,8 @@ def verdict(facts: OccurrenceFacts) -> str:
     row = facts.ledger
     if row is not None:
         return "paused" if row.outcome == "skipped" and (row.reason or "").startswith("paused") else row.outcome
-    match facts.existence:
-        case "not_yet":
-            return "not_yet_defined"
-        case "retired":
-            return "retired"
-        case "unreadable":
-            return "unknown"
+    if facts.existence != "defined":
+        return {"not_yet": "not_yet_defined", "retired": "retired", "unreadable": "unknown"}[facts.existence]
     if not facts.due:
         return "not_due"
     if facts.owed or facts.settled_until is None or facts.last_for > facts.settled_until:
@@ -409,16 +405,19 @@ def _brief(facts: OccurrenceFacts, found: str, clock: LocalTimes) -> str:
             return one_line(row.reason, 200) if row is not None and row.reason else ""
 
 
-def summary(told: Sequence[Explanation], left_out: bool) -> str:
-    """ "3 occurrences: 2 enqueued, 1 missed"."""
-    counts: dict[str, int] = {}
+def counts_of(told: Iterable[Explanation]) -> Counter[str]:
+    """The number of occurrences by verdict."""
+    counts: Counter[str] = Counter()
     for each in told:
-        count = each.facts.get("count", 1)
-        if count:
-            counts[each.verdict] = counts.get(each.verdict, 0) + count
-    total = sum(counts.values())
+        counts[each.verdict] += each.facts["count"]
+    return counts
+
+
+def summary(counts: Counter[str], left_out: bool) -> str:
+    """ "3 occurrences: 2 enqueued, 1 missed"."""
+    total = counts.total()
     if not total:
         return "no occurrence"
-    parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in OCCURRENCE_VERDICTS if word in counts]
+    parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in OCCURRENCE_VERDICTS if counts[word]]
     older = "; older ones are left out" if left_out else ""
     return f"{total:,} {'occurrence' if total == 1 else 'occurrences'}: {', '.join(parts)}{older}"

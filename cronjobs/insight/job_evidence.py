@@ -22,10 +22,7 @@ from cronjobs.insight.facts import (
     PassedOver,
     TickFacts,
 )
-from cronjobs.insight.schedule_history import (
-    in_force,
-    pause_from,
-)
+from cronjobs.insight.schedule_history import in_force, pause_from
 from cronjobs.insight.watched import quiet_after
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.rules.concurrency import reached
