@@ -24,7 +24,7 @@ from support.ticking import Project
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.schema import migrations
-from cronjobs.schema.grants import Role, RoleNames, statements
+from cronjobs.schema.grants import Role, statements
 from cronjobs.testing import FakeClock
 
 BOTH = ["sqlite", "postgresql"]
@@ -118,10 +118,10 @@ def own_postgres_server() -> Iterator[PostgresServer]:
 def _postgres_template(_server: PostgresServer) -> str:
     _server.add_roles()
     _server.execute("CREATE DATABASE migrated")
-    _server.execute(statements(RoleNames("public", {Role.MIGRATE: OWNER})), database="migrated")
+    _server.execute(statements("public", {Role.MIGRATE: OWNER}), database="migrated")
     _migrate(_server.url("migrated", OWNER))
     names = {Role.RUN: RUN, Role.ENQUEUE: ENQUEUE, Role.READ: READ}
-    _server.execute(statements(RoleNames("public", names, replace=True)), database="migrated")
+    _server.execute(statements("public", names, replace=True), database="migrated")
     return "migrated"
 
 

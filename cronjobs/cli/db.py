@@ -17,7 +17,7 @@ from cronjobs.database.address import Address, parse_url
 from cronjobs.errors import UsageError
 from cronjobs.host.known_databases import forget, remember
 from cronjobs.schema import migrations
-from cronjobs.schema.grants import DEFAULT_NAMES, Role, RoleNames, statements
+from cronjobs.schema.grants import DEFAULT_NAMES, Role, statements
 from cronjobs.store.meta import reopen
 
 
@@ -146,7 +146,7 @@ def grants(
     without a login: grant them to your users, GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
-    write([statements(RoleNames(schema or _home(source), names, replace))])
+    write([statements(schema or _home(source), names, replace=replace)])
 
 
 def adopt(source: Source) -> None:

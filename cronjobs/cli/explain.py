@@ -113,8 +113,8 @@ def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool)
         )
         return Explanation(name, None, "not_yet_defined", (text,)), 0
     if name in settings.disabled_schedules:
-        problems = [str(found) for found in settings.problems if found.path.startswith(f"schedules.{name}")]
-        text = f"schedule {safe(name, 80)} was never applied, its entry is broken: {'; '.join(problems)}"
+        problems = "; ".join(map(str, settings.problems_of(name)))
+        text = f"schedule {safe(name, 80)} was never applied, its entry is broken: {problems}"
     else:
         text = _no_schedule(name, [*known, *settings.schedules])
     if not as_json:

@@ -178,8 +178,7 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[U
     if name in settings.schedules:
         return [_schedule(settings.schedules[name], zone)]
     if name in settings.disabled_schedules:
-        its = [problem for problem in settings.problems if f"{problem.path}.".startswith(f"schedules.{name}.")]
-        raise ConfigError(its or list(settings.problems))
+        raise ConfigError(settings.problems_of(name) or list(settings.problems))
     if name in settings.elsewhere:
         raise UsageError(f'schedule "{name}" is for other environments than "{settings.environment}"')
     near = nearest(name, settings.schedules)

@@ -70,8 +70,8 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
     for schedule, what in sorted(held.items()):
         if name not in (None, schedule):
             continue
-        became = [event.facts | {"outcome": event.name.partition(".")[2]} for event in events if "count" in event.facts]
-        became = [facts for facts in became if facts["schedule"] == schedule]
+        its = [event for event in events if "count" in event.facts and event.facts["schedule"] == schedule]
+        became = [event.facts | {"outcome": event.name.partition(".")[2]} for event in its]
         lines.append(_held_line(settings, schedule, what, became, still=schedule in still))
     return lines
 

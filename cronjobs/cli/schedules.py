@@ -181,10 +181,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
     lines = [f"schedule {safe(found['name'])}  {coloured(state, COLOURS.get(state, 'green'))}"]
     remark = found["paused"] if state == "paused" else _STATES[state]
     if state == "disabled":
-        problems = [
-            str(problem) for problem in settings.problems if problem.path.startswith(f"schedules.{found['name']}")
-        ]
-        remark = ": ".join([remark, *problems])
+        remark = ": ".join([remark, *map(str, settings.problems_of(found["name"]))])
     lines += labelled("", wrapped(safe(remark, 600), room) if remark else [])
     zone = safe(_value(definition, "timezone"), 60)
     lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -63,8 +63,6 @@ class RetryChanges:
     changes: tuple[tuple[str, Any], ...] = ()
 
     def apply(self, policy: RetryPolicy) -> RetryPolicy:
-        from dataclasses import replace
-
         given = dict(self.changes)
         if given.keys() & {"base", "factor", "cap"} and "delays" not in given:
             given["delays"] = None
@@ -149,6 +147,10 @@ class Settings:
     problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
     secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
+
+    def problems_of(self, schedule: str) -> list[Problem]:
+        """What is wrong with the entry of *schedule*."""
+        return [problem for problem in self.problems if f"{problem.path}.".startswith(f"schedules.{schedule}.")]
 
     @property
     def defines_something(self) -> bool:

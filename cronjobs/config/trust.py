@@ -33,7 +33,8 @@ class UntrustedFiles(CronjobsError):
     @property
     def lines(self) -> list[str]:
         return [
-            f"{found.path} {found.what}, and this tick runs as root: {found.cure}; if it is meant, {found.way_out}"
+            f"{found.path} {found.what}, and this tick runs as root: {found.cure}; if it is meant, "
+            + (f"set {VARIABLE}=1 in the crontab" if found.is_file_itself else "write run: {trust_files: true}")
             for found in self.findings
         ]
 
@@ -57,10 +58,6 @@ class TrustFinding:
     cure: str
     refused: bool
     is_file_itself: bool = False
-
-    @property
-    def way_out(self) -> str:
-        return f"set {VARIABLE}=1 in the crontab" if self.is_file_itself else "write run: {trust_files: true}"
 
 
 def judge(facts: Facts, me: int) -> tuple[str, str, bool] | None:

@@ -78,6 +78,10 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
                 f"The ledger has no row for {_it(facts)}, and should: every occurrence up to "
                 f"{clock.dated(facts.settled_until or facts.last_for)} is settled."
             )
+    if facts.due_by is not None:
+        timing = f"{one_line(facts.due_by.timing, 100)}, {facts.due_by.timezone}"
+        applied = _applied(facts.due_by, clock)
+        sentences.append(f"By the definition applied on {applied} ({timing}) it would have been due.")
     told = {name: value for name, value in plain(facts).items() if name != "around"}
     return Explanation(
         facts.schedule,
@@ -338,14 +342,7 @@ def _not_due(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
         around.append(f"the next one {coming} {clock.dated(facts.next)}")
     if around:
         sentences.append(capital(", ".join(around)) + ".")
-    if facts.due_by is not None:
-        sentences.append(_would_be_due(facts.due_by, clock))
     return sentences
-
-
-def _would_be_due(definition: DefinitionFacts, clock: LocalTimes) -> str:
-    timing = f"{one_line(definition.timing, 100)}, {definition.timezone}"
-    return f"By the definition applied on {_applied(definition, clock)} ({timing}) it would have been due."
 
 
 def _without_definition(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
@@ -371,8 +368,6 @@ def _without_definition(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
                 sentences.append("A schedule that comes back does not make up for its absence.")
         case _:
             sentences = [f"The definition that {schedule} had at {at} cannot be read by this version of cronjobs."]
-    if facts.due_by is not None:
-        sentences.append(_would_be_due(facts.due_by, clock))
     return sentences
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -26,11 +26,7 @@ def connect(config: str | Path | None = None, *, database_url: str | None = None
     settings = load(None if config is None else Path(config), environ=os.environ, database_url=database_url)
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings, address)
-    database = Database(address, connections=1)
-    try:
-        with database.write() as connection:
-            found = require_schema(connection)
-            is_ours(settings, found.project, found.environment)
-            yield connection
-    finally:
-        database.close()
+    with closing(Database(address, connections=1)) as database, database.write() as connection:
+        found = require_schema(connection)
+        is_ours(settings, found.project, found.environment)
+        yield connection

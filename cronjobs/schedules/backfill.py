@@ -48,13 +48,6 @@ class ScheduleBusy(CronjobsError):
         super().__init__(f'job {job_id} of "{name}" is not finished; with --force a second one runs beside it')
 
 
-class ScheduleAtWork(CronjobsError):
-    """A tick is settling the schedule's occurrences at this moment."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f'a tick is at work on "{name}" at this moment: try again')
-
-
 def find(connection: Connection, name: str) -> StoredSchedule:
     """The active schedule *name*; raises UnknownSchedule."""
     active = {schedule.name: schedule for schedule in store.all_schedules(connection) if schedule.status == "active"}
@@ -173,7 +166,7 @@ def backfill(
     if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):
         raise UsageError('a part of that range is held back by a pause: "cronjobs resume" lets ticks run it')
     if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
-        raise ScheduleAtWork(name)
+        raise CronjobsError(f'a tick is at work on "{name}" at this moment: try again')
     schedule = schedule_from_definition(name, stored.definition)
     filling = plan_filling(schedule, store.ledger_between(connection, stored.id, first, last), first, last)
     if dry_run or not filling.run:

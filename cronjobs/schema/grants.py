@@ -6,7 +6,6 @@ Written as SQL for the database's owner; ``statements`` opens no connection.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -69,28 +68,23 @@ REPLACE: Final = f"UPDATE ({_REPLACED})"
 READ: Final[Mapping[str, str]] = dict.fromkeys(RELATIONS, "SELECT")
 
 
-@dataclass(frozen=True)
-class RoleNames:
-    """Which roles to grant, and their names; ``replace``: enqueuers may also replace a job that has not started."""
+def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False) -> str:
+    """The SQL, one transaction, safe to repeat: a role loses what rights on our tables it no longer needs.
 
-    schema: str
-    names: Mapping[Role, str]
-    replace: bool = False
-
-
-def statements(wanted: RoleNames) -> str:
-    """The SQL, one transaction, safe to repeat: a role loses what rights on our tables it no longer needs."""
-    schema = quoted(wanted.schema)
+    *names*: which roles to grant, and what they are called; *replace*: enqueuers may also replace a job that has not
+    started.
+    """
+    schema = quoted(schema)
     lines = [
         "-- The least rights of cronjobs' roles. Run it again after an upgrade: new tables come without rights.",
         "BEGIN;",
     ]
-    for role, name in wanted.names.items():
+    for role, name in names.items():
         lines += ["", f"-- {role}: {_FOR[role]}", *_make_role(name)]
         if role is Role.MIGRATE:
             lines += _own(schema, name)
         else:
-            lines += _grant(schema, name, _rights(role, replace=wanted.replace))
+            lines += _grant(schema, name, _rights(role, replace=replace))
             if role in (Role.RUN, Role.ENQUEUE):
                 lines.append(f"GRANT EXECUTE ON FUNCTION {schema}.{FUNCTION} TO {quoted(name)};")
     return "\n".join([*lines, "", "COMMIT;"])
@@ -109,15 +103,9 @@ _FOR: Final[Mapping[Role, str]] = {
 
 
 def _rights(role: Role, *, replace: bool) -> Mapping[str, str]:
-    match role:
-        case Role.RUN:
-            return {**RUN, **dict.fromkeys(VIEWS, "SELECT")}
-        case Role.ENQUEUE if replace:
-            return {**ENQUEUE, "cronjobs_jobs": f"{ENQUEUE['cronjobs_jobs']}, {REPLACE}"}
-        case Role.ENQUEUE:
-            return ENQUEUE
-        case _:
-            return READ
+    if role is Role.ENQUEUE and replace:
+        return {**ENQUEUE, "cronjobs_jobs": f"{ENQUEUE['cronjobs_jobs']}, {REPLACE}"}
+    return {Role.RUN: {**RUN, **dict.fromkeys(VIEWS, "SELECT")}, Role.ENQUEUE: ENQUEUE, Role.READ: READ}[role]
 
 
 def _make_role(name: str) -> Iterator[str]:

@@ -42,29 +42,21 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "UNKNOWN": "handling",
-    "Drained": "draining",
-    "FakeContext": "handling",
-    "Found": "assertions",
-    "JobFailed": "ran",
-    "Jobs": "fixture",
-    "Ran": "ran",
-    "Ticked": "ticking",
-    "assert_enqueued": "assertions",
-    "assert_fires": "assertions",
-    "assert_not_enqueued": "assertions",
-    "context": "handling",
-    "create_tables": "creating",
-    "cronjobs_fixture": "fixture",
-    "drain": "draining",
-    "tick": "ticking",
+    "assertions": {"Found", "assert_enqueued", "assert_fires", "assert_not_enqueued"},
+    "creating": {"create_tables"},
+    "draining": {"Drained", "drain"},
+    "fixture": {"Jobs", "cronjobs_fixture"},
+    "handling": {"UNKNOWN", "FakeContext", "context"},
+    "ran": {"JobFailed", "Ran"},
+    "ticking": {"Ticked", "tick"},
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"cronjobs.testing.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"cronjobs.testing.{home}"), name)
     globals()[name] = value
     return value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,12 +92,9 @@ class Jobs:
             yield self._connection
             return
         assert self.database_url is not None
-        database = Database(parse_url(self.database_url, self._schema), connections=1)
-        try:
-            with database.read() as connection:
-                yield connection
-        finally:
-            database.close()
+        address = parse_url(self.database_url, self._schema)
+        with closing(Database(address, connections=1)) as database, database.read() as connection:
+            yield connection
 
 
 def cronjobs_fixture(

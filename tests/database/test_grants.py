@@ -12,7 +12,7 @@ from support.project import Project
 
 from cronjobs.database.tables import metadata
 from cronjobs.schema import migrations
-from cronjobs.schema.grants import RELATIONS, Role, RoleNames, statements
+from cronjobs.schema.grants import RELATIONS, Role, statements
 from cronjobs.schema.grants import RUN as RUN_RIGHTS
 
 REFUSED = [
@@ -76,7 +76,7 @@ def test_a_right_that_is_no_longer_due_goes_with_the_next_run(postgres_migrated:
         owner, f"GRANT SELECT ON cronjobs_audit TO {ENQUEUE}", f"GRANT UPDATE (status) ON cronjobs_jobs TO {ENQUEUE}"
     )
     for _ in range(2):
-        in_psql(as_role(postgres_migrated, "postgres"), statements(RoleNames("public", {Role.ENQUEUE: ENQUEUE})))
+        in_psql(as_role(postgres_migrated, "postgres"), statements("public", {Role.ENQUEUE: ENQUEUE}))
     with psycopg.connect(as_role(postgres_migrated, ENQUEUE)) as connection:
         for statement in (b"SELECT * FROM cronjobs_audit", b"UPDATE cronjobs_jobs SET status = 'queued'"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -86,7 +86,7 @@ def test_a_right_that_is_no_longer_due_goes_with_the_next_run(postgres_migrated:
 
 
 def test_without_the_option_nobody_replaces(postgres_migrated: str) -> None:
-    in_psql(as_role(postgres_migrated, "postgres"), statements(RoleNames("public", {Role.ENQUEUE: ENQUEUE})))
+    in_psql(as_role(postgres_migrated, "postgres"), statements("public", {Role.ENQUEUE: ENQUEUE}))
     with (
         psycopg.connect(as_role(postgres_migrated, ENQUEUE)) as connection,
         pytest.raises(psycopg.errors.InsufficientPrivilege),
@@ -99,7 +99,7 @@ def test_the_owner_takes_over_what_another_made(postgres_url: str) -> None:
     """A project that began with one user for everything."""
     with opened(postgres_url, "jobs") as database:
         migrations.upgrade(database)
-    in_psql(postgres_url, statements(RoleNames("jobs", {Role.MIGRATE: OWNER})))
+    in_psql(postgres_url, statements("jobs", {Role.MIGRATE: OWNER}))
     with psycopg.connect(as_role(postgres_url, OWNER)) as connection:
         connection.execute("ALTER TABLE jobs.cronjobs_jobs ADD COLUMN mine int")
         connection.execute("CREATE OR REPLACE VIEW jobs.cronjobs_dead_jobs AS SELECT * FROM jobs.cronjobs_dead_jobs")
@@ -112,11 +112,11 @@ NAMES = {Role.MIGRATE: 'It"s the owner', Role.RUN: "o'run", Role.ENQUEUE: "en qu
 def test_schema_and_names_may_be_anything(postgres_url: str) -> None:
     schema = 'Jobs\' "n" crons'
     try:
-        in_psql(postgres_url, statements(RoleNames(schema, {Role.MIGRATE: NAMES[Role.MIGRATE]})))
+        in_psql(postgres_url, statements(schema, {Role.MIGRATE: NAMES[Role.MIGRATE]}))
         with opened(postgres_url, schema) as database:
             migrations.upgrade(database)
         for _ in range(2):
-            in_psql(postgres_url, statements(RoleNames(schema, NAMES, replace=True)))
+            in_psql(postgres_url, statements(schema, NAMES, replace=True))
         with psycopg.connect(postgres_url) as connection:
             connection.execute('SET ROLE "en queue"')
             connection.execute("""SELECT "Jobs' ""n"" crons".cronjobs_enqueue('t')""")
@@ -136,7 +136,7 @@ def test_the_command_finds_the_schema_of_the_tables(postgres_migrated: str, tmp_
     project.write()
     answer = project.call("db", "grants", "--role", "run=app_jobs", "--role", "read=bi")
     assert answer.code == 0
-    assert answer.out == statements(RoleNames("public", {Role.RUN: "app_jobs", Role.READ: "bi"})) + "\n"
+    assert answer.out == statements("public", {Role.RUN: "app_jobs", Role.READ: "bi"}) + "\n"
     project.write("schema: jobs\n")
     assert 'GRANT USAGE ON SCHEMA "jobs" TO "cronjobs_enqueue"' in project.call("db", "grants").out
 

@@ -23,7 +23,7 @@ from cronjobs.errors import DatabaseError
 from cronjobs.jobs.enqueue import enqueue
 from cronjobs.rules.lease import Lease
 from cronjobs.schema import migrations
-from cronjobs.schema.grants import Role, RoleNames, statements
+from cronjobs.schema.grants import Role, statements
 from cronjobs.store import leases, operating, schedules
 from cronjobs.store.concurrency import judge_alone
 from cronjobs.store.sql import run
@@ -38,10 +38,10 @@ def tell(ctx):
 
 def prepare(url: str, schema: str) -> None:
     """What ``db grants`` and ``db upgrade`` do, in this order."""
-    in_psql(url, statements(RoleNames(schema, {Role.MIGRATE: OWNER})))
+    in_psql(url, statements(schema, {Role.MIGRATE: OWNER}))
     with opened(as_role(url, OWNER), schema) as database:
         migrations.upgrade(database)
-    in_psql(url, statements(RoleNames(schema, {Role.RUN: RUN})))
+    in_psql(url, statements(schema, {Role.RUN: RUN}))
 
 
 @pytest.fixture

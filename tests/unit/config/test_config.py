@@ -418,6 +418,11 @@ def test_an_inline_command_that_is_bad_disables_schedule_and_command() -> None:
     assert found.disabled_schedules == found.disabled_job_types == {"a"}
 
 
+def test_the_problems_of_a_schedule_are_not_those_of_one_whose_name_begins_alike() -> None:
+    bad = "schedules:\n  night: {every: 1x, job: a}\n  nightly: {every: 1y, job: a}\n"
+    assert [problem.path for problem in read(DATABASE + bad).problems_of("night")] == ["schedules.night.every"]
+
+
 def test_an_inline_command_may_not_take_the_name_of_a_job_type() -> None:
     text = DATABASE + "job_types: {a: {command: [ls]}}\nschedules: {a: {every: 1m, command: [rm]}}"
     assert problems(text) == [
