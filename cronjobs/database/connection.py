@@ -11,7 +11,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -53,6 +53,7 @@ READ_PATIENCE_S: Final = 5.0
 SETTLE_S: Final = 8.0  # for a server that restarts to come back, so that we can ask whether a COMMIT succeeded
 SETTLE_PAUSE_S: Final = 0.1
 HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may keep SQLite's only write lock
+PLANS_KEPT_AFTER: Final = 2  # executions of one statement in a session
 LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
 HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for that lock behind others
 
@@ -118,7 +119,10 @@ class Database(OutOfReach):
         """
         with self._told():
             if not self.is_sqlite:
-                with self._write_postgresql(settle=not next_in_line) as connection:
+                with (
+                    self._write_postgresql(settle=not next_in_line) as connection,
+                    _plans_kept(connection) if next_in_line else nullcontext(),
+                ):
                     yield connection
                 return
             started = self.clock.monotonic()
@@ -261,7 +265,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         return engine
     defaults = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
-    # prepare_threshold: a prepared statement belongs to a session, which PgBouncer passes on to other clients.
+    # A prepared statement belongs to a session, which PgBouncer passes on to other clients: see ``_plans_kept``.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
     # Otherwise each process looks up that type in a transaction of its own, before the first statement.
     options["use_native_hstore"] = False
@@ -380,6 +384,22 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 def _open_postgresql(connection: Connection) -> None:
     opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
     connection.exec_driver_sql(f"{opening}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
+
+
+@contextmanager
+def _plans_kept(connection: Connection) -> Iterator[None]:
+    """Let the server keep the plans of statements that are repeated: to plan a claim takes longer than to do it.
+
+    Not behind a pooler, which may give the next transaction another session: it tells its clients a process of its own
+    making, so that the one that really serves this transaction is another.
+    """
+    session: Any = connection.connection.driver_connection
+    if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() == session.info.backend_pid:
+        session.prepare_threshold = PLANS_KEPT_AFTER
+    try:
+        yield
+    finally:
+        session.prepare_threshold = None
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:

@@ -12,6 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import text
 from support.databases import opened
@@ -367,3 +368,35 @@ def test_a_writer_under_a_fake_clock_gives_up_too(sqlite_migrated: str) -> None:
                 pass
     finally:
         database.close()
+
+
+# --- plans that a server keeps ----------------------------------------------------------------------------------------
+
+
+def test_the_loops_repeated_statements_keep_their_plans_and_nobody_elses_do(postgres_migrated: str) -> None:
+    asked = text("SELECT count(*) FROM cronjobs_jobs WHERE id > :number")
+    with opened(postgres_migrated) as database:
+        for _ in range(5):
+            with database.write() as connection:
+                connection.execute(asked, {"number": 0})
+        assert kept(database) == 0
+        for _ in range(5):
+            with database.write(next_in_line=True) as connection:
+                connection.execute(asked, {"number": 0})
+        assert kept(database) >= 1
+
+
+def test_behind_a_pooler_no_plan_is_kept(postgres_migrated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PgBouncer tells its clients a process that is not the server's."""
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 1)
+    with opened(postgres_migrated) as database:
+        for _ in range(5):
+            with database.write(next_in_line=True) as connection:
+                connection.execute(text("SELECT count(*) FROM cronjobs_jobs WHERE id > :number"), {"number": 0})
+        assert kept(database) == 0
+
+
+def kept(database: Database) -> int:
+    with database.read() as connection:
+        found: int = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
+    return found

@@ -355,6 +355,13 @@ MUTANTS = (
         ("tests/process/test_cli_run.py",),
     ),
     Mutant(
+        "plans are kept in a session that a pooler passes on",
+        "cronjobs/database/connection.py",
+        ".scalar_one() == session.info.backend_pid:",
+        ".scalar_one() != session.info:",
+        ("tests/database/test_database.py",),
+    ),
+    Mutant(
         "a worker goes on before the end of a durable job is committed",
         "cronjobs/execution/worker_threads.py",
         "attempt.let_go.wait()",
