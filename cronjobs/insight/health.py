@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
-from cronjobs.insight.judged_types import JudgedTypes, unknown_schedules
+from cronjobs.insight.judged_types import judged_types, unknown_schedules
 from cronjobs.insight.watched import Watched, late_after, quiet_after, ticking, watch
 from cronjobs.jobs.job_types import Fault, JobTypes
 from cronjobs.rules.concurrency import Limit
@@ -19,7 +19,6 @@ from cronjobs.rules.pausing import of_queue
 from cronjobs.store import concurrency, expiry, listing, meta, schedules
 from cronjobs.store.crashing_types import crashing
 from cronjobs.store.expiry import LeftAlone
-from cronjobs.store.job_types import remembered, runnable_types, types_recorded_at
 from cronjobs.store.queues import pressures
 from cronjobs.store.schedules import StoredSchedule
 from cronjobs.store.sql import database_now
@@ -93,8 +92,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     whose = meta.read_meta(connection)
     in_force = schedules.pauses_in_force(connection)
     pauses = [dict(row._mapping) for row in in_force]
-    known_by_ticks = runnable_types(connection, remembered(settings.run.every))
-    judged = JudgedTypes(types.types.keys(), known_by_ticks, types_recorded_at(connection))
+    judged = judged_types(connection, settings, types)
     queues: dict[str, Queue] = {}
     unresolved: dict[str, int] = {}
     oldest: list[datetime] = []

@@ -8,7 +8,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from cronjobs.store.job_types import unknown_to_schedules
+from cronjobs.config.settings import Settings
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store.job_types import remembered, runnable_types, types_recorded_at, unknown_to_schedules
 from cronjobs.store.listing import defined_at
 
 
@@ -28,6 +30,11 @@ class JudgedTypes:
         if self.ticks is None:
             return job_type in self.here
         return job_type in self.ticks or (job_type in self.here and (self.at is None or self.at <= since))
+
+
+def judged_types(connection: Connection, settings: Settings, types: JobTypes) -> JudgedTypes:
+    known_by_ticks = runnable_types(connection, remembered(settings.run.every))
+    return JudgedTypes(types.types.keys(), known_by_ticks, types_recorded_at(connection))
 
 
 def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:
