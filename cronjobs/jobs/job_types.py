@@ -38,6 +38,7 @@ class JobType:
     on_lost: OnLost = "retry"
     durable: Durable = "group"  # "each": its worker begins no other job before the end is committed
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
+    timeout_declared: bool = True  # False: the timeout is the default, which says nothing about the work
     for_crashes: bool = False  # it runs in a process because runners died with it, not by its own setting
 
     @property
@@ -116,9 +117,10 @@ def _job_type(settings: Settings, name: str) -> JobType:
     registration = registered().get(name) if declared.command is None else None
     code = registration.options if registration else JobOptions()
     retry = (registration.retry if registration else None) or settings.retry.apply(RetryPolicy())
+    timeout = declared.timeout or code.timeout
     return JobType(
         name,
-        declared.timeout or code.timeout or settings.run.default_timeout,
+        timeout or settings.run.default_timeout,
         declared.retry.apply(retry),
         registration,
         declared.command,
@@ -130,6 +132,7 @@ def _job_type(settings: Settings, name: str) -> JobType:
         on_lost=declared.on_lost or code.on_lost or "retry",
         durable=declared.durable or code.durable or "group",
         exit_codes=_exit_codes(declared),
+        timeout_declared=timeout is not None,
     )
 
 

@@ -79,13 +79,18 @@ define(
     timed="{waiting} AND j.timeout_s IS NOT NULL",
     fitting_types=_types("fitting"),
     known_types=_types("known"),
-    due_plain="j.{plain} AND {due}",
+    due_plain="j.{plain} AND {due} AND {may_overrun}",
+    # Where experience admits a job that its timeout does not, none whose effect was begun and may have to be settled.
+    may_overrun="""
+      (NOT j.job_type {among_expected}
+       OR NOT EXISTS (SELECT 1 FROM {effects} e WHERE e.job_id = j.id AND e.state = 'begun'))""",
+    among_expected=among("expected"),
     due_timed="j.{timed} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {due}",
     due="{in_lane} AND j.run_at <= {now} AND (j.schedule IS NULL OR {in_turn})",
     # The same without lanes ("b" is the job itself), for databases with more lanes than are worth visiting.
     due_anywhere="""
       b.{waiting} AND b.run_at <= {now} AND {open_queue} AND CASE WHEN b.timeout_s IS NULL
-        THEN b.job_type {among_fitting}
+        THEN b.job_type {among_fitting} AND {may_overrun}
         ELSE b.job_type {among_known} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END""",
     in_some_turn="(j.schedule IS NULL OR {in_turn})",
     among_fitting=among("fitting"),
@@ -128,8 +133,9 @@ define(
 class ClaimFilter:
     """Which jobs a runner may claim now.
 
-    ``known``: the job types it can run; ``fitting``: those whose own time-out fits; a row's timeout_s must be at
-    most ``remaining_s`` or above ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs
+    ``known``: the job types it can run; ``fitting``: those whose own time-out fits, and the ``expected``, of which jobs
+    fit by experience, if none of their effects is begun; a row's timeout_s must be at most ``remaining_s`` or above
+    ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs
     that a runner died with, only those that start at once (``free``) are claimed: none may be lost before it has
     started. ``limits`` count the jobs of all runners. ``policies``: by these recovery decides about the attempts.
     ``runnable``: the types that some host is known to run; None: unknown, so any. A schedule's job waits for an
@@ -142,6 +148,7 @@ class ClaimFilter:
     longest_s: float = math.inf
     queue: str | None = None
     no_prefetch: Collection[str] = ()
+    expected: Collection[str] = ()
     free: int = 1_000_000
     limits: Sequence[Limit] = ()
     policies: ClaimPolicies = NONE_WRITTEN
@@ -191,6 +198,7 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
         "remaining": admission.remaining_s,
         "longest": min(admission.longest_s, 1e300),
         "no_prefetch": group_value(connection, sorted(admission.no_prefetch)),
+        "expected": group_value(connection, sorted(admission.expected)),
         "runnable": runnable_value(connection, admission.runnable),
     }
 
@@ -292,7 +300,7 @@ def _due_sqlite(
             lane_queue=stored(lane.queue),
             lane_priority=lane.priority,
             **facts,
-            **(_named(parameters, "remaining longest") if lane.own_timeout else {}),
+            **_named(parameters, "remaining longest" if lane.own_timeout else "expected"),
         )
         found = list(rows)  # in order
         due = sorted(due + found, key=lambda row: row[:3])[: parameters["limit"]] if due else found

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, insert
 
 from cronjobs.database.tables import audit, ticks
-from cronjobs.probe.question import HANDLERS_EVERY_S, MANY_QUEUES, SEEN
+from cronjobs.probe.question import HANDLERS_EVERY_S, MANY_QUEUES, SEEN, after_now
 from cronjobs.store.sql import define, group, inserted_into, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
@@ -83,6 +83,16 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> None:
     _put_tick(connection, row, {"job_types": row.get("job_types")})  # it may load its handlers after its first write
 
 
+def overran_lately(connection: Connection) -> frozenset[str]:
+    """The job types that ticks of the last day admitted by experience, and had to interrupt."""
+    rows = run(connection, "SELECT t.did FROM {ticks} t WHERE t.started_at > {a_day_ago} AND {some_overran}").scalars()
+    return frozenset(str(name) for did in rows if isinstance(did, dict) for name in did.get("overran", ()))
+
+
+define(
+    a_day_ago=after_now("-86400"),
+    some_overran=lambda postgresql: "t.did ? 'overran'" if postgresql else "instr(t.did, '\"overran\":[') > 0",
+)
 _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types", "not_started")
 
 

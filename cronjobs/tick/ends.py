@@ -99,7 +99,7 @@ class Ends:
             self.release([attempt], ended.finished.outcome)
             return
         self.pace.look_again()  # it may have enqueued more
-        self.planner.note(ended.finished.duration)
+        self.planner.note(attempt.job.job_type, ended.finished.duration)
         late = _timed_out(attempt) if attempt.recorded == "timed_out" else None
         outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
         if outcome is not ended.finished.outcome:

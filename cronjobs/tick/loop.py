@@ -28,7 +28,7 @@ from cronjobs.tick.long_jobs import Handovers
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.tick.result import Counts, TickFilter
 from cronjobs.tick.trouble import FAULT, Outage, SafetyNet
-from cronjobs.tick.turn import Batch, BatchResult, ClaimPlanner, Writer, fits
+from cronjobs.tick.turn import Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
 from cronjobs.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 
 EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
@@ -60,6 +60,8 @@ class Loop:
     crashing: Collection[str] = ()  # types that took runners down: their jobs run in child processes
     suspected: Collection[str] = ()  # types that one runner died with
     many_queues: bool = False  # see ``Overview``
+    overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
+    overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
     catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
     def __post_init__(self) -> None:
@@ -83,6 +85,7 @@ class Loop:
             self.workers.count,
             runner=timedelta(seconds=process_age() + self.deadline - self.clock.monotonic()),
             many_queues=self.many_queues,
+            experience=Experience(self.overran),
         )
         self.pace = Pace()
         self.ends = Ends(
@@ -216,6 +219,8 @@ class Loop:
         while True:
             self.ends.collect(0)
             stuck = self.ends.note_stuck(self.stopping)
+            if self.stopping is None:
+                self.overran_now |= {each.job.job_type for each in stuck if each.recorded == "interrupted"}
 
             def write(connection: Connection, stuck: list[Attempt] = stuck) -> None:
                 if stuck:

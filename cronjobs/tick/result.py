@@ -73,6 +73,7 @@ class Result:
     occurrences: dict[str, int] = field(default_factory=dict)
     recovered: int = 0
     pruned: int = 0
+    overran: set[str] = field(default_factory=set)  # types that experience said would fit, and were interrupted
     not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs it left, see not_started.py
     faults: int = 0  # in the user's code and configuration
     refused: str | None = None  # why the file was not applied
@@ -85,7 +86,7 @@ class Result:
         """The figures that are not zero, for the tick's row."""
         counts = {name: count for name, count in asdict(self.counts).items() if count}
         more: dict[str, Any] = {"recovered": self.recovered, "pruned": self.pruned, "occurrences": self.occurrences}
-        more["refused"] = self.refused
+        more |= {"refused": self.refused, "overran": sorted(self.overran)}
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:

@@ -7,10 +7,12 @@ turn that failed can simply be done again.
 from __future__ import annotations
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -45,12 +47,54 @@ AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this tim
 NO_LIMIT: Final = 1_000_000
 
 
+LEAST_ENDS: Final = 20  # of a type, before they tell how long its jobs take
+MOST_ENDS: Final = 100  # the last ones count
+EXPECTED_TIMES: Final = 2.0  # the longest of them
+EXPECTED_MORE: Final = timedelta(seconds=0.5)
+
+
+@dataclass
+class Experience:
+    """How long the jobs of each type took in this tick: a default timeout would idle the last third of each minute.
+
+    ``overran``: the types that experience was wrong about within a day; asked once, when it is needed. None: unknown.
+    """
+
+    overran: Callable[[], Collection[str] | None]
+    _took: dict[str, deque[timedelta]] = field(default_factory=dict)
+
+    @cached_property
+    def _overran(self) -> Collection[str] | None:
+        return self.overran()
+
+    def note(self, job_type: str, took: timedelta) -> None:
+        self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
+
+    def expected(self, job_type: JobType) -> timedelta | None:
+        """How long one more job will hardly take; None: as long as its timeout.
+
+        Only for types whose timeout nobody declared, and not for those that must not be lost.
+        """
+        took = self._took.get(job_type.name, ())
+        if job_type.timeout_declared or job_type.on_lost == "dead" or len(took) < LEAST_ENDS:
+            return None
+        return (
+            None
+            if self._overran is None or job_type.name in self._overran
+            else max(took) * EXPECTED_TIMES + EXPECTED_MORE
+        )
+
+
+def unknown() -> None:
+    """Which types overran, for a loop that has no history to ask: it goes by timeouts alone."""
+
+
 @dataclass
 class ClaimPlanner:
     """Plans the claims of one tick. ``typical_s``: how long jobs took lately; None: unknown.
 
     ``claimed``: how many jobs so far. ``runner``: the highest age this tick's process can reach; None: unknown.
-    ``many_queues``: see ``Overview``.
+    ``many_queues``: see ``Overview``. ``experience``: how long jobs take, by their types.
     """
 
     settings: Settings
@@ -61,12 +105,14 @@ class ClaimPlanner:
     typical_s: float | None = None
     runner: timedelta | None = None
     many_queues: bool = False
+    experience: Experience = field(default_factory=lambda: Experience(unknown))
     _policies: ClaimPolicies | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.longest = self.settings.run.longest_in_tick
 
-    def note(self, took: timedelta) -> None:
+    def note(self, job_type: str, took: timedelta) -> None:
+        self.experience.note(job_type, took)
         seconds = took.total_seconds()
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
 
@@ -102,16 +148,26 @@ class ClaimPlanner:
     # --- which --------------------------------------------------------------------------------------------------------
 
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
-        """The filter for jobs whose time-out ends before the tick does, so that the tick never has to interrupt one."""
+        """The filter for jobs whose time-out ends before the tick does, so that the tick never has to interrupt one.
+
+        And for those that will have ended by then as far as experience tells.
+        """
         longest, known = self.longest, self._known()
-        fitting = [name for name, t in known.items() if fits(_whole_time(t), remaining) and not t.is_long(longest)]
+        short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
+        fitting = [name for name, job_type in short.items() if fits(_whole_time(job_type), remaining)]
+        expected = [name for name in short.keys() - fitting if self._is_expected_to_fit(short[name], remaining)]
         return self._filter(
             known,
-            fitting,
+            fitting + expected,
+            expected=expected,
             remaining_s=min(remaining, longest).total_seconds(),
             no_prefetch=[name for name, job_type in known.items() if job_type.starts_at_once],
             free=max(0, self.free(in_flight)),
         )
+
+    def _is_expected_to_fit(self, job_type: JobType, remaining: timedelta) -> bool:
+        expected = self.experience.expected(job_type)
+        return expected is not None and fits(_whole_time(job_type, expected), remaining)
 
     def long_admission(self) -> ClaimFilter | None:
         """The filter for jobs that are too long for any tick; None: this tick may not start any."""
@@ -159,13 +215,14 @@ def fits(timeout: timedelta, remaining: timedelta) -> bool:
     return timeout <= remaining
 
 
-def _whole_time(job_type: JobType) -> timedelta:
-    """How much of the tick a job may take: its time-out, and the grace period if it runs in a process.
+def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
+    """How much of the tick a job may take: its time-out, or *expected*, and the grace period if it runs in a process.
 
     Types that are isolated only because they crashed get no grace: one whose time-out just fits would wait for an hour.
     """
     with_grace = job_type.isolation == "process" and not job_type.for_crashes
-    return job_type.timeout + PROCESS_GRACE if with_grace else job_type.timeout
+    longest = job_type.timeout if expected is None else min(expected, job_type.timeout)
+    return longest + PROCESS_GRACE if with_grace else longest
 
 
 # --- the transaction --------------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ An idle tick runs 1,440 times a day and imports nothing of this.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cronjobs import events
+from cronjobs.errors import DatabaseError
 from cronjobs.execution.attempt import WorkerContext
 from cronjobs.execution.strays import keep_orphans, left_behind
 from cronjobs.execution.worker_threads import Workers
@@ -18,6 +20,7 @@ from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.crashing_types import watched
 from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types, unknown_to_schedules
 from cronjobs.store.not_started import lanes_due
+from cronjobs.store.ticks import overran_lately
 from cronjobs.tick.context import TickContext
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.not_started import TickState, counted, record, unknown_type
@@ -79,8 +82,18 @@ class Work:
             crashing=[each.job_type for each in seen if not each.suspected],
             suspected=[each.job_type for each in seen if each.suspected],
             many_queues=tick.many_queues,
+            overran=self._overran,
+            overran_now=tick.result.overran,
         )
         return self.loop
+
+    def _overran(self) -> Collection[str] | None:
+        """The job types that experience was wrong about within a day; None: the database does not say."""
+        try:
+            with self.tick.database.read() as connection:
+                return overran_lately(connection)
+        except DatabaseError:
+            return None
 
     def note_waiting(self) -> None:
         """Note which due jobs this tick did not start, and why: for its row, and the important ones for the log."""

@@ -355,6 +355,13 @@ MUTANTS = (
         ("tests/process/test_cli_run.py",),
     ),
     Mutant(
+        "experience admits jobs with an effect begun",
+        "cronjobs/store/claims.py",
+        "e.job_id = j.id AND e.state = 'begun'",
+        "e.job_id = j.id AND e.state = ''",
+        ("tests/database/test_expected_jobs.py",),
+    ),
+    Mutant(
         "plans are kept in a session that a pooler passes on",
         "cronjobs/database/connection.py",
         ".scalar_one() == session.info.backend_pid:",
