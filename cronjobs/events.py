@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from shlex import quote
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition
 from cronjobs.text import one_line
@@ -20,12 +19,11 @@ ERROR: Final = "error"
 VALUE_LIMIT: Final = 500  # characters of one fact in a line
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """A constant *name* and its facts. ``told``: print it on a terminal."""
 
     name: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = {}  # noqa: RUF012 nobody changes it
     level: str = INFO
     told: bool = True
 

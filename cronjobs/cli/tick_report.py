@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -82,7 +82,7 @@ class Reporter:
         keep = event.level != events.INFO or len(self.told) < MOST_KEPT
         if not event.told or not (keep or self.talk):  # nobody reads it: a drain has thousands of these
             return
-        event = replace(event, facts=masking.hide_in(event.facts))
+        event = event._replace(facts=masking.hide_in(event.facts))
         if keep:
             self.told.append(event)
         if self.talk:

@@ -123,10 +123,12 @@ def _run(
 
 
 def _row(connection: Connection, end: Finish) -> tuple[Any, ...]:
+    if end.error_type is None and end.error is None and end.traceback is None and end.output is None:
+        return end.row()
     texts: dict[str, Any] = {
         name: fitted(connection, text) for name in _TEXTS if (text := getattr(end, name)) is not None
     }
-    return (end._replace(**texts) if texts else end).row()
+    return end._replace(**texts).row()
 
 
 _TEXTS: Final = ("error_type", "error", "traceback", "output")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from cronjobs import events, masking
@@ -31,7 +30,7 @@ class Log:
         if self._descriptor is None:
             return
         more = {"traceback": traceback} if traceback and self._json else {}
-        event = replace(event, facts=masking.hide_in(event.facts | more))
+        event = event._replace(facts=masking.hide_in(event.facts | more))
         now = SYSTEM.now()
         line = (
             events.json_line(event, now)

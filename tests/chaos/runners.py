@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -262,7 +262,7 @@ def _tick(order: Order, ground: Ground) -> int:
     me = {"pid": os.getpid()}
 
     def emit(event: events.Event) -> None:
-        told = replace(event, facts=event.facts | me)
+        told = event._replace(facts=event.facts | me)
         os.write(log, (events.json_line(told, SYSTEM.now()) + "\n").encode())
 
     try:
