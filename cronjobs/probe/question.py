@@ -42,10 +42,11 @@ def _around_now(column: str, seconds: int) -> str:
 
 def _any_due(queues: str) -> str:
     """Whether a job is due in one of those *queues*."""
+    # CASE: of AND and OR in a column SQLite evaluates both sides, and would read all jobs that wait.
     return (
-        f"(NOT {{many_queues}} AND EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL AND {queues} "
-        "AND {due_in_branch}) OR {many_queues} AND EXISTS (SELECT 1 FROM {jobs} b WHERE b.{waiting} "
-        f"AND b.run_at <= {{now}} AND {queues}))"
+        "CASE WHEN {many_queues} THEN EXISTS (SELECT 1 FROM {jobs} b WHERE b.{waiting} "
+        f"AND b.run_at <= {{now}} AND {queues}) ELSE EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL "
+        f"AND {queues} AND {{due_in_branch}}) END"
     )
 
 
@@ -95,9 +96,10 @@ FRAGMENTS: dict[str, Fragment] = {
        OR j.owed IS NOT NULL AND (j.seen_until > {now}
          OR NOT EXISTS (SELECT 1 FROM {pauses} p WHERE {stops_schedule})))""",
     # "b" is a queue or a job; with very many queues all their jobs are read instead.
+    # Not EXISTS: without statistics PostgreSQL would first gather all that is due there.
     "due_in_branch": """
-      EXISTS (SELECT 1 FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
-              AND j.run_at <= {now})""",
+      (SELECT j.run_at FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
+       ORDER BY j.run_at LIMIT 1) <= {now}""",
     "many_queues": "EXISTS (SELECT 1 FROM branch b WHERE b.place = :most_branches AND b.queue IS NOT NULL)",
     "jobs_due": _any_due("NOT {paused}"),
     "paused_jobs_due": _any_due("{paused}"),
@@ -127,8 +129,8 @@ SEEN = """
     EXISTS (SELECT 1 FROM {jobs} WHERE {held_here}) AS held_here,
     EXISTS (SELECT 1 FROM {schedules} j WHERE {schedule_due}) AS schedules_due,
     {jobs_due} AS jobs_due, {many_queues} AS many_queues,
-    EXISTS (SELECT 1 FROM {pauses} p WHERE p.scope IN ('all', 'queue') AND {in_force})
-      AND {paused_jobs_due} AS paused_due,
+    CASE WHEN EXISTS (SELECT 1 FROM {pauses} p WHERE p.scope IN ('all', 'queue') AND {in_force})
+      THEN {paused_jobs_due} ELSE 1 = 0 END AS paused_due,
     (SELECT t.not_started FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
      ORDER BY t.id DESC LIMIT 1) AS not_started,
     (SELECT t.started_at FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL

@@ -33,6 +33,10 @@ SETTINGS = (
     "SET LOCAL extra_float_digits = 1",
     # Compiling a claim would take longer than a thousand of them, as the planner takes its recursive parts for huge.
     "SET LOCAL jit = off",
+    # Without statistics (autovacuum is off, or has not come yet) the planner takes a third of all rows for leased, and
+    # reads ten million finished ones to find one. Each of our statements about a big table has its index.
+    "SET LOCAL enable_seqscan = off",
+    "SET LOCAL max_parallel_workers_per_gather = 0",  # starting them takes longer than what they would do
 )
 
 

@@ -105,6 +105,8 @@ define(
     # Losses are not charged, but a job that was lost once must not be lost again only because it waited for a worker.
     not_prefetched="(j.losses > 0 OR j.job_type {among_no_prefetch})",
     candidate="j.id, j.priority, j.run_at, {not_prefetched} AS no_prefetch, j.concurrency_key",
+    # Of rows that are given by id. Without statistics PostgreSQL would read the index of all that waits, too.
+    still_waiting="j.status || '' IN ('queued', 'failed')",
     is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
     after_lease=after_now(":lease_s"),
     # The policy by which any host's recovery decides. It includes the attempt's number because an older version claims
@@ -255,7 +257,7 @@ _LEASE_PICKED: Final = """,
     SELECT id FROM placed WHERE place <
       coalesce((SELECT min(place) FROM placed WHERE no_prefetch AND place > :free), 9223372036854775807))
   UPDATE {jobs} j SET {leased}
-  WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND j.{waiting}
+  WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND {still_waiting}
   RETURNING {facts}, {now} AS now"""
 CLAIM_POSTGRESQL: Final = PICKED_POSTGRESQL + _LEASE_PICKED
 CLAIM_ANYWHERE: Final = PICKED_ANYWHERE + _LEASE_PICKED
@@ -342,7 +344,7 @@ def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str
 
 TAKE: Final = """
   UPDATE {jobs} AS j SET {leased}
-  WHERE j.id {among_ids} AND j.{waiting}"""
+  WHERE j.id {among_ids} AND {still_waiting}"""
 
 
 # --- claim row by row -------------------------------------------------------------------------------------------------
