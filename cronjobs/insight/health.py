@@ -100,7 +100,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         queue = queues.setdefault(row.queue, Queue(paused=bool(of_queue(in_force, row.queue))))
         queue.due += row.due
         queue.future += row.waiting - row.due
-        queue.failed += row.waiting if row.status == "failed" else 0
+        queue.failed += row.failed
         if row.due:
             oldest.append(row.run_at)
         unknown = row.due and not judged.knows(row.job_type, since=row.run_at)

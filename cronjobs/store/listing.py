@@ -30,6 +30,7 @@ from sqlalchemy import (
 from cronjobs.database.tables import job_runs, jobs, occurrences, schedules
 from cronjobs.model import FINAL, Status
 from cronjobs.probe.question import WAITING_SQL, after_now, shifted
+from cronjobs.store import claims  # noqa: F401  its fragments: plain, timed
 from cronjobs.store.shown import LONGEST, beginning, fetched, shown
 from cronjobs.store.sql import define, run
 
@@ -39,10 +40,23 @@ ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
 
 
+def _waiting(kind: str) -> str:
+    """Waiting jobs of the *kind* that an index by type has, by type and queue."""
+    return f"""
+      SELECT j.queue, j.job_type, count(*) AS waiting, count(CASE WHEN j.status = 'failed' THEN 1 END) AS failed,
+        count(CASE WHEN j.run_at <= {{now}} THEN 1 END) AS due,
+        count(CASE WHEN j.run_at <= {{late_before}} THEN 1 END) AS late, min(j.run_at) AS run_at
+      FROM {{jobs}} j WHERE j.{{{kind}}} GROUP BY j.job_type, j.queue"""
+
+
 define(
     late_before=after_now(":late_s"),
+    waiting_plainly=_waiting("plain"),
+    waiting_timed=_waiting("timed"),
     an_hour_ago=after_now("-3600"),
     a_day_ago=after_now("-86400"),
+    # Not "l.host = h.name": for a host that ticks no more PostgreSQL would read back through all later ticks.
+    last_of_host="(SELECT l.id FROM {ticks} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)",
     run_seconds=lambda postgresql: (
         "extract(epoch FROM r.finished_at - r.started_at)" if postgresql else "(r.finished_at - r.started_at) / 1e6"
     ),
@@ -54,16 +68,16 @@ define(
 
 
 def waiting_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
-    """Waiting jobs by queue, type and status: how many in all, due, due for longer than *late*, the oldest ``run_at``.
+    """Waiting jobs by queue and type: how many in all, failed, due, due for longer than *late*, the oldest ``run_at``.
 
-    One pass over the index of waiting jobs; finished ones are not read.
+    One pass over the indexes of waiting jobs by type, whose order needs no sorting; finished ones are not read.
     """
     return run(
         connection,
         """
-        SELECT queue, job_type, status, count(*) AS waiting, sum(CASE WHEN run_at <= {now} THEN 1 ELSE 0 END) AS due,
-          sum(CASE WHEN run_at <= {late_before} THEN 1 ELSE 0 END) AS late, min(run_at) AS run_at
-        FROM {jobs} WHERE {waiting} GROUP BY queue, job_type, status ORDER BY queue, job_type, status""",
+        SELECT queue, job_type, CAST(sum(waiting) AS bigint) AS waiting, CAST(sum(failed) AS bigint) AS failed,
+          CAST(sum(due) AS bigint) AS due, CAST(sum(late) AS bigint) AS late, min(run_at) AS run_at
+        FROM ({waiting_plainly} UNION ALL {waiting_timed}) AS w GROUP BY queue, job_type ORDER BY queue, job_type""",
         late_s=-late.total_seconds(),
     ).all()
 
@@ -133,8 +147,7 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
           UNION ALL
           SELECT (SELECT min(t.host) FROM {ticks} t WHERE t.host > h.name), h.number + 1 FROM host h
           WHERE h.name IS NOT NULL AND h.number < :hosts)
-        SELECT t.* FROM host h JOIN {ticks} t ON t.id = (
-          SELECT l.id FROM {ticks} l WHERE l.host = h.name ORDER BY l.id DESC LIMIT 1)""",
+        SELECT t.* FROM host h JOIN {ticks} t ON t.id = {last_of_host}""",
         hosts=HOSTS_AT_MOST,
     ).all()
     newest = run(connection, "SELECT t.* FROM {ticks} t WHERE t.id = (SELECT max(id) FROM {ticks})").all()
@@ -165,24 +178,27 @@ def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Ro
     """
 
     def query(with_json: bool) -> Select[Any]:
-        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json)).limit(limit)
+        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit).limit(limit)
 
     return fetched(connection, query)
 
 
-def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
+def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int) -> Select[Any]:
     chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
     if wanted.status in FINAL:
-        newest = (jobs.c.finished_at.desc(), jobs.c.id.desc())
-        return chosen.where(*_in_status(wanted.status, wanted.since)).order_by(*newest)
+        ended = [*_in_status(wanted.status, wanted.since), *_plainly(wanted)]
+        # The index has no id: from ``since`` on there are few rows to sort. Without statistics PostgreSQL sorted all.
+        last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
+        since = select(func.min(last.c.finished_at)).scalar_subquery()
+        return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
     chosen = chosen.order_by(jobs.c.id.desc())
     if wanted.status is None and wanted.since is None:
         return chosen
-    # In a subquery: given both an order by id and this condition, SQLite would walk the whole table.
+    # In a subquery, and "+ 0": given both an order by id and this condition, either database may walk the whole table.
     statuses = list(Status) if wanted.status is None else [wanted.status]
-    return chosen.where(
-        jobs.c.id.in_(union_all(*(select(jobs.c.id).where(*_in_status(status, wanted.since)) for status in statuses)))
-    )
+    found = _of_statuses(wanted, statuses, jobs.c.id).subquery()
+    newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
+    return chosen.where(jobs.c.id.in_(newest))
 
 
 def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:

@@ -65,6 +65,24 @@ class Happened:
         return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
 
 
+def went_badly(connection: Connection) -> set[int]:
+    """The ids of schedules whose newest ledger row needs a closer look: it did not run, or its job has not succeeded.
+
+    A row in the future proves nothing, as a clock was wrong; a job that is not there any more ended long ago.
+    """
+    rows = run(
+        connection,
+        # Subqueries with a limit, not joins: PostgreSQL would read the whole ledger, and all jobs.
+        """
+        SELECT s.id FROM {schedules} s WHERE (
+          SELECT CASE WHEN c.last_for <= {now} AND c.outcome IN ('enqueued', 'coalesced')
+            AND coalesce((SELECT j.status FROM {jobs} j WHERE j.id = c.job_id), 'succeeded') = 'succeeded'
+            THEN 0 ELSE 1 END
+          FROM {occurrences} c WHERE c.schedule_id = s.id ORDER BY c.last_for DESC LIMIT 1) = 1""",
+    )
+    return set(rows.scalars())
+
+
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
     """The newest *rows* ledger rows of each of these schedules, newest first; none that a wrong clock wrote ahead."""
     ledger = run(
