@@ -36,6 +36,7 @@ SETTINGS = (
     # Without statistics (autovacuum is off, or has not come yet) the planner takes a third of all rows for leased, and
     # reads ten million finished ones to find one. Each of our statements about a big table has its index.
     "SET LOCAL enable_seqscan = off",
+    "SET LOCAL enable_bitmapscan = off",  # it sorts all of what an index has in order already
     "SET LOCAL max_parallel_workers_per_gather = 0",  # starting them takes longer than what they would do
 )
 
