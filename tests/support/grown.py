@@ -79,7 +79,7 @@ class Grown:
 
     def ticks(self, count: int) -> None:
         """A tick each minute until now, nearly all of them idle."""
-        began = self.at(f"-60.0 * ({count} - i) - 30")
+        began = self.at(f"-60.0 * ({count + 1} - i)")
         self.insert(
             "ticks",
             count,

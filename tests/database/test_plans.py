@@ -1,0 +1,310 @@
+"""However many rows there are, a tick and the commands look at no more of them: counted in work, never in seconds.
+
+On PostgreSQL each is counted without statistics (autovacuum is off, or has not come yet) and with fresh ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from support.counted import Counted, counted
+from support.grown import Grown
+from support.hosts import Host
+from support.postgres import OWNER
+
+from cronjobs.cli.known_types import known_types
+from cronjobs.config.load import load
+from cronjobs.config.settings import Retention
+from cronjobs.database.connection import Database
+from cronjobs.insight.evidence import ScheduleEvidence
+from cronjobs.insight.explain_job import explain_job
+from cronjobs.insight.explain_occurrence import explain_occurrence
+from cronjobs.insight.health import look
+from cronjobs.insight.job_evidence import job_life
+from cronjobs.model import Status
+from cronjobs.probe.question import MANY_QUEUES
+from cronjobs.rules.concurrency import Limit
+from cronjobs.schedules.materialise import materialise
+from cronjobs.store import claims, expiry, listing, not_started
+from cronjobs.store.claims import ClaimFilter
+from cronjobs.store.listing import Filter
+from cronjobs.store.sql import run
+from cronjobs.tick.pruner import Before, Pruner
+
+pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables, and ANALYZE
+
+HOUR = timedelta(hours=1)
+YAML = """\
+database: "@database@"
+job_types:
+  kind0: {command: ["true"]}
+  kind1: {command: ["true"]}
+schedules:
+  s: {cron: "* * * * *", job: kind1}
+"""
+BIG = "cronjobs_jobs|cronjobs_job_runs|cronjobs_occurrences|cronjobs_ticks"
+# More than any list or sample takes; what is added to that must cost nothing.
+FINISHED, FUTURE, SCHEDULES = 1500, 800, 20
+MORE = {"finished": 6000, "future": 3000, "schedules": 400}
+# What does grow: at most so many steps of SQLite's machine, and pages of PostgreSQL, for a row more.
+GROWS = {
+    ("probe", "schedules"): (20, 0.2),  # their next_at has no index: it would be written each minute
+    ("materialise", "schedules"): (70, 0.4),
+    ("status", "schedules"): (150, 20),
+    ("status", "future"): (40, 1.2),  # it counts what waits
+    ("jobs list queued", "future"): (25, 1.2),
+    ("jobs list since", "future"): (45, 2.4),
+    ("claim under limits", "a full limit"): (60, 1.2),
+    ("due jobs that wait", "an unknown type"): (20, 0.6),  # up to 5,000 of each lane are counted
+    ("due jobs that wait", "a paused queue"): (20, 0.6),
+    ("due jobs that wait", "a full limit"): (20, 0.6),
+}
+DEAD_PAGES = 0.05  # of indexes, for a job that was drained and not vacuumed
+
+
+class World:
+    """A database that one host ticks on, and everything that is to cost the same for ever."""
+
+    def __init__(self, database: Database, url: str, folder: Path) -> None:
+        self.database = database
+        file = folder / "cronjobs.yaml"
+        file.write_text(YAML.replace("@database@", url))
+        self.host = Host(database, folder)
+        self.host.settings = self.settings = load(file, environ={})
+        self.host.tick()
+        self.connection = self._connect(url)
+        self.grown = Grown(self.connection, postgresql=not database.is_sqlite)
+        self.grown.due(1, job_type="'kind1'", run_at=self.grown.at("-60"))
+
+    def _connect(self, url: str) -> Any:
+        import sqlite3
+
+        import psycopg
+
+        if self.database.is_sqlite:
+            return sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=10)
+        return psycopg.connect(url, autocommit=True)
+
+    def reading(self, look: Callable[[Connection], object]) -> Counted:
+        with counted(self.database) as found, self.database.read() as connection:
+            look(connection)
+        return found
+
+    def writing(self, write: Callable[[Connection], object]) -> Counted:
+        """The work of *write*, which is undone."""
+        with counted(self.database) as found, suppress(Undo), self.database.write() as connection:
+            write(connection)
+            raise Undo
+        return found
+
+    def work(self, only: str = "") -> dict[str, Counted]:
+        return {name: call(self) for name, call in OPERATIONS.items() if only in name}
+
+    def statistics(self) -> Iterator[str]:
+        """Each state of the planner's statistics."""
+        yield "as they are"
+        if not self.database.is_sqlite:
+            self.grown.analyze()
+            yield "fresh"
+
+
+class Undo(Exception):
+    pass
+
+
+# --- what is to cost the same -----------------------------------------------------------------------------------------
+
+
+def probe(world: World) -> Counted:
+    project = {"project": "", "environment": "", "schema_revision": "0002", "oldest_code": "0001"}
+    here = {"host": "alpha", "place": "alpha:b:1:", "place_length": 10, "fingerprint": "f", "defines_nothing": 0}
+    return world.reading(
+        lambda connection: run(
+            connection,
+            "{verdict} SELECT idle, holders FROM verdict",
+            **project,
+            **here,
+            beyond_s=400,
+            most_branches=MANY_QUEUES,
+            host_s=world.database.clock.now().timestamp(),
+        ).one()
+    )
+
+
+def claim(world: World, limits: tuple[Limit, ...] = ()) -> Counted:
+    def take(connection: Connection) -> None:
+        types = ["kind0", "kind1"]
+        admission = ClaimFilter(known=types, fitting=types, remaining_s=50, runnable=types, limits=limits)
+        found = claims.claim(connection, limit=1, locked_by="r", lease=HOUR, admission=admission)
+        assert [job.job_type for job in found.jobs] == ["kind1"]
+
+    return world.writing(take)
+
+
+def recover(world: World) -> Counted:
+    def settle(connection: Connection) -> None:
+        expiry.holders(connection, "alpha:b:1:")
+        expiry.far_leases(connection, HOUR, 200)
+        expiry.expired_leases(connection, 200, known=["kind1"])
+        expiry.left_alone(connection, [], [], ["kind1"])
+
+    return world.writing(settle)
+
+
+def settle_schedules(world: World) -> Counted:
+    due = world.grown.at("-120")
+    world.grown.run("DELETE FROM cronjobs_occurrences WHERE schedule_id = (SELECT min(id) FROM cronjobs_schedules)")
+    world.grown.run("DELETE FROM cronjobs_jobs WHERE schedule = 's'")
+    world.grown.run(f"UPDATE cronjobs_schedules SET next_at = {due}, seen_until = {due} WHERE name = 's'")
+    with counted(world.database) as found:
+        materialise(world.database, lambda _event: None)
+    world.grown.run("DELETE FROM cronjobs_jobs WHERE schedule = 's'")
+    return found
+
+
+def prune(world: World) -> Counted:
+    now = world.database.clock.now()
+    with counted(world.database) as found:
+        Pruner(world.database, Before.of(Retention(), now), world.database.clock, lambda: True).run()
+    return found
+
+
+def jobs_list(world: World, **wanted: Any) -> Counted:
+    return world.reading(lambda connection: listing.list_jobs(connection, Filter(**wanted), 20))
+
+
+def explain_schedule(world: World) -> Counted:
+    def explain(connection: Connection) -> None:
+        evidence = ScheduleEvidence(connection, "s", world.settings, lambda: known_types(world.settings))
+        explain_occurrence(evidence.at(evidence.latest()))
+
+    return world.reading(explain)
+
+
+def explain_one_job(world: World) -> Counted:
+    def explain(connection: Connection) -> None:
+        life = job_life(connection, 7, world.settings, lambda: known_types(world.settings))
+        assert life is not None
+        explain_job(life)
+
+    return world.reading(explain)
+
+
+OPERATIONS: dict[str, Callable[[World], Counted]] = {
+    "probe": probe,
+    "claim": claim,
+    "claim under limits": lambda world: claim(world, (Limit("smtp:", most=1),)),
+    "recover": recover,
+    "materialise": settle_schedules,
+    "prune": prune,
+    "status": lambda world: world.reading(
+        lambda connection: look(connection, world.settings, known_types(world.settings))
+    ),
+    "jobs list": jobs_list,
+    "jobs list dead": lambda world: jobs_list(world, status=Status.DEAD),
+    "jobs list succeeded": lambda world: jobs_list(world, status=Status.SUCCEEDED),
+    "jobs list running": lambda world: jobs_list(world, status=Status.RUNNING),
+    "jobs list queued": lambda world: jobs_list(world, status=Status.QUEUED),
+    "jobs list since": lambda world: jobs_list(world, since=world.database.clock.now() - timedelta(minutes=5)),
+    "explain a schedule": explain_schedule,
+    "explain a job": explain_one_job,
+    "due jobs that wait": lambda world: world.reading(
+        lambda connection: not_started.lanes_due(connection, ["kind0", "kind1"])
+    ),
+}
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(database: Database, database_url: str, tmp_path: Path) -> Iterator[World]:
+    world = World(database, database_url, tmp_path)
+    world.grown.finished(FINISHED)
+    world.grown.future(FUTURE)
+    world.grown.schedules(SCHEDULES, occurrences=10)
+    yield world
+    world.connection.close()
+
+
+def grown_too_much(world: World, before: dict[str, Counted], what: str, rows: int) -> dict[str, str]:
+    """What costs more than *before* there were so many *rows* more, with the statement that does most."""
+    found = {}
+    for statistics in world.statistics():
+        for name, now in world.work().items():
+            if name not in before:
+                continue
+            per_row = GROWS.get((name, what), (0, 0))[0 if world.database.is_sqlite else 1]
+            slack = 400 if world.database.is_sqlite else 20
+            if now.work > 1.25 * before[name].work + slack + per_row * rows:
+                found[f"{name}, statistics {statistics}"] = f"{before[name].work} → {now.work}: {now.most()}"
+            for each in now.statements:
+                if re.search(rf"Seq Scan on ({BIG})\b", each.plan):
+                    found[f"{name} reads a whole table, statistics {statistics}"] = each.plan
+    return found
+
+
+@pytest.mark.parametrize("what", MORE)
+def test_the_work_does_not_grow_with(world: World, what: str) -> None:
+    before, rows = world.work(), MORE[what]
+    match what:
+        case "finished":
+            world.grown.finished(rows)
+            world.grown.ticks(rows // 10)
+        case "future":
+            world.grown.future(rows)
+        case "schedules":
+            world.grown.schedules(rows, occurrences=10)
+    assert grown_too_much(world, before, what, rows) == {}
+
+
+BEHIND = {
+    "an unknown type": {"job_type": "'nobody'"},
+    "a paused queue": {"job_type": "'kind1'", "queue": "'stopped'"},
+    "a full limit": {"job_type": "'kind1'", "concurrency_key": "'smtp:' || i"},
+}
+
+
+@pytest.mark.parametrize("what", BEHIND)
+def test_one_job_behind_very_many_that_may_not_run_is_claimed_as_if_it_were_alone(world: World, what: str) -> None:
+    rows = 3000
+    world.grown.run("INSERT INTO cronjobs_pauses (scope, name) VALUES ('queue', 'stopped')")
+    lease = {"status": "'running'", "locked_by": "'x:b:1:1:1:t'", "locked_until": world.grown.at("3000")}
+    world.grown.waiting(1, job_type="'kind0'", concurrency_key="'smtp:x'", attempts="1", **lease)
+    before = {
+        name: done
+        for name, done in world.work().items()
+        # Without limits in the file, jobs of a "full limit" are jobs like others.
+        if name in ("probe", "claim under limits", "due jobs that wait") or (name == "claim" and what != "a full limit")
+    }
+    world.grown.due(rows, **BEHIND[what])
+    assert grown_too_much(world, before, what, rows) == {}
+
+
+def test_the_work_does_not_grow_with_what_was_drained_and_not_vacuumed(world: World) -> None:
+    rows = 3000
+    if not world.database.is_sqlite:
+        world.grown.run("ALTER TABLE cronjobs_jobs SET (autovacuum_enabled = off)")
+    before = world.work()
+    world.grown.due(rows, job_type="'kind1'")
+    with world.database.write() as connection:
+        leased = "SET status = 'running', attempts = 1, locked_by = 'r', locked_until = run_at WHERE status = 'queued'"
+        connection.execute(text(f"UPDATE cronjobs_jobs {leased} AND id > {FINISHED + FUTURE + 10}"))
+    with world.database.write() as connection:
+        done = "SET status = 'succeeded', locked_by = NULL, locked_until = NULL, finished_at = run_at"
+        connection.execute(text(f"UPDATE cronjobs_jobs {done} WHERE status = 'running'"))
+    world.work()  # the first look marks the entries of indexes that lead to dead rows
+    slack = 400 if world.database.is_sqlite else 20 + DEAD_PAGES * rows
+    found = {
+        name: f"{before[name].work} → {now.work}: {now.most()}"
+        for name, now in world.work().items()
+        if now.work > 1.25 * before[name].work + slack
+    }
+    assert found == {}
