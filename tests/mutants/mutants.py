@@ -54,10 +54,10 @@ MUTANTS = (
     Mutant(
         "rows of a claim locked by a subquery under IN",
         "cronjobs/store/claims.py",
-        "WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND j.{waiting}",
+        "WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND {still_waiting}",
         """WHERE j.id IN (SELECT c.id FROM head b CROSS JOIN LATERAL (
       SELECT j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c LIMIT :limit)
-    AND :free = :free AND j.{waiting}""",
+    AND :free = :free AND {still_waiting}""",
         ("tests/process/test_many_ticks.py::test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once",),
     ),
     Mutant(
