@@ -6,10 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.encoding import (
     ANY_BYTES,
     UTF8,
@@ -27,7 +29,7 @@ from cronjobs.probe.question import after_now
 from cronjobs.store.meta import qualified
 from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, kinds, run
 
-_COLUMNS: Final = {"n": "int", "delay_s": "float8"} | kinds(
+_COLUMNS: Final = {"delay_s": "float8"} | kinds(
     jobs,
     *("job_type", "payload", "meta", "queue", "priority", "run_at", "max_attempts", "timeout_s", "idempotency_key"),
     *("concurrency_key", "schedule", "scheduled_for", "enqueued_by"),
@@ -66,15 +68,9 @@ _INSERT: Final = """
                       idempotency_key, concurrency_key, enqueued_by)
   SELECT r.job_type, CAST(r.payload AS {json_type}), CAST(r.meta AS {json_type}), r.queue, r.priority, {due_at}, {now},
          r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {caller})
-  FROM {new_rows} r WHERE {not_there}"""
-_RETURNING: Final = """ ORDER BY r.n
-  ON CONFLICT (idempotency_key) DO NOTHING
-  RETURNING id, {key_told} AS idempotency_key"""
-INSERT: Final = _INSERT + _RETURNING
-# For rows of one queue: its cap is checked once, not for each row.
-INSERT_WITHOUT_CAP: Final = _INSERT + " AND NOT {is_capped}" + _RETURNING
+  FROM {shaped_rows} r WHERE true"""
 # A statement of its own: apps may not write these columns, or one row of theirs could block a schedule for ever.
-INSERT_OF_SCHEDULE: Final = INSERT.replace("enqueued_by)", "enqueued_by, schedule, scheduled_for)").replace(
+_INSERT_OF_SCHEDULE: Final = _INSERT.replace("enqueued_by)", "enqueued_by, schedule, scheduled_for)").replace(
     "{caller})", "{caller}), r.schedule, r.scheduled_for"
 )
 
@@ -143,19 +139,91 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     *into_capped*, because the queue is capped; then all rows must be for one queue. It waits only for an open
     transaction that inserts or deletes the same key, as any unique key must.
     """
-    for n, row in enumerate(rows):
-        row["n"] = n
-    parameters = {"rows": _rows(connection, rows)} | _caller(connection)
+    postgresql = is_postgresql(connection)
+    parameters: dict[str, Any] = {}
+    varying: dict[str, list[Any]] = {}
+    for name, values in _by_column(_storable(connection, rows)).items():
+        same = values.count(values[0]) == len(values)
+        # Of many rows the payloads always come from JSON: it is what makes the rows, even of equal ones.
+        if same and _may_be_bound(values[0], postgresql) and (name != "payload" or len(rows) == 1):
+            parameters[name] = _bound(values[0], postgresql)
+        else:
+            varying[name] = values
+    statement = _insert(postgresql, tuple(parameters), tuple(varying), into_capped)
+    if postgresql:
+        parameters |= {f"{name}_rows": group_value(connection, values) for name, values in varying.items()}
+    elif varying:
+        parameters["rows"] = group_value(connection, list(zip(*varying.values(), strict=True)))
     if not into_capped:
         parameters["queue"] = rows[0]["queue"]
-    statement = INSERT if into_capped else INSERT_WITHOUT_CAP
-    if any("schedule" in row for row in rows):
-        statement = INSERT_OF_SCHEDULE  # a person triggered it, so it may enter a full queue
-    made = run(connection, statement, **parameters).all()
-    by_key = {from_ascii(connection, row.idempotency_key): row.id for row in made if row.idempotency_key is not None}
-    unkeyed = sorted(row.id for row in made if row.idempotency_key is None)  # ids rise in the order of the rows
+    made = run(connection, statement, **parameters, **_caller(connection)).all()
+    if len(rows) == 1:
+        return [made[0].id if made else None]
+    by_key = {}
+    if any("idempotency_key" in row for row in rows):
+        by_key = {
+            from_ascii(connection, row.idempotency_key): row.id for row in made if row.idempotency_key is not None
+        }
+    unkeyed = sorted(row.id for row in made if not by_key or row.idempotency_key is None)  # in the order of the rows
     places = iter(unkeyed)
     return [by_key.get(row["idempotency_key"]) if "idempotency_key" in row else next(places, None) for row in rows]
+
+
+def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The values of *rows*, for each column that one of them has, in the order of ``_COLUMNS``."""
+    named = set().union(*rows)
+    return {name: [row.get(name) for row in rows] for name in _COLUMNS if name in named}
+
+
+def _may_be_bound(value: Any, postgresql: bool) -> bool:
+    """Whether every driver, in every client encoding, passes on *value* as it is; if not, it travels in JSON.
+
+    Drivers have their own ideas about enums, and cannot encode all characters. JSON is in ASCII.
+    """
+    if type(value) is str:
+        return not postgresql or value.isascii()
+    return type(value) in (int, float, datetime)
+
+
+def _bound(value: Any, postgresql: bool) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat() if postgresql else to_microseconds(value)
+    return str(value) if postgresql else value
+
+
+@lru_cache(maxsize=128)
+def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], into_capped: bool) -> str:
+    """The INSERT of rows that have one value in each of the columns *bound*, and none in those not named."""
+    statement = _INSERT
+    if {"schedule", "scheduled_for"}.intersection(bound + varying):
+        statement = _INSERT_OF_SCHEDULE
+    if not into_capped:
+        statement += " AND NOT {is_capped}"  # rows of one queue: its cap is checked once, not for each row
+    keyed = "idempotency_key" in bound + varying
+    statement += " AND {not_there}" if keyed else ""
+    statement += " ORDER BY r.n" if varying else ""
+    statement += " ON CONFLICT (idempotency_key) DO NOTHING" if keyed else ""
+    statement += " RETURNING id" + (", {key_told} AS idempotency_key" if keyed else "")
+    return statement.replace("{shaped_rows}", _shaped_rows(postgresql, bound, varying))
+
+
+def _shaped_rows(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...]) -> str:
+    """All of ``_COLUMNS``: a column *bound* is one parameter, one *varying* comes from JSON, and the rest is NULL."""
+    values = dict.fromkeys(_COLUMNS, "NULL")
+    if postgresql:
+        # All are sent as text: drivers differ in what they send for, say, an instant or a number.
+        values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
+        values = {name: f"CAST({value} AS {_COLUMNS[name]})" for name, value in values.items()} | {"n": "v.n"}
+        arrays = ", ".join(f"json_array_elements_text(CAST(:{name}_rows AS json))" for name in varying)
+        source = f"ROWS FROM ({arrays}) WITH ORDINALITY AS v({', '.join(varying)}, n)"
+    else:
+        values |= {name: f":{name}" for name in bound} | {"n": "v.key"}
+        values |= {name: f"json_extract(v.value, '$[{n}]')" for n, name in enumerate(varying)}
+        source = "json_each(:rows) v"
+    if not varying:
+        del values["n"]
+    columns = ", ".join(f"{value} AS {name}" for name, value in values.items())
+    return f"(SELECT {columns}" + (f" FROM {source})" if varying else ")")
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:
@@ -170,7 +238,7 @@ def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Ex
 
 def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
     """Overwrite the rows with these keys that no runner has had; return the keys that were replaced."""
-    parameters = {"rows": _rows(connection, rows)} | _caller(connection)
+    parameters = {"rows": group_value(connection, _storable(connection, rows))} | _caller(connection)
     statement = REPLACE_SQLITE
     if is_postgresql(connection):
         statement = REPLACE_POSTGRESQL
@@ -178,14 +246,14 @@ def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[
     return {from_ascii(connection, row.idempotency_key) for row in run(connection, statement, **parameters).all()}
 
 
-def _rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> str:
-    """*rows* as the JSON parameter; raises PayloadError for a character that the database cannot store.
+def _storable(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """*rows* as the database takes them; raises PayloadError for a character that it cannot store.
 
     If the database refused it instead, the caller's transaction would be lost.
     """
     encoding = server_encoding(connection)
     if encoding == UTF8:
-        return group_value(connection, rows)
+        return rows
     written = [row | {name: json.loads(row[name]) for name in ("payload", "meta")} for row in rows]
     character = unfit_character(encoding, json.dumps(written, ensure_ascii=False, default=str))
     if character is not None:
@@ -200,7 +268,7 @@ def _rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> str:
         # Such a server cannot decode even an escape within the payload.
         plain = [{name: json.dumps(row[name], ensure_ascii=False) for name in ("payload", "meta")} for row in written]
         rows = [row | texts for row, texts in zip(rows, plain, strict=True)]
-    return group_value(connection, rows)
+    return rows
 
 
 def _caller(connection: Connection) -> dict[str, str]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
+from sqlalchemy.types import TypeEngine
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import tables
@@ -224,7 +225,13 @@ def _prepare(statement: str, postgresql: bool, schema: str | None) -> tuple[Exec
     names = [name.removeprefix("cronjobs_") for name in tables.metadata.tables]
     qualified = {name: question.qualified(name, schema).replace(":", "\\:") for name in names}
     filled = question.fill(statement, postgresql, schema, _fragments | qualified)
-    return text(filled).columns(**_TYPES), ":now_" in filled
+    return text(filled).columns(**_types_told(filled)), ":now_" in filled
+
+
+def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
+    """Those of ``_TYPES`` that *statement* may return: SQLAlchemy compares each with the result, every time."""
+    told = statement.rpartition("RETURNING")[2]
+    return {name: kind for name, kind in _TYPES.items() if name in told or "*" in told}
 
 
 def inserted_into(connection: Connection, table: Table) -> Any:
