@@ -148,11 +148,17 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)
-    if any(f"{kind.__module__}.{kind.__name__}" == "psycopg.Connection" for kind in type(target).__mro__):
+    kind: Any = type(target)
+    if _is_psycopg(kind):
         return _Psycopg(target, _PSYCOPG, schema)
     if is_django(target) and target.vendor in _DJANGO:
         return _Django(target, _DJANGO[target.vendor], schema)
     return None
+
+
+@lru_cache(maxsize=64)
+def _is_psycopg(kind: type[Any]) -> bool:
+    return any(f"{one.__module__}.{one.__name__}" == "psycopg.Connection" for one in kind.__mro__)
 
 
 def is_django(target: Any) -> bool:
@@ -186,6 +192,7 @@ def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, 
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
+@lru_cache(maxsize=64)  # each enqueue asks
 def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     host = str(host or "")
     by_socket = host.startswith("/")

@@ -62,8 +62,8 @@ def new_job(
         raise UsageError("timeout must be above zero")
     return NewJob(
         job_type=job_type,
-        payload=check_payload({} if payload is None else payload),
-        meta=check_meta({} if meta is None else dict(meta)),
+        payload={} if payload is None else check_payload(payload),
+        meta={} if meta is None else check_meta(dict(meta)),
         run_at=None if run_at is None else _instant(run_at),
         delay_s=None if wait is None else wait.total_seconds(),
         queue=queue,

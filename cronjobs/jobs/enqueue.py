@@ -31,6 +31,7 @@ WAIT: Final = timedelta(seconds=30)  # for room in a full queue
 LONGEST_WAIT: Final = timedelta(hours=1)
 
 
+_NO_PATIENCE: Final = Patience(None)
 _LOGGER: Final = logging.getLogger("cronjobs")
 
 
@@ -245,15 +246,18 @@ def _enqueue(
     schema: str | None,
     wait: Span | None,
 ) -> list[Enqueued]:
-    engine = target if isinstance(target, Engine) else None
+    patience = _patience(wait, in_own_transaction=isinstance(target, Engine))
 
     def write_all() -> list[Enqueued]:
         writing = Writing(rows, on_conflict)
-        with engine.begin() if engine else nullcontext(target) as connection:
-            _write(writing, connection_of(connection, schema))
+        if isinstance(target, Engine):
+            with target.begin() as connection:
+                _write(writing, connection_of(connection, schema))
+        else:
+            _write(writing, connection_of(target, schema))
         return _results(rows, writing)
 
-    return wait_for_room(write_all, _patience(wait, in_own_transaction=engine is not None))
+    return wait_for_room(write_all, patience)
 
 
 async def _enqueue_async(
@@ -309,7 +313,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
             raise UsageError(
                 "wait= is for an Engine: a transaction of yours would stay open, and keep its locks, meanwhile"
             )
-        return Patience(None)
+        return _NO_PATIENCE
     try:
         limit = WAIT if wait is None else duration(wait)
     except ValueError as error:

@@ -23,6 +23,7 @@ from cronjobs.store.sql import schema_of
 
 T = TypeVar("T")
 OnConflict = Literal["keep", "replace"]
+_ON_CONFLICT: Final = get_args(OnConflict)
 
 BATCH: Final = 1000  # rows of one statement
 PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks what it claims for milliseconds
@@ -52,8 +53,8 @@ class Writing:
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
-        if on_conflict not in get_args(OnConflict):
-            raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(get_args(OnConflict))}")
+        if on_conflict not in _ON_CONFLICT:
+            raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
         self._replace = on_conflict == "replace"
         # One row for each key, as a statement cannot affect one row twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
@@ -78,6 +79,8 @@ class Writing:
             self._to_replace = {}
             if len({row["queue"] for row in self._left.values()}) == 1:
                 self._insert(connection, self._left, into_capped=False)
+                if not self._left:
+                    return True
             # Left are jobs for a queue with a cap, or for several queues of which some may have one.
             self._pass_caps(connection)
             if self._held is None:
@@ -108,7 +111,8 @@ class Writing:
             for place, job_id in zip(batch, ids, strict=True):
                 if job_id is not None:
                     self._settle(place, Inserted(job_id, True, Status.QUEUED))
-            self._look(connection, batch)
+            if self._left:
+                self._look(connection, batch)
 
     def _look(self, connection: Connection, places: Iterable[Place]) -> None:
         """Find those of *places* whose key is already used."""
@@ -208,17 +212,18 @@ def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
 
 
 # PostgreSQL databases, and their schemas, in which the table was found, so that we look only once.
-_seen: set[tuple[str, str | None]] = set()
+_seen: set[tuple[object, str | None]] = set()
 
 
 @contextmanager
 def _naming_missing_tables(connection: Connection) -> Iterator[None]:
     """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction."""
     if connection.dialect.name == "postgresql":
-        place = database_name(connection), schema_of(connection)
+        engine = getattr(connection, "engine", None)  # a driver's own connection has none
+        place = database_name(connection) if engine is None else engine.url, schema_of(connection)
         if place not in _seen:
             if not has_jobs(connection):
-                raise SchemaMissing(place[0])
+                raise SchemaMissing(database_name(connection))
             _seen.add(place)
     try:
         yield

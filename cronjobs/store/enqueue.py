@@ -27,7 +27,7 @@ from cronjobs.host.caller import caller
 from cronjobs.model import Status
 from cronjobs.probe.question import after_now
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, kinds, run
+from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, kinds, run, run_undecoded
 
 _COLUMNS: Final = {"delay_s": "float8"} | kinds(
     jobs,
@@ -156,7 +156,7 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
         parameters["rows"] = group_value(connection, list(zip(*varying.values(), strict=True)))
     if not into_capped:
         parameters["queue"] = rows[0]["queue"]
-    made = run(connection, statement, **parameters, **_caller(connection)).all()
+    made = run_undecoded(connection, statement, **parameters, **_caller(connection))
     if len(rows) == 1:
         return [made[0].id if made else None]
     by_key = {}
@@ -170,7 +170,9 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
 
 
 def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values of *rows*, for each column that one of them has, in the order of ``_COLUMNS``."""
+    """The values of *rows*, for each column that one of them has."""
+    if len(rows) == 1:
+        return {name: [value] for name, value in rows[0].items()}
     named = set().union(*rows)
     return {name: [row.get(name) for row in rows] for name in _COLUMNS if name in named}
 
@@ -203,7 +205,7 @@ def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], 
     statement += " AND {not_there}" if keyed else ""
     statement += " ORDER BY r.n" if varying else ""
     statement += " ON CONFLICT (idempotency_key) DO NOTHING" if keyed else ""
-    statement += " RETURNING id" + (", {key_told} AS idempotency_key" if keyed else "")
+    statement += " RETURNING id" + (", {key_told} AS idempotency_key" if keyed and varying else "")
     return statement.replace("{shaped_rows}", _shaped_rows(postgresql, bound, varying))
 
 
@@ -282,7 +284,9 @@ def _keys(rows: Sequence[dict[str, Any]]) -> str:
 def row_of(job: NewJob) -> dict[str, Any]:
     """*job* as a row of the JSON parameter; missing columns are NULL."""
     row = {name: value for name, value in vars(job).items() if value is not None}
-    return row | {"payload": json_text(job.payload), "meta": json_text(job.meta)}
+    row["payload"] = json_text(job.payload)
+    row["meta"] = json_text(job.meta) if job.meta else "{}"
+    return row
 
 
 def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Dialect, Executable, Float, Integer, Table, text
 from sqlalchemy.types import TypeEngine
 
 from cronjobs.clock import SYSTEM, Clock
@@ -61,6 +61,9 @@ _TYPES: Final = {
     "last_tick_at": Instant(),
     "handlers_at": Instant(),
 }
+
+
+_KNOWN_DRIVERS: Final = frozenset({"psycopg", "pysqlite"})  # their SQLAlchemy dialects change no parameter of ours
 
 
 def define(**fragments: Fragment) -> None:
@@ -213,11 +216,45 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
         elif isinstance(value, datetime) and not postgresql:
             parameters[name] = to_microseconds(value)
     if needs_clock:
-        clock = clock_of(connection)
-        # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
-        parameters["now_"] = clock.shift.total_seconds() if postgresql else to_microseconds(clock.now())
+        parameters["now_"] = _now_parameter(connection)
     result: CursorResult[Any] = connection.execute(prepared, parameters)
     return result
+
+
+def _now_parameter(connection: Connection) -> float:
+    clock = clock_of(connection)
+    # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
+    return clock.shift.total_seconds() if is_postgresql(connection) else to_microseconds(clock.now())
+
+
+def run_undecoded(connection: Connection, statement: str, /, **parameters: Any) -> Sequence[Any]:
+    """As ``run``, for rows whose values are used as the driver has them.
+
+    On a driver that we know it is handed the SQL, which saves most of what SQLAlchemy costs. Listeners to executed
+    statements see only those of SQLAlchemy's own making, so for them it is ``run`` as well; those to cursors see both.
+    """
+    if not (
+        isinstance(connection, Connection) and connection.dialect.driver in _KNOWN_DRIVERS and _unheard(connection)
+    ):
+        return run(connection, statement, **parameters).all()
+    sql, names, needs_clock = _rendered(statement, connection.dialect, schema_of(connection))
+    if needs_clock:
+        parameters["now_"] = _now_parameter(connection)
+    values: Any = parameters if names is None else tuple([parameters[name] for name in names])
+    return connection.exec_driver_sql(sql, values).all()
+
+
+def _unheard(connection: Connection) -> bool:
+    heard: Any = connection.dispatch
+    return not (heard.before_execute or heard.after_execute)
+
+
+@lru_cache(maxsize=256)
+def _rendered(statement: str, dialect: Dialect, schema: str | None) -> tuple[str, tuple[str, ...] | None, bool]:
+    """The SQL of *statement* as the driver takes it, the order of its parameters (None: by name); is ``now_`` one?"""
+    prepared, needs_clock = _prepare(statement, dialect.name == "postgresql", schema)
+    compiled: Any = prepared.compile(dialect=dialect)  # type: ignore[attr-defined]
+    return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup), needs_clock
 
 
 @lru_cache(maxsize=256)

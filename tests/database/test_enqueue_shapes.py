@@ -9,15 +9,16 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event, insert, select
+from sqlalchemy import Connection, create_engine, event, insert, select
 from support.databases import opened as opened_database
-from support.targets import app_url, each_target, opened
+from support.targets import app_url, each_target, opened, plain_url
 
 from cronjobs import enqueue, enqueue_many
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, queues
 from cronjobs.errors import QueueFull
 from cronjobs.store import enqueue as store
+from cronjobs.store import sql
 
 TEXTS = ("mail", "a'b", "q%s:x", "{jobs}", "naïve", "日本", 'say "hi"', "back\\slash")
 IGNORED = {"id", "created_at", "run_at"}
@@ -132,3 +133,44 @@ def test_a_cap_holds_for_the_short_form_too(database: Database) -> None:
         with pytest.raises(QueueFull):
             enqueue(connection, "t.say", queue="mail")
     assert len(rows_of(database)) == 2
+
+
+@pytest.mark.parametrize("name", ["before_execute", "after_execute", "before_cursor_execute"])
+@pytest.mark.parametrize("on_engine", [False, True])
+def test_listeners_of_the_apps_see_each_insert(database_url: str, name: str, on_engine: bool) -> None:
+    heard: list[str] = []
+
+    def listen(_: Any, statement: Any, *rest: Any) -> None:
+        heard.append(str(rest[0] if name == "before_cursor_execute" else statement))
+
+    engine = create_engine(plain_url(app_url(database_url)))
+    with engine.connect() as connection:
+        event.listen(engine if on_engine else connection, name, listen)
+        enqueue(connection, "t.say")
+        enqueue_many(connection, "t.say", [{}, {}])
+        connection.rollback()
+    engine.dispose()
+    assert len([statement for statement in heard if "INSERT" in statement]) == 2
+
+
+def test_a_driver_that_we_do_not_know_gets_what_sqlalchemy_makes(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_hand: list[str] = []
+    monkeypatch.setattr(Connection, "exec_driver_sql", _recording(by_hand, Connection.exec_driver_sql))
+    with database.write() as connection:
+        by_hand.clear()
+        enqueue(connection, "t.say")
+        assert len([statement for statement in by_hand if "INSERT" in statement]) == 1
+        by_hand.clear()
+        monkeypatch.setattr(sql, "_KNOWN_DRIVERS", frozenset())
+        assert enqueue(connection, "t.say").new
+        assert not [statement for statement in by_hand if "INSERT" in statement]
+
+
+def _recording(said: list[str], call: Any) -> Any:
+    def recording(connection: Connection, statement: str, *rest: Any) -> Any:
+        said.append(statement)
+        return call(connection, statement, *rest)
+
+    return recording
