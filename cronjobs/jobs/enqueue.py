@@ -15,7 +15,15 @@ from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.errors import QueueFull, UsageError
 from cronjobs.jobs.checking import Key, Span, key_text, new_job
-from cronjobs.jobs.insertion import Inserted, OnConflict, Patience, Writing, wait_for_room
+from cronjobs.jobs.insertion import (
+    Inserted,
+    OnConflict,
+    Patience,
+    Writing,
+    check_on_conflict,
+    insert_alone,
+    wait_for_room,
+)
 from cronjobs.model import Status, duration, duration_text
 from cronjobs.rules.payload import check_payload
 from cronjobs.store.enqueue import NewJob, row_of
@@ -158,7 +166,18 @@ def enqueue(
         meta=meta,
         enqueued_by=enqueued_by,
     )
-    return _enqueue(target, [row_of(new)], on_conflict, schema, wait)[0]
+    row = row_of(new)
+    if isinstance(target, Engine):
+        return _enqueue(target, [row], on_conflict, schema, wait)[0]
+    _patience(wait, in_own_transaction=False)
+    check_on_conflict(on_conflict)
+    connection = connection_of(target, schema)
+    job_id = insert_alone(connection, row)
+    if job_id is not None:
+        return Enqueued(job_id, True, Status.QUEUED)
+    writing = Writing([row], on_conflict, tried=True)
+    _write(writing, connection)
+    return _results([row], writing)[0]
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:

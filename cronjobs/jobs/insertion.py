@@ -46,15 +46,30 @@ class Inserted(NamedTuple):
 DROPPED: Final = Inserted(None, False, None)
 
 
+def check_on_conflict(on_conflict: OnConflict) -> None:
+    if on_conflict not in _ON_CONFLICT:
+        raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
+
+
+def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
+    """Insert one job and return its id, which is all there is to do for most.
+
+    None: its key is used or its queue is capped, so nothing is written, and ``Writing`` goes on from there.
+    """
+    with _naming_missing_tables(connection):
+        return insert_rows(connection, [row], into_capped=False)[0]
+
+
 class Writing:
     """Jobs (from ``row_of``) to be inserted; rows that others have locked are left for the next try.
 
     ``dropped`` counts, by queue, the jobs that were dropped because it was full.
     """
 
-    def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
-        if on_conflict not in _ON_CONFLICT:
-            raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
+    def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict, *, tried: bool = False) -> None:
+        """*tried*: ``insert_alone`` did not write it."""
+        check_on_conflict(on_conflict)
+        self._tried = tried
         self._replace = on_conflict == "replace"
         # One row for each key, as a statement cannot affect one row twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
@@ -78,7 +93,11 @@ class Writing:
         with _naming_missing_tables(connection):
             self._to_replace = {}
             if len({row["queue"] for row in self._left.values()}) == 1:
-                self._insert(connection, self._left, into_capped=False)
+                if self._tried:
+                    self._look(connection, list(self._left))
+                else:
+                    self._insert(connection, self._left, into_capped=False)
+                self._tried = False  # a key may be free again at the next try
                 if not self._left:
                     return True
             # Left are jobs for a queue with a cap, or for several queues of which some may have one.

@@ -16,7 +16,7 @@ from support.targets import app_url, each_target, opened, plain_url
 from cronjobs import enqueue, enqueue_many
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, queues
-from cronjobs.errors import QueueFull
+from cronjobs.errors import QueueFull, UsageError
 from cronjobs.store import enqueue as store
 from cronjobs.store import sql
 
@@ -174,3 +174,24 @@ def _recording(said: list[str], call: Any) -> Any:
         return call(connection, statement, *rest)
 
     return recording
+
+
+def test_what_one_insert_does_not_write_costs_no_second_one(database: Database) -> None:
+    statements: list[str] = []
+    with database.write() as connection:
+        connection.execute(insert(queues).values(name="mail", max_waiting=1))
+        there = enqueue(connection, "t.say", idempotency_key="k")
+        event.listen(connection, "before_cursor_execute", lambda *given: statements.append(given[2].split()[0]))
+        assert enqueue(connection, "t.say", idempotency_key="k").id == there.id
+        assert statements == ["INSERT", "SELECT"]
+        statements.clear()
+        assert enqueue(connection, "t.say", {"n": 2}, idempotency_key="k", on_conflict="replace").id == there.id
+        assert statements.count("INSERT") == 1
+        assert enqueue(connection, "t.say", queue="mail").new
+        statements.clear()
+        with pytest.raises(QueueFull):
+            enqueue(connection, "t.say", queue="mail")
+        assert statements.count("INSERT") == 1
+        with pytest.raises(UsageError):
+            enqueue(connection, "t.say", on_conflict="overwrite")  # type: ignore[arg-type]
+    assert [row["payload"] for row in rows_of(database)] == [{"n": 2}, {}]
