@@ -23,7 +23,9 @@ class Mutant:
 
 SQL = "cronjobs/store/sql.py"
 LEASES = "cronjobs/store/leases.py"
+ENQUEUE = "cronjobs/store/enqueue.py"
 FENCE = "tests/database/test_fence.py"
+SHAPES = "tests/database/test_enqueue_shapes.py"
 CRASHES = "tests/process/test_crashes.py"
 HANGING = "tests/process/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
 TRANSACTIONS = "tests/database/test_transaction_rules.py"
@@ -73,6 +75,34 @@ MUTANTS = (
         '"FOR NO KEY UPDATE OF j SKIP LOCKED"',
         '"FOR NO KEY UPDATE OF j"',
         (f"{CRASHES}::test_a_row_locked_by_psql_for_the_whole_tick_stops_nobody_else",),
+    ),
+    Mutant(
+        "an enqueue that asks for no cap",
+        ENQUEUE,
+        'statement += " AND NOT {is_capped}"',
+        'statement += ""',
+        (f"{SHAPES}::test_a_cap_holds_for_the_short_form_too",),
+    ),
+    Mutant(
+        "one job for equal rows",
+        ENQUEUE,
+        ' and (name != "payload" or len(rows) == 1)',
+        "",
+        (f"{SHAPES}::test_equal_rows_are_as_many_jobs",),
+    ),
+    Mutant(
+        "texts as parameters in a client encoding that lacks a character",
+        ENQUEUE,
+        "return not postgresql or value.isascii()",
+        "return True",
+        (f"{SHAPES}::test_a_client_encoding_without_the_character_keeps_no_job_from_being_written",),
+    ),
+    Mutant(
+        "enums as parameters",
+        ENQUEUE,
+        "return type(value) in (int, float, datetime)",
+        "return True",
+        (f"{SHAPES}::test_enums_and_texts_beyond_ascii_arrive_over_every_connection",),
     ),
     Mutant(
         "deferred BEGIN for writers",
