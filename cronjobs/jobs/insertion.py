@@ -234,12 +234,20 @@ def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
 _seen: set[tuple[object, str | None]] = set()
 
 
+def _database(connection: Connection) -> object:
+    """What tells databases apart, for less than rendering a URL."""
+    engine = getattr(connection, "engine", None)  # a driver's own connection has none
+    if engine is None:
+        return database_name(connection)
+    url = engine.url
+    return url.host, url.port, url.database, url.username
+
+
 @contextmanager
 def _naming_missing_tables(connection: Connection) -> Iterator[None]:
     """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction."""
     if connection.dialect.name == "postgresql":
-        engine = getattr(connection, "engine", None)  # a driver's own connection has none
-        place = database_name(connection) if engine is None else engine.url, schema_of(connection)
+        place = _database(connection), schema_of(connection)
         if place not in _seen:
             if not has_jobs(connection):
                 raise SchemaMissing(database_name(connection))
