@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.encoding import (
     ANY_BYTES,
     UTF8,
@@ -27,7 +26,19 @@ from cronjobs.host.caller import caller
 from cronjobs.model import Status
 from cronjobs.probe.question import after_now
 from cronjobs.store.meta import qualified
-from cronjobs.store.sql import among, define, group, group_value, is_postgresql, json_text, kinds, run, run_undecoded
+from cronjobs.store.sql import (
+    among,
+    define,
+    group,
+    group_value,
+    is_postgresql,
+    json_text,
+    kinds,
+    run,
+    run_undecoded,
+    shaped,
+    shaped_rows,
+)
 
 _COLUMNS: Final = {"delay_s": "float8"} | kinds(
     jobs,
@@ -139,21 +150,10 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     *into_capped*, because the queue is capped; then all rows must be for one queue. It waits only for an open
     transaction that inserts or deletes the same key, as any unique key must.
     """
-    postgresql = is_postgresql(connection)
-    parameters: dict[str, Any] = {}
-    varying: dict[str, list[Any]] = {}
-    for name, values in _by_column(_storable(connection, rows)).items():
-        same = values.count(values[0]) == len(values)
-        # Of many rows the payloads always come from JSON: it is what makes the rows, even of equal ones.
-        if same and _may_be_bound(values[0], postgresql) and (name != "payload" or len(rows) == 1):
-            parameters[name] = _bound(values[0], postgresql)
-        else:
-            varying[name] = values
-    statement = _insert(postgresql, tuple(parameters), tuple(varying), into_capped)
-    if postgresql:
-        parameters |= {f"{name}_rows": group_value(connection, values) for name, values in varying.items()}
-    elif varying:
-        parameters["rows"] = group_value(connection, list(zip(*varying.values(), strict=True)))
+    values = _by_column(_storable(connection, rows))
+    # Of many rows the payloads always come from JSON: it is what makes the rows, even of equal ones.
+    parameters, bound, varying = shaped(connection, values, from_json=("payload",) if len(rows) > 1 else ())
+    statement = _insert(is_postgresql(connection), bound, varying, into_capped)
     if not into_capped:
         parameters["queue"] = rows[0]["queue"]
     made = run_undecoded(connection, statement, **parameters, **_caller(connection))
@@ -177,22 +177,6 @@ def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in _COLUMNS if name in named}
 
 
-def _may_be_bound(value: Any, postgresql: bool) -> bool:
-    """Whether every driver, in every client encoding, passes on *value* as it is; if not, it travels in JSON.
-
-    Drivers have their own ideas about enums, and cannot encode all characters. JSON is in ASCII.
-    """
-    if type(value) is str:
-        return not postgresql or value.isascii()
-    return type(value) in (int, float, datetime)
-
-
-def _bound(value: Any, postgresql: bool) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat() if postgresql else to_microseconds(value)
-    return str(value) if postgresql else value
-
-
 @lru_cache(maxsize=128)
 def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], into_capped: bool) -> str:
     """The INSERT of rows that have one value in each of the columns *bound*, and none in those not named."""
@@ -206,26 +190,7 @@ def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], 
     statement += " ORDER BY r.n" if varying else ""
     statement += " ON CONFLICT (idempotency_key) DO NOTHING" if keyed else ""
     statement += " RETURNING id" + (", {key_told} AS idempotency_key" if keyed and varying else "")
-    return statement.replace("{shaped_rows}", _shaped_rows(postgresql, bound, varying))
-
-
-def _shaped_rows(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...]) -> str:
-    """All of ``_COLUMNS``: a column *bound* is one parameter, one *varying* comes from JSON, and the rest is NULL."""
-    values = dict.fromkeys(_COLUMNS, "NULL")
-    if postgresql:
-        # All are sent as text: drivers differ in what they send for, say, an instant or a number.
-        values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
-        values = {name: f"CAST({value} AS {_COLUMNS[name]})" for name, value in values.items()} | {"n": "v.n"}
-        arrays = ", ".join(f"json_array_elements_text(CAST(:{name}_rows AS json))" for name in varying)
-        source = f"ROWS FROM ({arrays}) WITH ORDINALITY AS v({', '.join(varying)}, n)"
-    else:
-        values |= {name: f":{name}" for name in bound} | {"n": "v.key"}
-        values |= {name: f"json_extract(v.value, '$[{n}]')" for n, name in enumerate(varying)}
-        source = "json_each(:rows) v"
-    if not varying:
-        del values["n"]
-    columns = ", ".join(f"{value} AS {name}" for name, value in values.items())
-    return f"(SELECT {columns}" + (f" FROM {source})" if varying else ")")
+    return statement.replace("{shaped_rows}", shaped_rows(postgresql, _COLUMNS, bound, varying))
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:

@@ -7,7 +7,7 @@ configured schema, ``{now}`` the database's clock; a module adds its own fragmen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -140,33 +140,64 @@ def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
     )
 
 
-def one_group(
-    connection: Connection, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
-) -> tuple[str, dict[str, Any]]:
-    """The table of *rows*, whose first column is a key, and its parameters: "rows", and what all rows have in common.
+def shaped(
+    connection: Connection, values: Mapping[str, Sequence[Any]], *, from_json: Collection[str]
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """The parameters of a group of rows, given by columns; the columns with one value for all rows, and the others.
 
-    A drain's ends differ in little but the job and the time, and a value that is not repeated is not read again.
+    A value that all rows have is bound once, unless its column is one of *from_json*; a column without any is in
+    neither list. ``shaped_rows`` makes rows of them again. Rows of one group differ in little but their keys.
     """
-    values = dict(zip(columns, zip(*rows, strict=True), strict=True))
-    common = {name: values[name][0] for name in list(columns)[1:] if values[name].count(values[name][0]) == len(rows)}
-    names = [name for name in columns if name not in common]
-    different = zip(*(values[name] for name in names), strict=True)
     postgresql = is_postgresql(connection)
+    parameters: dict[str, Any] = {}
+    varying: dict[str, Sequence[Any]] = {}
+    for name, found in values.items():
+        same = found.count(found[0]) == len(found)
+        if same and name not in from_json and _may_be_bound(found[0], postgresql):
+            parameters[name] = _bound(found[0], postgresql)
+        elif not same or found[0] is not None:
+            varying[name] = found
+    bound = tuple(parameters)
     if postgresql:
-        declared = ", ".join(f"{name} {columns[name]}" for name in names)
-        source = f"json_to_recordset(CAST(:rows AS json)) AS r({declared})"
-        read = dict(zip(names, names, strict=True))
-        given: Any = [dict(zip(names, row, strict=True)) for row in different]
+        parameters |= {f"{name}_rows": group_value(connection, found) for name, found in varying.items()}
+    elif varying:
+        parameters["rows"] = group_value(connection, list(zip(*varying.values(), strict=True)))
+    return parameters, bound, tuple(varying)
+
+
+def _may_be_bound(value: Any, postgresql: bool) -> bool:
+    """Whether every driver, in every client encoding, passes on *value* as it is; if not, it travels in JSON.
+
+    Drivers have their own ideas about enums, and cannot encode all characters. JSON is in ASCII.
+    """
+    if type(value) is str:
+        return not postgresql or value.isascii()
+    return type(value) in (int, float, datetime)
+
+
+def _bound(value: Any, postgresql: bool) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat() if postgresql else to_microseconds(value)
+    return str(value) if postgresql else value
+
+
+def shaped_rows(postgresql: bool, columns: Mapping[str, str], bound: tuple[str, ...], varying: tuple[str, ...]) -> str:
+    """All of *columns*: a column *bound* is one parameter, one *varying* comes from JSON, and the rest is NULL."""
+    values = dict.fromkeys(columns, "NULL")
+    if postgresql:
+        # All are sent as text: drivers differ in what they send for, say, an instant or a number.
+        values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
+        values = {name: f"CAST({value} AS {columns[name]})" for name, value in values.items()} | {"n": "v.n"}
+        arrays = ", ".join(f"json_array_elements_text(CAST(:{name}_rows AS json))" for name in varying)
+        source = f"ROWS FROM ({arrays}) WITH ORDINALITY AS v({', '.join(varying)}, n)"
     else:
-        source, given = "json_each(:rows)", list(different)
-        read = {name: f"json_extract(value, '$[{place}]')" for place, name in enumerate(names)}
-    for name, value in common.items():
-        read[name] = "NULL" if value is None else f":its_{name}"
-        if postgresql:
-            read[name] = f"CAST({read[name]} AS {columns[name]})"
-    parameters = {f"its_{name}": value for name, value in common.items() if value is not None}
-    listed = ", ".join(f"{read[name]} AS {name}" for name in columns)
-    return f"(SELECT {listed} FROM {source})", {"rows": group_value(connection, given)} | parameters
+        values |= {name: f":{name}" for name in bound} | {"n": "v.key"}
+        values |= {name: f"json_extract(v.value, '$[{n}]')" for n, name in enumerate(varying)}
+        source = "json_each(:rows) v"
+    if not varying:
+        del values["n"]
+    listed = ", ".join(f"{value} AS {name}" for name, value in values.items())
+    return f"(SELECT {listed}" + (f" FROM {source})" if varying else ")")
 
 
 def kinds(table: Table, *names: str) -> dict[str, str]:

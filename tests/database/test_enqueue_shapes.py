@@ -17,7 +17,6 @@ from cronjobs import enqueue, enqueue_many
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, queues
 from cronjobs.errors import QueueFull, UsageError
-from cronjobs.store import enqueue as store
 from cronjobs.store import sql
 
 TEXTS = ("mail", "a'b", "q%s:x", "{jobs}", "naïve", "日本", 'say "hi"', "back\\slash")
@@ -62,7 +61,7 @@ def test_parameters_and_json_write_the_same_rows(
     written = []
     for only_json in (False, True):
         if only_json:
-            monkeypatch.setattr(store, "_may_be_bound", lambda *_: False)
+            monkeypatch.setattr(sql, "_may_be_bound", lambda *_: False)
         for many in (False, True):
             with database.write() as connection:
                 connection.execute(jobs.delete())
