@@ -184,6 +184,7 @@ def test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once(postgres_projec
                 known="[]",
                 fitting="[]",
                 no_prefetch="[]",
+                expected="[]",
                 free=1,
                 remaining=1.0,
                 longest=1e300,
