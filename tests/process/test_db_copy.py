@@ -29,6 +29,7 @@ from cronjobs.errors import (
     UsageError,
 )
 from cronjobs.jobs.enqueue import enqueue
+from cronjobs.model import Status
 from cronjobs.rules.lease import Finish, Lease
 from cronjobs.schema import migrations
 from cronjobs.store import claims, leases, schedules, ticks
@@ -327,7 +328,7 @@ def test_after_an_adoption_the_copy_begins_anew(move: Move) -> None:
     move.go_back()
     [job] = move.claim(move.old)
     with move.old.write() as connection:
-        end = Finish(Lease(job.id, job.attempt, "h:1:1:1:1:t"), "succeeded", 0, 0, 0, "succeeded")  # type: ignore[arg-type]
+        end = Finish(Lease(job.id, job.attempt, "h:1:1:1:1:t"), Status.SUCCEEDED, 0, 0, 0, "succeeded")
         leases.finish(connection, [end])
     move.copy()
     assert everything(move.new) == everything(move.old)
@@ -432,7 +433,7 @@ def test_with_wait_the_copy_begins_when_what_runs_has_ended(move: Move, monkeypa
         with move.old.write() as connection:
             held = Lease(job.id, job.attempt, "h:1:1:1:1:t")
             leases.renew(connection, [held], timedelta(minutes=1))
-            leases.finish(connection, [Finish(held, "succeeded", 0, 0, 0, "succeeded")])  # type: ignore[arg-type]
+            leases.finish(connection, [Finish(held, Status.SUCCEEDED, 0, 0, 0, "succeeded")])
 
     monkeypatch.setattr(copying, "sleep", work_on)
     move.copy(wait=timedelta(seconds=30))
