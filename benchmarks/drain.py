@@ -1,11 +1,13 @@
-"""Drain rate on both databases, beside a raw-driver floor measured in the same run.
+"""Drains beside the same work by hand, in one run: in groups, with ``durable: each``, by several processes; memory.
 
-    python benchmarks/drain.py [--jobs 10000] [--rounds 3] [--json]
+    python benchmarks/drain.py [--jobs 10000] [--rounds 5] [--database sqlite] [--big 100000] [--saturated] [--json]
 
-Machines are noisy, so figures count only as ratios within one run. The floor is what the database itself costs: rows
-claimed and finished in batches of 250 by hand-written SQL through the bare driver, nothing else. A drain is a real
-``run-due`` process over no-op jobs; its rate is N / (time(N + 1) − time(1)), since a tick with one job loads all that a
-drain loads. Peak memory is the process's own. For idle ticks see ticks.py.
+Machines are noisy, so figures count only as ratios within one run, in which everybody has a turn in each round. The
+floors are what the database itself costs, by hand-written SQL through the bare driver: claim 100 jobs, one commit;
+record 100 results, one commit, or each result in its own. A drain is real ``run-due`` processes over no-op jobs; its
+rate is N / (time(N + 1) − time(1)), since a tick with one job loads all that a drain loads. Nothing may be left, and
+each job must have run once. ``--big`` compares the peak memory of so many jobs with that of ``--jobs``; ``--saturated``
+is the share of one whole minute that jobs of 0.2 s without a declared timeout use.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ import json
 import sqlite3
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lab import DATABASES, cronjobs, database, timed
+from lab import DATABASES, cronjobs, database
 
-BATCH = 250
+BATCH = 100
+WORKERS = 4
 
 CONFIG = """\
 database: {url}
@@ -29,67 +34,138 @@ imports: [bench_jobs]
 run: {{workers: 4}}
 """
 HANDLERS = """\
+import time
 from cronjobs import job
 
 @job("bench.noop")
 def noop():
     pass
+
+@job("bench.durable", durable="each")
+def durable():
+    pass
+
+@job("bench.nap")
+def nap():
+    time.sleep(0.2)
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--big", type=int)
+    parser.add_argument("--saturated", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--database", choices=DATABASES, action="append")
     options = parser.parse_args()
     figures = []
     for name in options.database or DATABASES:
-        with tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder:
-            figures.append(measure(name, Path(folder), options.jobs, options.rounds))
+        with tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder, database(name, Path(folder)) as url:
+            (Path(folder) / "cronjobs.yaml").write_text(CONFIG.format(url=url))
+            (Path(folder) / "bench_jobs.py").write_text(HANDLERS)
+            cronjobs(Path(folder), "db", "upgrade")
+            figures += measured(name, Drains(Path(folder), url), options)
     if options.json:
         print(json.dumps(figures, indent=2))
         return
-    for figure in figures:
-        print(f"{figure['database']}: {figure['jobs']:,} no-op jobs, median of {options.rounds} rounds")
-        print(f"  drain              {figure['drain_per_s']:7,.0f} jobs/s")
-        print(f"  start              {figure['start_ms']:7,.0f} ms   (a tick with one job)")
-        print(f"  raw batched floor  {figure['floor_per_s']:7,.0f} jobs/s")
-        print(f"  ratio              {figure['ratio']:7.2f}")
-        print(f"  peak memory        {figure['peak_mib']:7.0f} MiB")
+    print("| | database | jobs/s | ratio | smallest–largest |\n|---|---|---:|---:|---|")
+    for row in figures:
+        low, high = row["spread"]
+        print(f"| {row['what']} | {row['database']} | {row['figure']:,} | {row['ratio']:.2f} | {low:.2f}–{high:.2f} |")
 
 
-def measure(name: str, folder: Path, jobs: int, rounds: int) -> dict[str, Any]:
-    """Figures of one database; floor and drain alternate, so that noise hits both."""
-    with database(name, folder) as url:
-        (folder / "cronjobs.yaml").write_text(CONFIG.format(url=url))
-        (folder / "bench_jobs.py").write_text(HANDLERS)
-        cronjobs(folder, "db", "upgrade")
-        floors, drains, starts, peak = [], [], [], 0.0
-        for _ in range(rounds):
-            floors.append(jobs / floor(url, jobs))
-            fill(url, 1)
-            starts.append(timed(lambda: cronjobs(folder, "run-due")))
-            fill(url, jobs + 1)
-            took, ticks = 0.0, 0
-            while ticks == 0 or waiting(url):
+def measured(name: str, drains: Drains, options: argparse.Namespace) -> list[dict[str, Any]]:
+    jobs, few = options.jobs, max(200, options.jobs // 10)
+    samples: dict[str, list[float]] = {}
+    turns: dict[str, Callable[[], float]] = {
+        "by hand, 100 at a time": lambda: jobs / drains.by_hand(jobs),
+        "drain": lambda: drains.rate(jobs),
+        "by hand, each result alone": lambda: few / drains.by_hand(few, alone=True),
+        "durable: each": lambda: drains.rate(few, "bench.durable"),
+        "2 processes": lambda: drains.rate(jobs, processes=2),
+        "4 processes": lambda: drains.rate(jobs, processes=4),
+    }
+    for _ in range(options.rounds):
+        for what, turn in turns.items():
+            samples.setdefault(what, []).append(turn())
+    beside = {
+        "drain": "by hand, 100 at a time",
+        "durable: each": "by hand, each result alone",
+        "2 processes": "drain",
+        "4 processes": "drain",
+    }
+    figures = []
+    for what, found in samples.items():
+        base = samples[beside.get(what, what)]
+        ratios = [one / other for one, other in zip(found, base, strict=True)]
+        label = f"{what} ÷ {beside[what]}" if what in beside else what
+        figures.append((label, round(median(found)), median(ratios), (min(ratios), max(ratios))))
+    if options.big:
+        small, big = drains.peak_mib(jobs), drains.peak_mib(options.big)
+        figures.append(
+            (f"MiB of {options.big:,} jobs ÷ of {jobs:,}", round(big), big / small, (big / small, big / small))
+        )
+    if options.saturated:
+        share = drains.saturated()
+        figures.append(("share of a saturated minute", round(share * 55 * WORKERS / 0.2), share, (share, share)))
+    return [
+        {"what": what, "database": name, "figure": figure, "ratio": ratio, "spread": spread}
+        for what, figure, ratio, spread in figures
+    ]
+
+
+class Drains:
+    """Drains of one project in *folder*, on the database *url*."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.peak = 0.0
+
+    def rate(self, jobs: int, job_type: str = "bench.noop", processes: int = 1) -> float:
+        """Jobs a second, without what starting costs."""
+        start = self._drain(processes, job_type, processes)[0]
+        took, ticks = self._drain(jobs + processes, job_type, processes)
+        return jobs / (took - ticks * start)
+
+    def peak_mib(self, jobs: int) -> float:
+        self.peak = 0.0
+        self._drain(jobs, "bench.noop", 1)
+        return self.peak
+
+    def saturated(self) -> float:
+        """The share of a minute's budget in which all workers ran jobs: one tick, and more jobs than it can do."""
+        fill(self.url, 55 * WORKERS * 5, "bench.nap")
+        cronjobs(self.folder, "run-due")
+        ran = 55 * WORKERS * 5 - waiting(self.url)
+        return ran * 0.2 / (55 * WORKERS)
+
+    def by_hand(self, jobs: int, *, alone: bool = False) -> float:
+        fill(self.url, jobs)
+        return floor(self.url, jobs, alone=alone)
+
+    def _drain(self, jobs: int, job_type: str, processes: int) -> tuple[float, int]:
+        """Seconds that as many ticks at once take until nothing is left, and how many times they were started."""
+        fill(self.url, jobs, job_type)
+        took, ticks = 0.0, 0
+        with ThreadPoolExecutor(processes) as pool:
+            while ticks == 0 or waiting(self.url):
                 started = time.perf_counter()
-                peak = max(peak, cronjobs(folder, "run-due"))
+                peaks = list(pool.map(lambda _: cronjobs(self.folder, "run-due"), range(processes)))
                 took += time.perf_counter() - started
+                self.peak = max(self.peak, *peaks)
                 ticks += 1
                 if ticks > 50:
-                    raise SystemExit(f"{waiting(url)} jobs are still waiting after {ticks} ticks")
-            drains.append(jobs / (took - ticks * starts[-1]))
-        return {
-            "database": name,
-            "jobs": jobs,
-            "start_ms": round(1000 * median(starts), 1),
-            "drain_per_s": round(median(drains)),
-            "floor_per_s": round(median(floors)),
-            "ratio": round(median(d / f for d, f in zip(drains, floors, strict=True)), 3),
-            "peak_mib": round(peak, 1),
-        }
+                    raise SystemExit(f"{waiting(self.url)} jobs are still waiting after {ticks} ticks")
+        connection = connect(self.url)
+        [ran] = connection.execute(
+            "SELECT count(*) FROM cronjobs_job_runs r JOIN cronjobs_jobs j ON j.id = r.job_id AND j.attempts = 1"
+        ).fetchone()
+        connection.close()
+        if ran != jobs:
+            raise SystemExit(f"{ran} executions of {jobs} jobs")
+        return took, ticks
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
@@ -105,13 +181,14 @@ def connect(url: str) -> Any:
     return psycopg.connect(url, autocommit=True)
 
 
-def fill(url: str, jobs: int) -> None:
+def fill(url: str, jobs: int, job_type: str = "bench.noop") -> None:
     connection = connect(url)
     connection.execute("DELETE FROM cronjobs_jobs")
+    connection.execute("DELETE FROM cronjobs_job_runs")  # SQLite's foreign keys are off here
     numbers = (
-        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs}) SELECT 'bench.noop' FROM n"
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs}) SELECT '{job_type}' FROM n"
         if url.startswith("sqlite")
-        else f"SELECT 'bench.noop' FROM generate_series(1, {jobs})"
+        else f"SELECT '{job_type}' FROM generate_series(1, {jobs})"
     )
     connection.execute("INSERT INTO cronjobs_jobs (job_type) " + numbers)
     if not url.startswith("sqlite"):
@@ -150,26 +227,30 @@ FLOOR_SQLITE = (
 )
 
 
-def floor(url: str, jobs: int) -> float:
-    """Seconds to claim and finish *jobs* in batches by bare SQL."""
-    fill(url, jobs)
+def floor(url: str, jobs: int, *, alone: bool) -> float:
+    """Seconds to claim *jobs* in batches by bare SQL and to finish them, in batches, too, or each *alone*."""
     connection = connect(url)
+    on_sqlite = url.startswith("sqlite")
     started = time.perf_counter()
     done = 0
     while done < jobs:
-        if url.startswith("sqlite"):
-            now = time.time_ns() // 1000
+        now = time.time_ns() // 1000
+        if on_sqlite:
             connection.execute("BEGIN IMMEDIATE")
             rows = connection.execute(FLOOR_SQLITE[0], (now + 60_000_000, now)).fetchall()
             connection.execute("COMMIT")
-            ids = json.dumps([row[0] for row in rows])
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(FLOOR_SQLITE[1], (now, ids))
-            connection.execute(FLOOR_SQLITE[2], (now, now, ids))
-            connection.execute("COMMIT")
         else:
             rows = connection.execute(FLOOR_POSTGRESQL[0]).fetchall()
-            connection.execute(FLOOR_POSTGRESQL[1], ([row[0] for row in rows],))
+        ids = [row[0] for row in rows]
+        for group in [[one] for one in ids] if alone else [ids]:
+            if on_sqlite:
+                given = json.dumps(group)
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(FLOOR_SQLITE[1], (now, given))
+                connection.execute(FLOOR_SQLITE[2], (now, now, given))
+                connection.execute("COMMIT")
+            else:
+                connection.execute(FLOOR_POSTGRESQL[1], (group,))
         done += len(rows)
         if not rows:
             raise SystemExit("the floor ran dry")

@@ -31,6 +31,7 @@ from cronjobs.tick.trouble import Outage
 from cronjobs.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, Writer
 
 NOT_BEGUN: Final = Released()
+BRIEF_S: Final = 0.0005  # jobs that take no longer end together: a commit takes longer than to wait for the next
 
 
 @dataclass
@@ -72,11 +73,13 @@ class Ends:
             pass
 
     def _next_end(self, until: float, may_wait: bool) -> Ended | None:
-        """The next end that is there. With many short jobs in flight, wait a little, so that one write takes many."""
+        """The next end that is there. With short jobs in flight, wait a little, so that one write takes many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
         if may_wait and left > 0 and running > max(self.workers.count, self.planner.ahead() // 2):
             return self.workers.ended.get(timeout=left)
+        if may_wait and running and self.planner.last_s <= BRIEF_S:
+            return self.workers.ended.get(timeout=BRIEF_S)
         return self.workers.ended.get_nowait()
 
     def _take_safely(self, ended: Ended) -> None:

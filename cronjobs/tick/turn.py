@@ -6,6 +6,7 @@ turn that failed can simply be done again.
 
 from __future__ import annotations
 
+import math
 # --- what to claim ----------------------------------------------------------------------------------------------------
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -91,9 +92,9 @@ def unknown() -> None:
 
 @dataclass
 class ClaimPlanner:
-    """Plans the claims of one tick. ``typical_s``: how long jobs took lately; None: unknown.
+    """Plans the claims of one tick. ``typical_s``: how long jobs took lately that may be claimed ahead; None: unknown.
 
-    ``claimed``: how many jobs so far. ``runner``: the highest age this tick's process can reach; None: unknown.
+    ``last_s``: how long the last job took. ``claimed``: how many jobs so far. ``runner``: the highest age this tick's process can reach; None: unknown.
     ``many_queues``: see ``Overview``. ``experience``: how long jobs take, by their types.
     """
 
@@ -103,6 +104,7 @@ class ClaimPlanner:
     workers: int
     claimed: int = 0
     typical_s: float | None = None
+    last_s: float = math.inf
     runner: timedelta | None = None
     many_queues: bool = False
     experience: Experience = field(default_factory=lambda: Experience(unknown))
@@ -113,7 +115,10 @@ class ClaimPlanner:
 
     def note(self, job_type: str, took: timedelta) -> None:
         self.experience.note(job_type, took)
-        seconds = took.total_seconds()
+        self.last_s = seconds = took.total_seconds()
+        known = self.job_types.types.get(job_type)
+        if known is not None and known.starts_at_once:  # none of them is claimed ahead, so do not look for them there
+            return
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
 
     # --- how many -----------------------------------------------------------------------------------------------------
