@@ -207,14 +207,13 @@ def test_a_pause_whose_time_is_over_is_none(project: Project) -> None:
     ("pause", "left"), [(["--all"], {"a", "b"}), (["--queue", "mail"], {"b"}), (["--queue", "default"], {"a"})]
 )
 def test_ticks_begin_nothing_that_is_paused(project: Project, pause: list[str], left: set[str]) -> None:
-    project.write(COMMANDS)
+    # A job begins only if its timeout fits into what is left of the tick. Of a minute, a host that stalls leaves less.
+    project.write("run: {every: 1h, budget: 10m}\n" + COMMANDS)
     project.call("pause", *pause)
     for queue, key in (("default", "a"), ("mail", "b")):
         project.execute(insert(jobs).values(job_type="t.ok", queue=queue, idempotency_key=key))
     assert project.run("run-due").code == 0
-    assert {job["idempotency_key"] for job in project.jobs() if job["status"] == "queued"} == left | (
-        {"a"} if pause == ["--queue", "default"] else {"b"} if pause == ["--queue", "mail"] else left
-    )
+    assert {job["idempotency_key"] for job in project.jobs() if job["status"] == "queued"} == left
     project.call("resume", *pause)
     assert project.run("run-due").code == 0
     assert {job["status"] for job in project.jobs()} == {"succeeded"}
