@@ -320,7 +320,8 @@ class _Child:
         """Read what the launcher reports within *timeout_s*; return as soon as there is something."""
         if not self._poller.poll(timeout_s * 1000):
             # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
-            self.gone = self._launcher.poll() is not None
+            # It may have reported and ended since we looked: what it wrote is read before it counts as gone.
+            self.gone = self._launcher.poll() is not None and not self._poller.poll(0)
             return
         try:
             data = self._channel.recv(65536)

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -34,6 +35,14 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 def test_exit_0_is_success_and_the_output_is_kept(shell: Shell) -> None:
     assert shell.sh("echo out; echo err >&2; echo more") == (Succeeded(), "out\nerr\nmore\n")
+
+
+def test_an_end_that_is_reported_between_two_looks_is_the_commands_own(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy host runs the launcher to its end after we heard nothing from it, and before we ask whether it lives."""
+    monkeypatch.setattr(subprocess.Popen, "poll", subprocess.Popen.wait)
+    assert shell.sh("sleep 0.3; echo done") == (Succeeded(), "done\n")
 
 
 def test_a_command_that_prints_nothing_has_no_output(shell: Shell) -> None:
