@@ -399,6 +399,13 @@ MUTANTS = (
         ("tests/database/test_database.py",),
     ),
     Mutant(
+        "a launcher's last report is not read",
+        "cronjobs/execution/process.py",
+        " and not self._poller.poll(0)",
+        "",
+        ("tests/process/test_process.py::test_an_end_that_is_reported_between_two_looks_is_the_commands_own",),
+    ),
+    Mutant(
         "a worker goes on before the end of a durable job is committed",
         "cronjobs/execution/worker_threads.py",
         "attempt.let_go.wait()",
