@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASES = ("sqlite", "postgresql")
+LONGEST_S = 600.0
 
 
 @contextmanager
@@ -36,13 +38,16 @@ def database(name: str, folder: Path, **settings: str) -> Iterator[str]:
 
 
 def run(argv: Sequence[str], folder: Path, **environ: str) -> float:
-    """Run a program to its end; return its peak memory in MiB. It fails: so does the benchmark."""
+    """Run a program to its end; return its peak memory in MiB. It fails, or hangs: so does the benchmark."""
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=os.environ | environ
     )
     assert process.stdout is not None
+    killer = threading.Timer(LONGEST_S, process.kill)
+    killer.start()
     said = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
+    killer.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(argv)} ended with {process.returncode}:\n{said.decode()}")

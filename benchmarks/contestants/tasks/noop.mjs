@@ -1,0 +1,3 @@
+import { noop } from "../seen.mjs";
+
+export default ({ n }) => noop(n);

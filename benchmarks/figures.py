@@ -1,0 +1,95 @@
+"""Samples of several contestants become medians, spreads and ratios: as a Markdown table and as an SVG plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import median
+
+OURS = "cronjobs"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One contestant's samples, one per round; *floor* says that others on its database are compared with it."""
+
+    name: str
+    database: str
+    samples: Sequence[float]
+    floor: bool = False
+
+
+def ratio(samples: Sequence[float], base: Sequence[float]) -> float:
+    """The median of the ratios within each round, which both saw the same noise."""
+    return median(one / other for one, other in zip(samples, base, strict=True))
+
+
+def drain_rates(jobs: int, one_s: Sequence[float], many_s: Sequence[float], runs: Sequence[float]) -> list[float]:
+    """N / (time(N + 1) − time(1)): a run with one job starts and loads all that a drain does, once for each run.
+
+    The median of time(1), since a fast drain of few jobs takes no longer than one start differs from another.
+    """
+    start = median(one_s)
+    return [jobs / max(took - count * start, 1e-3) for took, count in zip(many_s, runs, strict=True)]
+
+
+def rows(series: Sequence[Series]) -> list[list[str]]:
+    floors = {one.database: one for one in series if one.floor}
+    ours = {one.database: one for one in series if one.name == OURS}
+    return [
+        [
+            one.name,
+            one.database or "–",
+            number(median(one.samples)),
+            f"{number(min(one.samples))}–{number(max(one.samples))}",
+            *(
+                number(ratio(one.samples, base[one.database].samples)) if one.database in base else "–"
+                for base in (floors, ours)
+            ),
+        ]
+        for one in series
+    ]
+
+
+def number(value: float) -> str:
+    """Three digits are all that such a measurement is worth."""
+    if value >= 100:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}" if value < 10 else f"{value:.1f}"
+
+
+def table(title: str, unit: str, series: Sequence[Series]) -> str:
+    head = ["", "database", f"median, {unit}", "min–max", "÷ floor", f"÷ {OURS}"]
+    lines = [head, ["---", "---", *["---:"] * 4], *rows(series)]
+    return f"### {title}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def svg(measures: Sequence[tuple[str, str, Sequence[Series]]]) -> str:
+    """A bar from each measure's smallest sample for every contestant, on a logarithmic scale, with its spread."""
+    left, width, line, y, parts = 300, 520, 18, 10, []
+    for title, unit, series in measures:
+        low = min(min(one.samples) for one in series) / 1.5
+        scale = width / math.log(max(max(one.samples) for one in series) / low)
+        y += 2 * line
+        parts.append(f'<text x="{left}" y="{y}" font-weight="bold">{escape(title)}, {unit} (logarithmic)</text>')
+        for one in series:
+            y += line
+            least, middle, most = (
+                left + scale * math.log(value / low)
+                for value in (min(one.samples), median(one.samples), max(one.samples))
+            )
+            colour = "#c60" if one.name == OURS else "#999" if one.floor else "#69c"
+            label = f"{one.name}, {one.database}" if one.database else one.name
+            parts += [
+                f'<text x="{left - 8}" y="{y}" text-anchor="end">{escape(label)}</text>',
+                f'<rect x="{left}" y="{y - 11}" width="{middle - left:.1f}" height="12" fill="{colour}"/>',
+                f'<path d="M{least:.1f} {y - 5}H{most:.1f}" stroke="#000"/>',
+                f'<text x="{max(most, middle) + 6:.1f}" y="{y}">{number(median(one.samples))}</text>',
+            ]
+    size = f'width="{left + width + 80}" height="{y + line}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n'
+        f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
