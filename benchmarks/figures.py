@@ -26,13 +26,19 @@ def ratio(samples: Sequence[float], base: Sequence[float]) -> float:
     return median(one / other for one, other in zip(samples, base, strict=True))
 
 
-def drain_rates(jobs: int, one_s: Sequence[float], many_s: Sequence[float], runs: Sequence[float]) -> list[float]:
+def drain_rates(
+    jobs: int, one_s: Sequence[float], many_s: Sequence[float], runs: Sequence[float]
+) -> list[float] | None:
     """N / (time(N + 1) − time(1)): a run with one job starts and loads all that a drain does, once for each run.
 
-    The median of time(1), since a fast drain of few jobs takes no longer than one start differs from another.
+    The median of time(1), since one start differs from another by more than a fast drain of few jobs takes; None if
+    that does not help.
     """
     start = median(one_s)
-    return [jobs / max(took - count * start, 1e-3) for took, count in zip(many_s, runs, strict=True)]
+    rates = [
+        jobs / (took - count * start) if took > count * start else 0 for took, count in zip(many_s, runs, strict=True)
+    ]
+    return rates if all(rates) else None
 
 
 def rows(series: Sequence[Series]) -> list[list[str]]:

@@ -45,6 +45,7 @@ TITLES = {
 DRAINS = (IDLE, START, DRAIN)
 ALL = (*DRAINS, SINGLE, BULK)
 MOST_RUNS = 50
+WARM_UP = 100
 SLOW_FLUSH = {"commit_delay": "1000", "commit_siblings": "0"}  # in µs; 0: also when nobody else is committing
 BARE_SQLITE = """\
 import sqlite3, sys
@@ -107,13 +108,7 @@ def contestants() -> Iterator[Contestant]:
         "{bin}/procrastinate --log-level warning --app on_procrastinate.app worker --one-shot --concurrency 4",
         pip=("procrastinate", "psycopg[binary]"),
     )
-    yield Contestant(
-        "pgqueuer",
-        "postgresql",
-        "on_pgqueuer.py",
-        "{bin}/pgq run on_pgqueuer:worker --mode drain --batch-size 25",
-        pip=("pgqueuer[asyncpg,cli]",),
-    )
+    yield Contestant("pgqueuer", "postgresql", "on_pgqueuer.py", pip=("pgqueuer[asyncpg]",))
     yield Contestant("graphile-worker", "postgresql", "on_graphile.mjs", GRAPHILE, DRAINS, npm=("graphile-worker",))
     yield Contestant(
         *("graphile-worker, batching", "postgresql", "on_graphile.mjs", GRAPHILE, DRAINS),
@@ -319,7 +314,7 @@ Samples = dict[tuple[Place, str], list[float]]
 
 
 def measured(places: list[Place], options: argparse.Namespace, left_out: dict[str, str]) -> Samples:
-    """All rounds; the first, which fills caches, does not count. Who fails once is out altogether."""
+    """All rounds, after one that fills caches and does not count. Who fails once is out altogether."""
     samples: Samples = {}
     for measures, one_round in ROUNDS:
         for number in range(options.rounds + 1):
@@ -327,11 +322,9 @@ def measured(places: list[Place], options: argparse.Namespace, left_out: dict[st
                 one = place.contestant
                 if not set(measures) & set(one.measures):
                     continue
-                print(
-                    f"{measures[-1]}, round {number} of {options.rounds}: {one.name}, {one.database}", file=sys.stderr
-                )
+                print(f"{measures[-1]} {number}/{options.rounds}: {one.name}, {one.database}", file=sys.stderr)
                 try:
-                    found = one_round(place, options.jobs)
+                    found = one_round(place, options.jobs if number else WARM_UP)
                 except Failed as why:
                     places.remove(place)
                     left_out[f"{one.name}, {one.database}"] = str(why)
@@ -340,7 +333,11 @@ def measured(places: list[Place], options: argparse.Namespace, left_out: dict[st
                     samples.setdefault((place, measure), []).append(found[measure])
     for place in [place for place, measure in samples if measure == MANY_S]:
         times = (samples[place, part] for part in (ONE_S, MANY_S, RUNS))
-        samples[place, DRAIN] = figures.drain_rates(options.jobs, *times)
+        if rates := figures.drain_rates(options.jobs, *times):
+            samples[place, DRAIN] = rates
+        else:
+            one = place.contestant
+            left_out[f"the drain of {one.name}, {one.database}"] = f"{options.jobs} jobs took no longer than one"
     return samples
 
 
@@ -348,7 +345,8 @@ def series(places: Sequence[Place], samples: Samples, measure: str) -> list[figu
     return [
         figures.Series(one.name, one.database, samples[place, measure], floor=measure in one.floor_of)
         for place in places
-        if measure in (one := place.contestant).measures
+        for one in (place.contestant,)
+        if measure in one.measures and (place, measure) in samples
     ]
 
 
