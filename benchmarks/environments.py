@@ -41,7 +41,7 @@ def python(folder: Path, packages: Sequence[str]) -> Environment:
     runtime = folder / "bin" / "python"
 
     def install() -> None:
-        venv.create(folder, with_pip=True)
+        venv.create(folder, with_pip=True, symlinks=True)
         _run([str(runtime), "-m", "pip", "install", "--quiet", *packages])
 
     _once(folder, packages, install)
@@ -64,7 +64,7 @@ def node(folder: Path, packages: Sequence[str]) -> Environment:
     shutil.copytree(CONTESTANTS, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     modules = folder / "node_modules"
     found = {name: json.loads((modules / name / "package.json").read_text())["version"] for name in packages}
-    return Environment(modules / ".bin", runtime, folder, found)
+    return Environment(modules / ".bin", runtime, folder, found | {"Node": _run([runtime, "--version"]).strip()})
 
 
 @cache

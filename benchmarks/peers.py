@@ -53,8 +53,8 @@ connection = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"))
 connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
 """
 NO_EQUIVALENT = {
-    "APScheduler": "has no equivalent: its scheduler runs until it is stopped, nothing looks once and exits, and "
-    "version 3 (4 is a pre-release) forgets a one-off job before it runs it, so that no result is recorded",
+    "APScheduler": "has no equivalent: its scheduler runs until it is stopped, nothing looks once and exits; and "
+    "version 3 (4 is a pre-release) takes a one-off job out of its store before it runs, and records no result",
 }
 
 
@@ -234,6 +234,7 @@ def main() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--workdir", type=Path, default=cache / "cronjobs-benchmarks")
     options = parser.parse_args()
+    options.workdir.mkdir(parents=True, exist_ok=True)
     databases = ("postgresql",) if options.slow_flush else DATABASES
     chosen = [
         one
@@ -264,7 +265,7 @@ def main() -> None:
         print(json.dumps({"header": header, "measures": found, "left_out": left_out}, indent=2))
         return
     print(header, *(figures.table(*measure) for measure in measures), sep="\n\n")
-    print("", *(f"- {name}: {why}." for name, why in left_out.items()), sep="\n")
+    print("", *(f"- {name}: {why}" for name, why in left_out.items()), sep="\n")
 
 
 def made(
@@ -292,7 +293,7 @@ def made(
             versions.update(environment.versions)
             places.append(Place(one, environment, own, own_database(one, own, server)))
         except (NotInstalled, Failed) as why:
-            left_out[f"{one.name}, {one.database}"] = str(why)
+            left_out[f"{one.name}, {one.database}"] = " ".join(str(why).split())
     return places
 
 
@@ -327,7 +328,7 @@ def measured(places: list[Place], options: argparse.Namespace, left_out: dict[st
                     found = one_round(place, options.jobs if number else WARM_UP)
                 except Failed as why:
                     places.remove(place)
-                    left_out[f"{one.name}, {one.database}"] = str(why)
+                    left_out[f"{one.name}, {one.database}"] = " ".join(str(why).split())
                     continue
                 for measure in found if number else ():
                     samples.setdefault((place, measure), []).append(found[measure])
