@@ -85,8 +85,8 @@ GRAPHILE = "{runtime} node_modules/graphile-worker/dist/cli.js --once --config o
 def contestants() -> Iterator[Contestant]:
     yield Contestant("python -c pass", "", "", "{runtime} -c pass", (IDLE,))
     for name, bare in (("sqlite", "bare sqlite3"), ("postgresql", "bare psycopg")):
-        yield Contestant(bare, name, "", "{runtime} bare.py {url}", (IDLE,), (IDLE,))
-        floored = (START, DRAIN, SINGLE, BULK)
+        yield Contestant(bare, name, "", "{runtime} bare.py {url}", (IDLE, START), (IDLE, START))
+        floored = (DRAIN, SINGLE, BULK)
         yield Contestant("raw SQL, 100 at a time", name, "on_floor.py", measures=floored, floor_of=floored)
         yield Contestant(
             "raw SQL, each result alone", name, "on_floor.py", "{runtime} {scripts}/{script} alone", (DRAIN,)
@@ -197,6 +197,8 @@ def idle(place: Place, jobs: int) -> dict[str, float]:
 
 
 def drain(place: Place, jobs: int) -> dict[str, float]:
+    if not place.contestant.script:  # a floor without jobs: its whole process
+        return {START: 1000 * place.work()[1]}
     processes = place.contestant.processes
     start, alone, _ = place.drain(1, 1)
     if processes > 1:
