@@ -62,10 +62,8 @@ def left() -> int:
 
 
 def bulk(count: int) -> float:
-    from cronjobs import enqueue_many
-
-    assert enqueue_many  # imported before the clock starts
     connection = connect()
+    many(connection, 0)  # imports before the clock starts
     return timed(lambda: many(connection, count))
 
 
