@@ -44,6 +44,7 @@ def run(argv: Sequence[str], folder: Path, **environ: str) -> float:
     )
     assert process.stdout is not None
     killer = threading.Timer(LONGEST_S, process.kill)
+    killer.daemon = True
     killer.start()
     said = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)

@@ -94,7 +94,7 @@ def contestants() -> Iterator[Contestant]:
         yield Contestant("cronjobs", name, "on_cronjobs.py", "{bin}/cronjobs run-due --config cronjobs.yaml")
         django = {"DJANGO_SETTINGS_MODULE": "on_django"}
         worker = "{bin}/django-admin db_worker --batch --no-startup-delay --verbosity 0"
-        # A worker runs one task at a time. SQLite has one writer: there more than one worker is slower.
+        # A worker runs one task at a time. SQLite has one writer, and gets one worker.
         workers = 1 if name == "sqlite" else 4
         yield Contestant("django-tasks", name, "on_django.py", worker, pip=DJANGO, environ=django, processes=workers)
     huey = ("huey", "psycopg[binary]")
@@ -128,8 +128,7 @@ class Place:
         # Where Node finds its packages and Python's scripts what they import.
         self.folder = environment.scripts if contestant.npm else folder
         names = {"bin": environment.bin, "runtime": environment.runtime, "scripts": environment.scripts}
-        words = [word.format(**names, url=url, script=contestant.script) for word in contestant.argv.split()]
-        self.argv = words
+        self.argv = [word.format(**names, url=url, script=contestant.script) for word in contestant.argv.split()]
         self.script = [environment.runtime, str(environment.scripts / contestant.script)]
         self.environ = contestant.environ | {
             "BENCH_URL": url,
