@@ -7,7 +7,6 @@ turn that failed can simply be done again.
 from __future__ import annotations
 
 import math
-# --- what to claim ----------------------------------------------------------------------------------------------------
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +40,8 @@ from cronjobs.store import claims, crashing_types, leases
 from cronjobs.store.claims import Claim, ClaimFilter
 from cronjobs.store.leases import Renewal, Written, settle
 from cronjobs.tick.result import TickFilter
+
+# --- what to claim ----------------------------------------------------------------------------------------------------
 
 GROUP: Final = 250  # ends that are written at once, while workers run what else is claimed
 MOST_AHEAD: Final = 2 * GROUP  # at most so many are claimed before a worker is free
@@ -94,8 +95,8 @@ def unknown() -> None:
 class ClaimPlanner:
     """Plans the claims of one tick. ``typical_s``: how long jobs took lately that may be claimed ahead; None: unknown.
 
-    ``last_s``: how long the last job took. ``claimed``: how many jobs so far. ``runner``: the highest age this tick's process can reach; None: unknown.
-    ``many_queues``: see ``Overview``. ``experience``: how long jobs take, by their types.
+    ``last_s``: how long the last job took. ``claimed``: how many jobs so far. ``runner``: the highest age this tick's
+    process can reach; None: unknown. ``many_queues``: see ``Overview``. ``experience``: how long jobs take, by type.
     """
 
     settings: Settings
