@@ -14,7 +14,6 @@ from sqlalchemy import (
     Float,
     ForeignKeyConstraint,
     Identity,
-    Index,
     Integer,
     MetaData,
     PrimaryKeyConstraint,
@@ -34,7 +33,6 @@ from cronjobs.database.column_types import (
     server_caller,
     server_now,
 )
-from cronjobs.probe.question import WAITING_SQL
 
 # A death that has not been dealt with; a dismissed job that was retried and died again counts.
 UNSETTLED_DEAD_SQL: Final = (
@@ -178,74 +176,6 @@ jobs = Table(
     sqlite_autoincrement=True,  # or the id of a pruned job would be used again
 )
 
-# Due jobs: one limited branch per (queue, priority), so no flood at another priority nor future job is read.
-Index(
-    "cronjobs_jobs_waiting_idx",
-    jobs.c.queue,
-    jobs.c.priority,
-    jobs.c.run_at,
-    jobs.c.id,
-    postgresql_where=text(WAITING_SQL),
-    sqlite_where=text(WAITING_SQL),
-)
-# The same by job type, for claims: jobs of types that a tick cannot run delay nothing, however many there are. Jobs
-# with their own timeout are separate, because their type does not show whether they fit.
-WAITING_PLAIN_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NULL"
-WAITING_TIMED_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NOT NULL"
-for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
-    Index(
-        f"cronjobs_jobs_{_name}_idx",
-        jobs.c.job_type,
-        jobs.c.queue,
-        jobs.c.priority,
-        jobs.c.run_at,
-        jobs.c.id,
-        postgresql_where=text(_where),
-        sqlite_where=text(_where),
-    )
-Index(
-    "cronjobs_jobs_timeout_idx",
-    jobs.c.job_type,
-    jobs.c.timeout_s,
-    postgresql_where=text(WAITING_TIMED_SQL),
-    sqlite_where=text(WAITING_TIMED_SQL),
-)
-# Expired leases. Not "WHERE status = 'running'": with that the finish statement would not use the primary key.
-Index(
-    "cronjobs_jobs_leased_idx",
-    jobs.c.locked_until,
-    postgresql_where=text("locked_until IS NOT NULL"),
-    sqlite_where=text("locked_until IS NOT NULL"),
-)
-# Whether an unfinished job of this schedule exists (overlap).
-Index(
-    "cronjobs_jobs_schedule_idx",
-    jobs.c.schedule,
-    postgresql_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
-    sqlite_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
-)
-Index(
-    "cronjobs_jobs_concurrency_idx",
-    jobs.c.concurrency_key,
-    postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
-    sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
-)
-# What died lately, and what may be pruned.
-Index(
-    "cronjobs_jobs_finished_idx",
-    jobs.c.status,
-    jobs.c.finished_at,
-    postgresql_where=text("finished_at IS NOT NULL"),
-    sqlite_where=text("finished_at IS NOT NULL"),
-)
-# Deaths that have not been dealt with.
-Index(
-    "cronjobs_jobs_dead_idx",
-    jobs.c.finished_at,
-    postgresql_where=text(UNSETTLED_DEAD_SQL),
-    sqlite_where=text(UNSETTLED_DEAD_SQL),
-)
-
 job_runs = Table(
     "cronjobs_job_runs",
     metadata,
@@ -267,7 +197,6 @@ job_runs = Table(
     ),
     *_instants("started_at", "finished_at"),
 )
-Index("cronjobs_job_runs_finished_idx", job_runs.c.finished_at)
 
 schedules = Table(
     "cronjobs_schedules",
@@ -304,13 +233,6 @@ occurrences = Table(
     CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
     *_instants("first_for", "last_for", "decided_at"),
 )
-Index(
-    "cronjobs_occurrences_job_idx",
-    occurrences.c.job_id,
-    postgresql_where=text("job_id IS NOT NULL"),
-    sqlite_where=text("job_id IS NOT NULL"),
-)
-Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
 
 ticks = Table(
     "cronjobs_ticks",
@@ -334,16 +256,6 @@ ticks = Table(
     *_instants("started_at", "finished_at"),
     sqlite_autoincrement=True,
 )
-Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
-Index("cronjobs_ticks_started_idx", ticks.c.started_at)
-# Which job types the ticks knew lately, and on each host; without idle ticks, which are nearly all.
-for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
-    Index(
-        f"cronjobs_ticks_{_name}_idx",
-        *_columns,
-        postgresql_where=text("job_types IS NOT NULL"),
-        sqlite_where=text("job_types IS NOT NULL"),
-    )
 
 job_type_lists = Table(
     "cronjobs_job_type_lists",
@@ -383,8 +295,6 @@ effects = Table(
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *_instants("begun_at", "recorded_at"),
 )
-Index("cronjobs_effects_job_idx", effects.c.job_id)
-Index("cronjobs_effects_begun_idx", effects.c.begun_at)
 
 queues = Table(
     "cronjobs_queues",
@@ -429,7 +339,6 @@ audit = Table(
     *_instants("at"),
     sqlite_autoincrement=True,
 )
-Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
 
 meta = Table(
     "cronjobs_meta",

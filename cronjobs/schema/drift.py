@@ -11,6 +11,7 @@ from typing import Final
 from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from cronjobs.database import indexes  # noqa: F401  they belong to the metadata
 from cronjobs.database.tables import metadata
 from cronjobs.store.meta import qualified
 

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from alembic import command, context
+from cronjobs.database import indexes  # noqa: F401  they belong to the metadata
 from cronjobs.database.address import Address
 from cronjobs.database.connection import Database, tell
 from cronjobs.database.retrying import patiently

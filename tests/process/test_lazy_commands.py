@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +74,23 @@ def test_a_plain_tick_loads_no_typer() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert {"typer", "pydantic", "rich", "alembic", "croniter"} & {*done.stdout.split()} == set()
+
+
+def test_a_tick_with_work_on_sqlite_loads_nothing_of_postgresqls(tmp_path: Path) -> None:
+    (tmp_path / "cronjobs.yaml").write_text("database: sqlite:///jobs.db\nimports: [handlers]\n")
+    (tmp_path / "handlers.py").write_text("""
+import sys
+from cronjobs import job
+@job("t.loaded")
+def loaded():
+    return [name for name in sys.modules if "postgresql" in name or name == "psycopg"]
+""")
+    given: dict[str, Any] = {"cwd": tmp_path, "check": True, "env": {"XDG_STATE_HOME": str(tmp_path), "HOME": "/"}}
+    for words in (["db", "upgrade"], ["enqueue", "t.loaded"], ["run-due"]):
+        subprocess.run([sys.executable, "-m", "cronjobs", *words], capture_output=True, **given)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        [(result,)] = connection.execute("SELECT result FROM cronjobs_jobs")
+    assert json.loads(result) == []
 
 
 @pytest.mark.parametrize("words", [("status", "--help"), ("jobs", "show", "--help"), ("enqueue", "--help")])
