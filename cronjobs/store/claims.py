@@ -20,7 +20,7 @@ from cronjobs.store.concurrency import full_parameters, judge_alone, running_by_
 from cronjobs.store.job_rows import fetch_by_itself, job_from
 from cronjobs.store.overlap import runnable_value, take_turns, turn_is_taken
 from cronjobs.store.sizes import stored
-from cronjobs.store.sql import Fragment, among, database_now, define, group_value, is_postgresql, run
+from cronjobs.store.sql import Fragment, among, database_now, define, group_value, is_postgresql, run, run_undecoded
 
 
 def _lanes(kind: str, types: str, where: str = "true") -> Fragment:
@@ -290,7 +290,7 @@ def _due_sqlite(
     """The first due rows in order, lane by lane; *also* is an additional condition."""
     if admission.many_queues:
         return list(run(connection, ANYWHERE_SQLITE.replace("{also}", also), **parameters))
-    lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest")).all()
+    lanes = run_undecoded(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
     facts = _named(parameters, "limit no_prefetch runnable") | {
         name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
     }
@@ -298,7 +298,7 @@ def _due_sqlite(
     for lane in sorted(lanes, key=lambda lane: (lane.priority, lane.head_us)):
         if len(due) == parameters["limit"] and (lane.priority, lane.head_us) > (due[-1].priority, due[-1].due_us):
             break
-        rows = run(
+        rows = run_undecoded(
             connection,
             DUE_SQLITE.replace("{due_in_lane}", ("{due_timed}" if lane.own_timeout else "{due_plain}") + also),
             lane_type=lane.job_type,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Row
+from sqlalchemy import Connection, Row
 
 from cronjobs.database.encoding import fitted
 from cronjobs.database.tables import job_runs, jobs
@@ -22,6 +22,7 @@ from cronjobs.store.sql import (
     is_postgresql,
     kinds,
     run,
+    run_undecoded,
     shaped,
     shaped_rows,
 )
@@ -104,25 +105,37 @@ def is_held(connection: Connection, lease: Lease) -> bool:
 
 def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Sequence[Row[Any]]:
     """Those of *leases* that pass the fence: id, cancel_requested."""
-    return _run(
+    return _fetch(
         connection,
         # No instants: a user's own connection may return them in a style that its driver cannot read.
         "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {group} AS o "
         "JOIN {jobs} j ON {fence} WHERE {by_id}" + lock,
         leases,
-    ).all()
+    )
 
 
-def _run(
-    connection: Connection, statement: str, group: Sequence[Lease] | Sequence[Finish], **parameters: Any
-) -> CursorResult[Any]:
-    """Execute *statement*, in which ``{group}`` stands for these leases or ends; there is at least one."""
+Group = Sequence[Lease] | Sequence[Finish]  # at least one
+
+
+def _run(connection: Connection, statement: str, group: Group) -> None:
+    """Execute *statement*, in which ``{group}`` stands for these leases or ends."""
+    about, parameters = _about(connection, statement, group)
+    run(connection, about, **parameters)
+
+
+def _fetch(connection: Connection, statement: str, group: Group, **more: Any) -> Sequence[Row[Any]]:
+    """The rows that *statement* returns: ids, statuses and texts."""
+    about, parameters = _about(connection, statement, group)
+    return run_undecoded(connection, about, **parameters, **more)
+
+
+def _about(connection: Connection, statement: str, group: Group) -> tuple[str, dict[str, Any]]:
     columns = _LEASE_COLUMNS if isinstance(group[0], Lease) else _FINISH_COLUMNS
     rows = [each if isinstance(each, Lease) else _row(connection, each) for each in group]
     values = dict(zip(columns, zip(*rows, strict=True), strict=True))
     given, bound, varying = shaped(connection, values, from_json=("id",))
     source = shaped_rows(is_postgresql(connection), columns, bound, varying)
-    return run(connection, statement.replace("{group}", source), **given, **parameters)
+    return statement.replace("{group}", source), given
 
 
 def _row(connection: Connection, end: Finish) -> tuple[Any, ...]:
@@ -159,7 +172,7 @@ def _update_mine(
     else:
         statement = "UPDATE {jobs} AS j SET " + assignments + " FROM {group} AS o WHERE {fence} "
         statement += "RETURNING id, status, last_error"
-    return _run(connection, statement, group, **parameters).all()
+    return _fetch(connection, statement, group, **parameters)
 
 
 # --- finish -----------------------------------------------------------------------------------------------------------
@@ -227,7 +240,7 @@ _FINISH_POSTGRESQL: Final = (
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     """Write how attempts ended, job row and history row together, each only if it passes the fence."""
     if is_postgresql(connection):
-        ended = _run(connection, _FINISH_POSTGRESQL, finishes).all()
+        ended = _fetch(connection, _FINISH_POSTGRESQL, finishes)
     else:
         ended = _update_mine(connection, finishes, _FINISH)
     written = frozenset(row[0] for row in ended)
@@ -346,7 +359,8 @@ def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
     """Which of *finishes* we already wrote into the history: their COMMIT went through although its reply was lost."""
     if not finishes:
         return set()
-    return set(_run(connection, "SELECT r.job_id FROM {group} AS o " + _ITS_RUN + " o.outcome", finishes).scalars())
+    statement = "SELECT r.job_id FROM {group} AS o " + _ITS_RUN + " o.outcome"
+    return {row.job_id for row in _fetch(connection, statement, finishes)}
 
 
 _ITS_RUN: Final = """
@@ -361,7 +375,7 @@ def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]
     if not leases:
         return frozenset()
     statement = "SELECT r.job_id FROM {group} AS o " + _ITS_RUN + " 'succeeded'"
-    return frozenset(_run(connection, statement, leases).scalars())
+    return frozenset(row.job_id for row in _fetch(connection, statement, leases))
 
 
 def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
