@@ -168,10 +168,11 @@ def shaped(
 def _may_be_bound(value: Any, postgresql: bool) -> bool:
     """Whether every driver, in every client encoding, passes on *value* as it is; if not, it travels in JSON.
 
-    Drivers have their own ideas about enums, and cannot encode all characters. JSON is in ASCII.
+    Drivers have their own ideas about enums, and cannot encode all characters; psycopg refuses NUL itself, which the
+    server would refuse as a bad value. JSON is in ASCII.
     """
     if type(value) is str:
-        return not postgresql or value.isascii()
+        return not postgresql or (value.isascii() and "\0" not in value)
     return type(value) in (int, float, datetime)
 
 
