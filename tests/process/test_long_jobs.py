@@ -235,6 +235,7 @@ def test_an_idle_tick_is_silent_and_begins_nothing_while_a_long_job_runs(longs: 
 def test_the_page_s_commands_do_what_it_says(sqlite_longs: LongJobs) -> None:
     project = sqlite_longs.project
     [yaml] = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    yaml = yaml.replace("15 2 * * *", "15 2 29 2 *")  # or a test at 02:15 waits for tonight's backup, too
     (project.folder / "cronjobs.yaml").write_text(yaml.replace("sqlite:///cronjobs.db", project.url))
     commands = [
         line for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.M | re.S) for line in block.splitlines()
