@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TransactionTooLong,
         UsageError,
     )
+    from cronjobs.insight.app_health import health
     from cronjobs.jobs.connect import connect
     from cronjobs.jobs.context import Context
     from cronjobs.jobs.effects import Effect
@@ -70,6 +71,7 @@ __all__ = [
     "enqueue_many",
     "enqueue_many_async",
     "fire_times",
+    "health",
     "job",
 ]
 
@@ -84,6 +86,7 @@ _HOMES = {  # the others are errors
     "enqueue_many": "jobs.enqueue",
     "enqueue_many_async": "jobs.enqueue",
     "fire_times": "crontime.timing",
+    "health": "insight.app_health",
     "job": "jobs.registry",
 }
 

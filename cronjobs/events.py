@@ -36,6 +36,11 @@ def job_claimed(job: Job) -> Event:
     return Event("job.claimed", _of(job, ""), told=False)
 
 
+def job_progress(job: Job, worker: str, progress: str) -> Event:
+    """For a person who watches, at most every few seconds; the log has the job's beginning and its end."""
+    return Event("job.progress", _of(job, worker, progress=progress))
+
+
 def job_released(job: Job) -> Event:
     """Claimed ahead and released before it started: no slot would have been free soon, or the tick ends."""
     return Event("job.released", _of(job, ""), told=False)
@@ -265,6 +270,29 @@ def database_tried_again(error: str, failures: int, pause_s: float) -> Event:
 
 def pruning_put_off(error: str) -> Event:
     return Event("prune.put_off", {"error": error}, WARNING)
+
+
+def metrics_not_written(error: str) -> Event:
+    """Mailed, but no fault of the tick: its jobs ran."""
+    return Event("metrics.not_written", {"error": error}, ERROR)
+
+
+def alert_sent(channel: str, findings: int) -> Event:
+    return Event("alert.sent", {"channel": channel, "findings": findings})
+
+
+def alert_not_sent(channel: str, findings: int, error: str) -> Event:
+    """Mailed, but no fault of the tick. The message is kept, and tried again."""
+    return Event("alert.not_sent", {"channel": channel, "findings": findings, "error": error}, ERROR)
+
+
+def alerts_failed(error: str) -> Event:
+    """Findings could not be judged, or the database not be asked; the next tick tries again."""
+    return Event("alert.failed", {"error": error}, WARNING)
+
+
+def ping_not_sent(what: str, error: str) -> Event:
+    return Event("ping.not_sent", {"of": what, "error": error}, WARNING)
 
 
 def left_behind(processes: list[str]) -> Event:

@@ -19,15 +19,17 @@ from cronjobs.text import one_line, visible
 SHORTEST: Final = 8  # characters; masking shorter values would make other text unreadable
 SHORTEST_PASSWORD: Final = 4  # inside a URL it can be nothing else
 MASK: Final = "***"
+_OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
 _SECRET_NAME: Final = re.compile(
     r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|PRIVATE|APIKEY|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN)(?:_|$)", re.IGNORECASE
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
+# Of a scheme no more is looked at than 31 characters: without a limit a megabyte of letters takes minutes.
 # Up to the last @ before a space or a quote, since people forget to escape an @ in the password.
-_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]*://[^:/@?#\s"']*:([^\s"']*)@""")
+_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:([^\s"']*)@""")
 # Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
-_SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]*://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
+_SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 _PASSWORD_OPTION: Final = re.compile(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
 
 
@@ -57,6 +59,41 @@ def mask(text: str, secrets: Collection[str]) -> str:
     return mask_urls(text) if "://" in text else text
 
 
+def safe_until(text: str, secrets: Collection[str]) -> int:
+    """How much of a growing *text* can be masked by itself: none of its secrets, and no word, goes on behind that.
+
+    Of a secret whose end is not there yet the beginning would be shown.
+    """
+    until = min((_begins_in(text, form) for form in _all_forms(frozenset(secrets))), default=len(text))
+    whole = [each.span() for each in _pattern(frozenset(secrets)).finditer(text)] if secrets else []
+    while True:
+        before = _before_a_word(text, until)
+        before = next((start for start, end in whole if start < before < end), before)
+        if before == until:
+            return until
+        until = before
+
+
+def _begins_in(text: str, form: str) -> int:
+    """Where *text* ends with a beginning of *form*; its length: nowhere."""
+    at = text.find(form[0], max(0, len(text) - len(form) + 1))
+    while at >= 0 and not form.startswith(text[at:]):
+        at = text.find(form[0], at + 1)
+    return len(text) if at < 0 else at
+
+
+def _before_a_word(text: str, until: int) -> int:
+    """Where the word begins in whose middle *until* is: it may be a URL."""
+    begins = max(text.rfind(character, 0, until) for character in " \t\r\n\"'") + 1
+    # Dots that count up are no word: no URL, and no option of one, begins so.
+    return begins if _OF_A_WORD.search(text, begins, until) else until
+
+
+def longest_form(secrets: Collection[str]) -> int:
+    """How many characters the longest of *secrets* takes; 0: there are none."""
+    return max(map(len, _all_forms(frozenset(secrets))), default=0)
+
+
 def mask_urls(text: str) -> str:
     """*text* without the passwords of the URLs in it, known or not."""
     for pattern in (_SHOWN_USERINFO, _PASSWORD_OPTION):
@@ -70,14 +107,31 @@ def _without_group(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=8)
 def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
-    forms = {form for secret in secrets for form in _forms(secret)}
+    forms = _all_forms(secrets)
     return re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)) or r"(?!)")
+
+
+@lru_cache(maxsize=8)
+def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
+    return frozenset({form for secret in secrets for form in _forms(secret)})
 
 
 def _forms(secret: str) -> set[str]:
     """How *secret* may appear in a text: unchanged, on one line, in JSON, and line by line (a private key)."""
     lines = long_enough(secret.splitlines())
     return {secret, visible(secret), one_line(secret, len(secret) * 6), json.dumps(secret)[1:-1], *lines} - {""}
+
+
+def without(value: Any, keys: Collection[str]) -> Any:
+    """*value*, JSON, with ``***`` in place of whatever stands under one of *keys*, at any depth."""
+    if not keys:
+        return value
+    match value:
+        case dict():
+            return {key: MASK if key in keys else without(item, keys) for key, item in value.items()}
+        case list() | tuple():
+            return [without(item, keys) for item in value]
+    return value
 
 
 # --- what this process shows ------------------------------------------------------------------------------------------

@@ -32,10 +32,10 @@ class BrokenText(str):
 
 def decoded(raw: bytes | bytearray | memoryview) -> str:
     """A row's text. SQLite, and PostgreSQL in SQL_ASCII, keep whatever bytes a program wrote."""
-    data = bytes(raw)
     try:
-        return data.decode()
+        return str(raw, "utf-8")
     except UnicodeDecodeError:
+        data = bytes(raw)
         broken = BrokenText(data.decode(errors="replace"))
         broken.raw = data
         return broken
@@ -120,12 +120,26 @@ class CappedText:
             self._size += count
             self._tail.clear()
 
+    def since(self, position: int, most: int) -> tuple[int, str]:
+        """What was written after the first *position* bytes, and where it begins: later, if not all of it is there.
+
+        At most the last *most* bytes.
+        """
+        with self._lock:
+            size = self._size
+            whole = len(self._head) + len(self._tail) == size
+            # As little as is needed: a loop with leases to renew waits for this lock, and so does whoever prints.
+            count = max(0, min(size - position, most, size if whole else len(self._tail)))
+            data = bytes(self._tail[-count:]) if count <= len(self._tail) else bytes(self._head + self._tail)
+        text = data[len(data) - count :].decode(errors="ignore")  # a character that was cut in two is dropped
+        return size - len(text.encode()), text
+
     def text(self) -> str | None:
         """Return what was kept; None if nothing was ever written."""
+        if self._size == 0:
+            return None
         with self._lock:
             head, tail, size = bytes(self._head), bytes(self._tail), self._size
-        if size == 0:
-            return None
         if size <= self._limit:
             return (head + tail).decode()
         if self._limit <= _MARKER_ROOM:  # no room for the line in the middle

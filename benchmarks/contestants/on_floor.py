@@ -25,9 +25,9 @@ INSERT_ALL = (
 
 
 def sized(statement: str) -> str:
-    changed = statement.replace(f"LIMIT {drain.BATCH}", f"LIMIT {CLAIM}")
-    assert changed != statement
-    return changed
+    limit = f"LIMIT {drain.BATCH}"
+    assert limit in statement
+    return statement.replace(limit, f"LIMIT {CLAIM}")
 
 
 def run(at_once: int = CLAIM) -> None:

@@ -19,8 +19,8 @@ from cronjobs.config.settings import Settings
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.health import look
+from cronjobs.insight.findings import judge
+from cronjobs.insight.gathering import look
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.meta import require_schema
 from cronjobs.text import visible
@@ -79,9 +79,7 @@ def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
     times = Times(health.now, settings.timezone)
     return [
-        sentence(trouble, times)
-        for trouble in troubles(health, settings)
-        if trouble.alarm and trouble.kind not in kinds
+        sentence(trouble, times) for trouble in judge(health, settings) if trouble.alarm and trouble.kind not in kinds
     ]
 
 

@@ -13,6 +13,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from cronjobs.errors import UsageError
+from cronjobs.text import is_utf8
+
 MARKUP: Final = "markdown"
 
 
@@ -67,6 +70,10 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def called(**given: Any) -> None:
+        for name, value in given.items():
+            # Python reads other bytes of the command line as text that no database takes.
+            if isinstance(value, str) and not is_utf8(value):
+                raise UsageError(f"{name} is not UTF-8")
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)

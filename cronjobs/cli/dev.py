@@ -19,7 +19,8 @@ import typer
 from cronjobs.cli import typed
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import coloured, echo
+from cronjobs.cli.output import SHOWS_PROGRESS, coloured, echo, is_terminal
+from cronjobs.cli.progress import Progress
 from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config.load import load
@@ -71,6 +72,7 @@ def dev(
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):
         environ["CRONJOBS_DATABASE_URL"] = url  # not an argument, which everybody on the host could read
+    environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
     ticks = _Ticks(settings.file, environ)
     database = open_database(settings)
     database.close()
@@ -98,6 +100,7 @@ class _Ticks:
         self.stopped_by: signal.Signals | None = None
         self._running: subprocess.Popen[str] | None = None
         self._said: set[str] = set()  # by the tick before
+        self._below = Progress()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -150,10 +153,15 @@ class _Ticks:
         assert tick.stdout is not None
         for line in tick.stdout:
             text = visible(line.rstrip("\n"))
+            if text.startswith("job.progress ") and is_terminal("stderr"):
+                self._below.say(text.removeprefix("job.progress "))
+                continue
+            self._below.say("")
             if text not in self._said and not _IDLE.fullmatch(text):
                 name = text.partition(" ")[0]
                 echo(coloured(name, _COLOURS[name]) + text[len(name) :] if name in _COLOURS else text)
             said.add(text)
+        self._below.say("")
         self._said = said
 
 

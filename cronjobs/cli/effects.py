@@ -62,7 +62,7 @@ def list_effects(
     skipped: the same, and counted as done. --json prints one array, an object per effect with the table's columns as
     keys, and the state shown in this list under "standing".
     """
-    with snapshot(source) as (_, connection, times):
+    with snapshot(source, only_database=True) as (_, connection, times):
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
     nothing = "no effect" if state is None and key is None else "no such effect"
     write_list([columns_of(row) for row in rows], limit, as_json, lambda shown: _table(shown, times), nothing)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cache
 from itertools import groupby
@@ -12,31 +11,45 @@ from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 import typer
-from sqlalchemy import Connection
 
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import json_text, safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import snapshot
+from cronjobs.cli.typed import of_day
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.insight.evidence import NoSuchSchedule, ScheduleEvidence
-from cronjobs.insight.explain_job import explain_job
+from cronjobs.insight.explain_named import explain_id, explain_key, explain_type_named
 from cronjobs.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.insight.facts import Explanation
-from cronjobs.insight.job_evidence import job_life
 from cronjobs.insight.phrases import LocalTimes
 from cronjobs.insight.schedule_history import Asked, asked_on_the_clock
-from cronjobs.jobs.job_types import JobTypes
+from cronjobs.model import duration_text
 
-_OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _ALIKE: Final = 4  # so many rows of a list that tell the same become one
 
 
 def explain(
     source: Source,
-    what: Annotated[str, typer.Argument(metavar="SCHEDULE|JOB_ID", help="A schedule's name, or the number of a job.")],
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCHEDULE|TYPE|JOB_ID",
+            show_default=False,
+            help="A schedule's name, a job type, or the number of a job.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", show_default=False, help="The job with this idempotency key.")
+    ] = None,
+    job_type: Annotated[
+        str | None,
+        typer.Option(
+            "--type", metavar="TYPE", show_default=False, help="This job type, also if a schedule has its name."
+        ),
+    ] = None,
     at: Annotated[
         str | None,
         typer.Option(
@@ -67,14 +80,17 @@ def explain(
     kept (retention.occurrences), and also knows why there was no run (no tick came, an unfinished job, a pause,
     another definition in force, a clock change). Times without an offset are in the schedule's time zone.
 
-    A number is a job: who made it, each attempt, where it is now, and what happens next.
+    A number, or --key, is a job: who made it, each attempt, where it is now, and what happens next. A job type: which
+    ticks could run it, since when none can, what could not be imported, and what waits.
 
     --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
     the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause),
     pending (no tick has settled it yet, a pause holds it back, or it is still to come), not_due, not_yet_defined,
     retired, beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
-    knows it), unknown. Exit code 1: no such schedule or job.
+    knows it), unknown; of a type: runnable, not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
     """
+    if [what, key, job_type].count(None) != 2:
+        raise UsageError("say one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
     ranged = since is not None or until is not None or back is not None
     if at is not None and ranged:
         raise UsageError("give --at for one occurrence, or --from, --to, --since for several, not both")
@@ -84,16 +100,35 @@ def explain(
         raise UsageError("--to needs --from or --since")
     told: Explanation | None = None
     code = 0
+    timed = at is not None or ranged
+    if what is None and timed:
+        raise UsageError("--at, --from, --to and --since are for schedules")
     with snapshot(source) as (settings, connection, _):
         types = cache(lambda: known_types(settings))
         try:
-            evidence = ScheduleEvidence(connection, what, settings, types)
+            if key is not None:
+                told = explain_key(connection, key, settings, types)
+                if told is None:
+                    told, code = _not_there(f"key {key}", _no_key(key, settings), as_json)
+            elif job_type is not None:
+                told = explain_type_named(connection, job_type, settings, types())
+                if told is None:
+                    text = f'no tick, job or schedule has named a job type "{safe(job_type, 80)}"'
+                    told, code = _not_there(f"type {job_type}", text, as_json)
+            else:
+                assert what is not None
+                evidence = ScheduleEvidence(connection, what, settings, types)
         except NoSuchSchedule as error:
-            told = None if at is not None or ranged else _job(connection, what, settings, types)
+            assert what is not None
+            if not timed:
+                told = explain_id(connection, int(what[:20]), settings, types) if what.isdecimal() else None
+                told = told or explain_type_named(connection, what, settings, types())
             if told is None:
-                told, code = _unknown(what, error.known, settings, as_json)
+                told, code = _unknown(what, [*error.known, *types().types], settings, as_json)
         else:
-            if ranged:
+            if told is not None:
+                pass
+            elif ranged:
                 _print_range(evidence, since, until, back, limit, as_json)
             else:
                 asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
@@ -115,11 +150,13 @@ def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool)
     if name in settings.disabled_schedules:
         problems = "; ".join(map(str, settings.problems_of(name)))
         text = f"schedule {safe(name, 80)} was never applied, its entry is broken: {problems}"
+    elif name in settings.elsewhere:
+        here = f'"{safe(settings.environment, 80)}"' if settings.environment else "none"
+        text = f"schedule {safe(name, 80)} is in the file for other environments than this one ({here})."
+        return Explanation(name, None, "not_yet_defined", (text,)), 0
     else:
         text = _no_schedule(name, [*known, *settings.schedules])
-    if not as_json:
-        raise CronjobsError(text)
-    return Explanation(name, None, "unknown", (text,)), CronjobsError.exit_code
+    return _not_there(name, text, as_json)
 
 
 def _no_schedule(name: str, known: Sequence[str]) -> str:
@@ -127,15 +164,22 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
     hint = (
         f"did you mean {' or '.join(safe(each, 80) for each in near)}?" if near else '"cronjobs schedules list" has all'
     )
-    kind = "no schedule or job" if name.isdecimal() else "no schedule"
+    kind = "no schedule or job" if name.isdecimal() else "no schedule or job type"
     return f'there is {kind} "{safe(name, 80)}": {hint}'
 
 
-def _job(connection: Connection, what: str, settings: Settings, types: Callable[[], JobTypes]) -> Explanation | None:
-    if not what.isdecimal() or not 0 < int(what[:20]) < 2**63:
-        return None
-    life = job_life(connection, int(what), settings, types)
-    return None if life is None else explain_job(life)
+def _no_key(key: str, settings: Settings) -> str:
+    return (
+        f'no job has the idempotency key "{safe(key, 80)}": none was enqueued with it, or it ended more than '
+        f"{duration_text(settings.retention.keys)} ago (retention.keys)"
+    )
+
+
+def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int]:
+    """Raises CronjobsError unless a program asked."""
+    if not as_json:
+        raise CronjobsError(text)
+    return Explanation(subject, None, "unknown", (text,)), CronjobsError.exit_code
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
@@ -145,7 +189,7 @@ def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
     """Read a time as people say it: an ISO time, or a time of day, which is the last such one."""
     zone, now = evidence.timezone, evidence.around.now
     try:
-        wall = _of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
+        wall = of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
         read = wall or datetime.fromisoformat(text.strip())
         if not 1974 <= read.year <= 9998:
             raise OverflowError
@@ -155,18 +199,6 @@ def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
             f"{option} {safe(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
             '"yesterday 02:15"'
         ) from None
-
-
-def _of_day(text: str, now: datetime) -> datetime | None:
-    """ "02:15" is the last one until *now* (naive, as the clocks show it)."""
-    found = _OF_DAY.fullmatch(text.strip().lower())
-    if found is None:
-        return None
-    hour, minute, second = (int(part or 0) for part in found.groups()[1:])
-    moment = datetime.combine(now.date(), time(hour, minute, second))
-    if found[1] == "yesterday" or (found[1] is None and moment > now):
-        moment -= timedelta(days=1)
-    return moment
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,11 @@ class JobsGroup(LazyGroup):
             "Show one job: what it is, every attempt with its error and output, and what happens to it next.",
             epilog="For example: cronjobs jobs show 17",
         ),
+        "tail": CommandRow(
+            "jobs_tail:tail",
+            "Print what a job's attempt has printed so far; with -f until it ends.",
+            epilog="For example: cronjobs jobs tail 17 -f",
+        ),
         "retry": CommandRow(
             "jobs_change:retry",
             "Requeue dead, cancelled or retrying jobs: due now, with all their tries again.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -26,6 +26,7 @@ from cronjobs.cli.output import (
     json_text,
     labelled,
     ordinal,
+    progress_text,
     rough,
     safe,
     status_word,
@@ -45,6 +46,7 @@ from cronjobs.model import Status
 from cronjobs.rules import pausing
 from cronjobs.rules.error_groups import grouped
 from cronjobs.rules.payload import BadJson
+from cronjobs.rules.progress import reported_of, time_left
 from cronjobs.store import listing, schedules
 
 ATTEMPTS_SHOWN = 20
@@ -78,16 +80,21 @@ def list_jobs(
     error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
-    with snapshot(source) as (settings, connection, times):
+    with snapshot(source, only_database=True) as (settings, connection, times):
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
             statuses = FAILED if wanted.status is None else (wanted.status,)
             groups = [asdict(group) for group in grouped(listing.error_groups(connection, wanted, statuses))]
             write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
             return
-        rows = [columns_of(row) for row in listing.list_jobs(connection, wanted, limit + 1)]
+        rows = [_shown(columns_of(row), settings) for row in listing.list_jobs(connection, wanted, limit + 1)]
     nothing = "no job" if wanted == listing.Filter() else "no such job"
     write_list(rows, limit, as_json, lambda shown: _table(shown, times, settings), nothing)
+
+
+def _shown(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """*job* without what ``hide:`` of its type hides."""
+    return job | {"payload": settings.shown_payload(job["job_type"], job["payload"])}
 
 
 def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
@@ -176,11 +183,11 @@ def show(
     --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
     "occurrences", the sentence under "next".
     """
-    with snapshot(source) as (settings, connection, times):
+    with snapshot(source, only_database=True) as (settings, connection, times):
         row = listing.one_job(connection, job_id)
         if row is None:
             raise CronjobsError(f"there is no job {job_id} (any more): cronjobs jobs list")
-        job = columns_of(row)
+        job = _shown(columns_of(row), settings)
         count, found = listing.attempts_of(connection, job_id, None if as_json else ATTEMPTS_SHOWN)
         runs = [columns_of(run) for run in found]
         occurrences = [columns_of(occurrence) for occurrence in listing.occurrences_of(connection, job_id)]
@@ -234,11 +241,22 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
     return f"{where}{stop}; its lease has {rough(left)} left"
 
 
+def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
+    """How far the running attempt says that it has come, and when it will be done if that can be told honestly."""
+    reported = reported_of(job["progress"], job["attempts"]) if job["status"] == Status.RUNNING else None
+    if reported is None or not (said := progress_text(reported.progress)) or job["started_at"] is None:
+        return []
+    ago = times.ago(min(times.now, job["started_at"] + timedelta(seconds=reported.ran_s)))
+    left = time_left(reported, job["started_at"], times.now)
+    return [said, f"said {ago}" + (f"; at this pace it takes {rough(left)} more" if left is not None else "")]
+
+
 def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence: str) -> list[str]:
     room = width() - 11
     status = status_word(job["status"])
     title = f"job {job['id']}  {safe(job['job_type'])}  {coloured(status, COLOURS.get(status, 'white'))}"
     lines = [title, *labelled("next", wrapped(sentence, room))]
+    lines += labelled("progress", _progress_lines(job, times))
     counts = [tries(job["failures"], most)]
     for column, word in (("losses", "lost"), ("interruptions", "interrupted")):
         counts.append(f"{word} {counted(job[column], 'time')}" if job[column] else "")

@@ -21,14 +21,20 @@ if TYPE_CHECKING:
     from cronjobs.cli.options import Source
 
 
-def load_settings(source: Source, need_database: bool = True) -> Settings:
-    return read_settings(source.given("config"), source.given("database_url"), need_database)
+def load_settings(source: Source, need_database: bool = True, *, only_database: bool = False) -> Settings:
+    return read_settings(
+        source.given("config"), source.given("database_url"), need_database, only_database=only_database
+    )
 
 
-def read_settings(config: Path | None, url: str | None, need_database: bool = True) -> Settings:
+def read_settings(
+    config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
+) -> Settings:
     """Read the configuration, and keep its secrets out of whatever is printed from now on."""
     masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
-    settings = load(config, environ=os.environ, database_url=url, need_database=need_database)
+    settings = load(
+        config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database
+    )
     masking.remember(settings.secrets)
     circumstances.log = settings.log
     return settings

@@ -26,21 +26,52 @@ class Root(LazyGroup):
         ),
         "status": CommandRow(
             "status:status",
-            "Show on one screen how things are: ticks, what runs, waits, is late or dead, and what comes next.",
+            "Show on one screen how things are: what is wrong, each schedule, what runs and waits, and the hosts.",
             DAILY,
-            "For example: cronjobs status --json",
+            "For example: cronjobs status --watch 5",
         ),
         "history": CommandRow(
-            "status:history",
+            "history:history",
             'List what happened, oldest first: "what happened last night?".',
             DAILY,
             "For example: cronjobs history --since 12h --schedule nightly-report",
+        ),
+        "metrics": CommandRow(
+            "metrics:metrics",
+            "Print metrics of the whole database as OpenMetrics text, for Prometheus.",
+            DAILY,
+            "For example: cronjobs metrics > /var/lib/node_exporter/cronjobs.prom",
+        ),
+        "web": CommandRow(
+            "web:web",
+            "Serve pages for the browser: what is wrong, every schedule's last day, jobs, queues, hosts.",
+            DAILY,
+            "For example: cronjobs web --actions",
+        ),
+        "report": CommandRow(
+            "report:report",
+            "Write how things are as one HTML file, for a mail or a ticket.",
+            DAILY,
+            "For example: cronjobs report --out night.html",
         ),
         "explain": CommandRow(
             "explain:explain",
             "Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.",
             DAILY,
-            'For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811',
+            'For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811; '
+            "cronjobs explain --key invoice:42",
+        ),
+        "audit": CommandRow(
+            "audit:audit",
+            "List who did what, newest last: who cancelled, retried, paused; which host applied which file.",
+            DAILY,
+            "For example: cronjobs audit --since 7d --subject nightly-report",
+        ),
+        "books": CommandRow(
+            "books:books",
+            "Balance the books: what each schedule was due, by its definitions, against what the ledger and jobs show.",
+            DAILY,
+            "For example: cronjobs books --from 2026-03-01 --to 2026-04-01",
         ),
         "enqueue": CommandRow(
             "enqueue:enqueue",
@@ -93,6 +124,12 @@ class Root(LazyGroup):
             SCHEDULES,
             "For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run",
         ),
+        "ack": CommandRow(
+            "ack:ack",
+            "Quiet a finding for the rows and the severity that it has now; without FINDING, list what there is.",
+            REPAIR,
+            'For example: cronjobs ack dead --for 8h --reason "the provider answers on Monday"',
+        ),
         "jobs": CommandRow("jobs:app", "The jobs: list them, look at one, retry or cancel some.", REPAIR),
         "effects": CommandRow("effects:app", "Side effects: list them, settle those with an unknown outcome.", REPAIR),
         "init": CommandRow(
@@ -107,6 +144,20 @@ class Root(LazyGroup):
             SET_UP,
             "For example: cronjobs check --live",
         ),
+        "doctor": CommandRow(
+            "doctor:doctor",
+            "Check everything around the jobs: file, handlers, database, cron, host; what is wrong means, and how to "
+            "fix it.",
+            REPAIR,
+            "For example: cronjobs doctor --json",
+        ),
+        "prune": CommandRow(
+            "prune:prune",
+            "Delete what is older than the retention now, as ticks do in spare time.",
+            REPAIR,
+            "For example: cronjobs prune --dry-run",
+        ),
+        "alerts": CommandRow("alerts:app", "Alerts: try the channels by which they are sent.", SET_UP),
         "db": CommandRow("db:app", "The tables in the jobs database: make, compare, copy, adopt.", SET_UP),
         "crontab": CommandRow(
             "crontab:app",

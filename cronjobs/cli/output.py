@@ -13,7 +13,6 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
@@ -21,17 +20,29 @@ from zoneinfo import ZoneInfo
 
 from cronjobs import masking
 from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.insight.saying import Times as Times
+from cronjobs.insight.saying import counted as counted
+from cronjobs.insight.saying import did as did
+from cronjobs.insight.saying import host_of as host_of
+from cronjobs.insight.saying import ordinal as ordinal
+from cronjobs.insight.saying import rough as rough
+from cronjobs.insight.saying import safe as safe
+from cronjobs.insight.saying import status_word as status_word
+from cronjobs.insight.saying import took as took
+from cronjobs.insight.saying import tries as tries
 from cronjobs.model import duration, duration_text, in_zone
+from cronjobs.rules.progress import HowFar, in_words
 from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
     from cronjobs.config.settings import Settings
     from cronjobs.insight.findings import Finding
+    from cronjobs.rules.progress import HowFar
 
 _T = TypeVar("_T")
 
-CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
-
+LAST_AT_LEAST: Final = 8  # columns of a table's last column
+SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # dev sets it for its ticks: it has a line for what they say
 SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}  # ECMA-48
 
 # The colour of a word, wherever it stands in a table.
@@ -53,22 +64,6 @@ COLOURS: Final = {
     "disabled": "red",
     "OVERDUE": "red",
 }
-
-# What a tick did, as its row counts it.
-DID: Final = {
-    "succeeded": "succeeded",
-    "failed": "will retry",
-    "dead": "dead",
-    "cancelled": "cancelled",
-    "lost": "lost",
-    "interrupted": "interrupted",
-    "snoozed": "snoozed",
-    "timed_out": "timed out",
-    "handed_over": "handed over",
-    "released": "given back",
-    "recovered": "recovered",
-}
-
 
 # --- plain lines ----------------------------------------------------------------------------------------------------
 
@@ -124,11 +119,6 @@ def is_terminal(name: str = "stdout") -> bool:
         return False
 
 
-def status_word(status: str) -> str:
-    """A job's status as people read it: the column's "failed" means that it will be tried again."""
-    return "retrying" if status == "failed" else status
-
-
 def coloured(text: str, colour: str | None, stream: str = "stdout") -> str:
     """Colour only on a terminal, and never against NO_COLOR (no-color.org)."""
     if colour is None or not is_terminal(stream) or os.environ.get("NO_COLOR"):
@@ -144,40 +134,6 @@ def local(settings: Settings, instant: datetime) -> str:
     return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True)
-class Times:
-    """Instants as people read them: on the clocks of *timezone*, and how far from *now*, the database's."""
-
-    now: datetime
-    timezone: str
-
-    def clock(self, instant: datetime) -> str:
-        """ "14:03:07" on the day of now, else with its date; in a doubled hour with the offset that tells which."""
-        local = self.local(instant)
-        text = f"{local:%H:%M:%S}"
-        if local.date() != self.local(self.now).date():
-            text = f"{local:%Y-%m-%d} {text}"
-        first, second = (local.replace(fold=fold).utcoffset() for fold in (0, 1))
-        return f"{text} {local:%z}" if first is not None and second is not None and first > second else text
-
-    def local(self, instant: datetime) -> datetime:
-        return in_zone(instant, ZoneInfo(self.timezone))
-
-    def ago(self, instant: datetime) -> str:
-        """ "3 min ago", "in 4 h", "now"."""
-        span = self.now - instant
-        if abs(span) < timedelta(seconds=1):
-            return "now"
-        return f"{rough(span)} ago" if span > timedelta(0) else f"in {rough(span)}"
-
-    def both(self, instant: datetime) -> str:
-        return f"{self.ago(instant)} ({self.clock(instant)})"
-
-    @property
-    def said(self) -> str:
-        return f"{self.local(self.now):%Y-%m-%d %H:%M:%S} {self.timezone}"
-
-
 def sentence(trouble: Finding, times: Times) -> str:
     """What is wrong, since when, and what to type."""
     since = f", since {times.clock(trouble.since)}" if trouble.since else ""
@@ -185,23 +141,20 @@ def sentence(trouble: Finding, times: Times) -> str:
     return f"{safe(trouble.text, 400)}{since}{command}"
 
 
-def rough(span: timedelta) -> str:
-    """A span in one unit: "42 s", "3 min", "5 h", "9 d"."""
-    seconds = abs(span.total_seconds())
-    for unit, size, enough in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 36)):
-        if round(seconds / size) < enough:
-            return f"{round(seconds / size)} {unit}"
-    return f"{round(seconds / 86400)} d"
-
-
-def took(started_at: datetime | None, finished_at: datetime | None) -> str:
-    """How long something ran: "31 ms", "3.21 s", "1m5s"; "" when it is not known."""
-    if started_at is None or finished_at is None:
-        return ""
-    seconds = (finished_at - started_at).total_seconds()
-    if seconds < 1:
+def brief(span: timedelta) -> str:
+    """A duration in at most 6 columns: "31 ms", "3.2 s", "42 s", "12m", "2h5m", "3d"."""
+    seconds = span.total_seconds()
+    if seconds < 0.9995:
         return f"{round(seconds * 1000)} ms"
-    return f"{seconds:.2f} s" if seconds < 10 else duration_text(timedelta(seconds=round(seconds)))
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for unit in (1, 60, 3600, 86400):
+        text = (
+            f"{round(seconds)} s" if seconds < 99.5 else duration_text(timedelta(seconds=round(seconds / unit) * unit))
+        )
+        if len(text) <= 6:
+            return text
+    return ">99d"
 
 
 def iso_instant(text: str, timezone: str) -> datetime:
@@ -210,8 +163,8 @@ def iso_instant(text: str, timezone: str) -> datetime:
     return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
 
 
-def since_instant(text: str, now: datetime, timezone: str) -> datetime:
-    """Read ``--since``: a duration back from *now*, or an ISO instant, in *timezone* unless it says another."""
+def since_instant(text: str, now: datetime, timezone: str, option: str = "--since") -> datetime:
+    """Read *option*: a duration back from *now*, or an ISO instant, in *timezone* unless it says another."""
     try:
         return now - duration(text)
     except (ValueError, OverflowError):
@@ -220,7 +173,7 @@ def since_instant(text: str, now: datetime, timezone: str) -> datetime:
         return iso_instant(text, timezone)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"--since: {one_line(text, 60)!r} is neither a duration (90m, 24h, 7d) nor an instant (2026-03-29T02:00)"
+            f"{option}: {one_line(text, 60)!r} is neither a duration (90m, 24h, 7d) nor an instant (2026-03-29T02:00)"
         ) from None
 
 
@@ -232,9 +185,18 @@ def width() -> int:
     return max(60, shutil.get_terminal_size((120, 24)).columns)
 
 
-def safe(value: object, limit: int = CELL_LIMIT) -> str:
-    """*value* as one line that does nothing to a terminal; "" for None."""
-    return "" if value is None else one_line(masking.hide(str(value)), limit)
+def is_cut() -> bool:
+    """Whether lines have to keep within ``width``: on a terminal, and where $COLUMNS says so; never in a pipe."""
+    return is_terminal() or "COLUMNS" in os.environ
+
+
+def printable(text: str, instead: str) -> str:
+    """*text*, or *instead* where the encoding of stdout cannot say it."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return instead
+    return text
 
 
 def block(text: str, indent: str) -> list[str]:
@@ -250,10 +212,18 @@ def fit(text: str, columns: int) -> str:
     return text[: sum(end < columns for end in ends)] + "…"
 
 
+class Painted(str):
+    """A cell with colours inside: ``painted`` is printed, if it fits, and the text itself tells how wide it is."""
+
+    painted: str
+
+
 def table(
     rows: Sequence[Sequence[str]], header: Sequence[str], *, room: int, at_most: Mapping[int, int] | None = None
 ) -> list[str]:
     """Lines of columns under *header*, no wider than *room*: the last column takes what the others leave.
+
+    Where they leave too little, the widest of text become narrower; numbers are never cut.
 
     *at_most* limits other columns (by number). A header that begins with ">" is of a column of numbers.
     """
@@ -263,7 +233,11 @@ def table(
     names, limits = [name.lstrip(">") for name in header], at_most or {}
     widths = [max(map(_columns, column)) for column in zip(names, *rows, strict=True)][:-1]
     widths = [min(width, limits.get(number, room)) for number, width in enumerate(widths)]
-    widths.append(max(8, room - sum(widths) - 2 * len(widths)))
+    last = 2 * len(widths) + LAST_AT_LEAST
+    texts = [number for number in range(len(widths)) if not header[number].startswith(">")]
+    while sum(widths) + last > room and texts and max(widths[number] for number in texts) > LAST_AT_LEAST // 2:
+        widths[max(texts, key=lambda number: widths[number])] -= 1
+    widths.append(max(LAST_AT_LEAST, room - sum(widths) - 2 * len(widths)))
 
     def line(cells: Sequence[str], paint: bool) -> str:
         parts = []
@@ -271,7 +245,7 @@ def table(
             text = fit(cell, space)
             padding = " " * (space - _columns(text))
             colour = COLOURS.get("OVERDUE" if text.startswith("OVERDUE") else text) if paint else None
-            shown = coloured(text, colour)
+            shown = cell.painted if paint and isinstance(cell, Painted) and text == cell else coloured(text, colour)
             parts.append(padding + shown if name.startswith(">") else shown + padding)
         return "  ".join(parts).rstrip()
 
@@ -289,23 +263,28 @@ def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> lis
 
 def wrapped(text: str, room: int, indent: str = "") -> list[str]:
     """*text* (a sentence) over as many lines as it needs."""
-    return textwrap.wrap(text, room, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    if text.isascii():
+        return textwrap.wrap(text, room, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    # By columns, of which some characters take two.
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line.strip() and _columns(line) + 1 + _columns(word) > room:
+            lines.append(line)
+            line = indent
+        line = f"{line} {word}" if line.strip() else line + word
+        while _columns(line) > room:
+            count = max(len(indent) + 1, sum(end <= room for end in accumulate(map(_columns, line))))
+            lines.append(line[:count])
+            line = indent + line[count:]
+    return [*lines, line]
 
 
-def first(lines: Sequence[str], count: int) -> list[str]:
-    """At most *count* lines, the last of them saying how many were left out."""
-    if len(lines) <= count:
+def first(lines: Sequence[str], count: int, of: int | None = None) -> list[str]:
+    """At most *count* lines, the last of them saying how many were left out; *of* so many, if these are not all."""
+    total = len(lines) if of is None else of
+    if total <= count:
         return list(lines)
-    return [*lines[: count - 1], f"… and {len(lines) - count + 1} more"]
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    return [*lines[: count - 1], f"… and {total - count + 1} more"]
 
 
 def _columns(text: str) -> int:
@@ -360,21 +339,6 @@ def columns_of(row: Any) -> dict[str, Any]:
     return dict(row._mapping)
 
 
-# --- what only the configuration knows --------------------------------------------------------------------------------
-
-
-def tries(failures: int, most: int | None) -> str:
-    """ "failed 3 of 10": what people are told instead of the fence."""
-    if not failures:
-        return ""
-    return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"
-
-
-def did(counts: Mapping[str, Any]) -> str:
-    """ "3 succeeded, 1 dead": a tick's counts; "" for none."""
-    return ", ".join(f"{counts[name]} {word}" for name, word in DID.items() if counts.get(name))
-
-
-def host_of(holder: str | None) -> str:
-    """The host in ``locked_by`` or ``runner``."""
-    return safe((holder or "").partition(":")[0], 40)
+def progress_text(progress: HowFar) -> str:
+    """ "37 of 120 (30 %): Berlin"; "" if nothing was said."""
+    return safe(in_words(progress))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 from sqlalchemy import Connection
 
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.output import Times
+from cronjobs.cli.output import Times, complain
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import Address, parse_url
 from cronjobs.database.connection import Database
@@ -54,17 +54,22 @@ def ready_database(settings: Settings) -> Database:
 
 
 @contextmanager
-def jobs_database(source: Source) -> Iterator[tuple[Settings, Database]]:
-    """The settings and their open database."""
-    settings = load_settings(source)
+def jobs_database(source: Source, *, only_database: bool = False) -> Iterator[tuple[Settings, Database]]:
+    """The settings and their open database. *only_database*: whatever else is wrong in the file."""
+    settings = load_settings(source, only_database=only_database)
     with closing(ready_database(settings)) as database:
         yield settings, database
 
 
 @contextmanager
-def snapshot(source: Source) -> Iterator[tuple[Settings, Connection, Times]]:
-    """The settings, a connection to read by, and the database's times: for commands that only show something."""
-    with jobs_database(source) as (settings, database), database.read() as connection:
+def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[Settings, Connection, Times]]:
+    """The settings, a connection to read by, and the database's times: for commands that only show something.
+
+    *only_database*: they go on while the file is broken, and report that on stderr.
+    """
+    with jobs_database(source, only_database=only_database) as (settings, database), database.read() as connection:
+        if settings.broken:
+            complain(f"shown without what is wrong in the file: {settings.problems[0]}")
         yield settings, connection, Times(database_now(connection), settings.timezone)
 
 

@@ -9,7 +9,8 @@ import typer
 
 from cronjobs.cli import leaving, typed
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import coloured
+from cronjobs.cli.output import block, coloured, safe
+from cronjobs.cli.progress import Bar
 from cronjobs.cli.project_database import our_database
 from cronjobs.cli.run_target import CannotTell, job_of
 from cronjobs.errors import UsageError
@@ -18,7 +19,6 @@ from cronjobs.execution.live_output import Streams, live_streams
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.model import Snoozed, Status, Succeeded, duration_text
-from cronjobs.text import one_line, visible
 from cronjobs.tick.foreground import Foreground, RunResult, signals_wait
 from cronjobs.tick.log import Log
 
@@ -65,9 +65,11 @@ def run(
                     job = begin_new(database, new, settings, known, locked_by=locked_by, alone=alone)
             except (UnknownType, CannotTell):
                 for fault in known.faults:
-                    streams.say(one_line(f"{fault.where}: {fault.what}", 1000))
+                    streams.say(safe(f"{fault.where}: {fault.what}", 1000))
                 raise
             say(f"job {job.id} {job.job_type} started")
+            below = Bar(say, streams.err.outside)
+            streams.out.before = streams.err.before = below.make_way
             done = Foreground(
                 database,
                 settings,
@@ -77,7 +79,9 @@ def run(
                 claimed=claimed,
                 streams=streams,
                 emit=Log(settings.log).write,
+                on_progress=None if hushed else below.show,
             ).run()
+            below.make_way("")
         _tell(done, streams, say)
     failed = 1 if done.signal is None else 128 + done.signal
     leaving.leave(0 if done.succeeded else failed, stuck=False)
@@ -93,10 +97,10 @@ def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None
     """The traceback as soon as it is over, and one line that says what became of the job."""
     trace = getattr(done.outcome, "traceback", None)
     if trace and done.signal is None:
-        streams.say(visible(trace).rstrip())
+        streams.say("\n".join(block(trace, "")))
     if done.decided is None:
         return  # said when it was noticed
-    text = one_line(f"job {done.job.id} {_became(done)}", 2000)
+    text = safe(f"job {done.job.id} {_became(done)}", 2000)
     if streams.err.isatty():
         text = coloured(text, "green" if done.succeeded else "red")
     (say if done.succeeded else streams.say)(text)

@@ -6,12 +6,14 @@ Typer is not imported here: an idle tick that cron starts does without it.
 from __future__ import annotations
 
 import atexit
+import math
+import os
 from datetime import timedelta
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from cronjobs.cli import fault, leaving
 from cronjobs.cli.loading import fires_schedules, tick_settings
-from cronjobs.cli.output import echo_json, is_terminal
+from cronjobs.cli.output import SHOWS_PROGRESS, echo_json, is_terminal
 from cronjobs.cli.plain import TickOptions
 from cronjobs.cli.project_database import ready_database
 from cronjobs.cli.tick_report import CronMail, as_object, summary
@@ -23,6 +25,15 @@ from cronjobs.host.identity import Identity
 from cronjobs.tick import deadline
 from cronjobs.tick.tick import Tick
 
+PROGRESS_EVERY_S: Final = 5.0
+
+
+def _progress_every_s() -> float:
+    try:
+        return max(0.1, float(os.environ.get(SHOWS_PROGRESS, PROGRESS_EVERY_S)))
+    except ValueError:
+        return PROGRESS_EVERY_S
+
 
 def run_tick(given: TickOptions) -> NoReturn:
     """Run one tick and end the process with its exit code."""
@@ -30,6 +41,7 @@ def run_tick(given: TickOptions) -> NoReturn:
     talk = not given.quiet and not given.as_json and (given.verbose or is_terminal())
     mail = CronMail(given.config_path, throttle=not (talk or given.as_json or given.dry_run))
     fault.circumstances.mailed_for = mail.config if mail.throttle else None
+    settings, until = None, armed.watchdog.instant
     try:
         settings, budget = tick_settings(given)
         fires = fires_schedules()
@@ -57,6 +69,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             emit=reporter.note,
             limits=given.limits,
             say_not_started=talk or given.as_json,
+            say_progress_s=_progress_every_s() if talk else math.inf,
             waits_for_long_jobs=given.wait,
             fire_schedules=fires,
             start=armed.start,
@@ -64,6 +77,8 @@ def run_tick(given: TickOptions) -> NoReturn:
         result = tick.run()
     except CronjobsError as error:
         mail.not_started(error)
+        if settings is not None and not given.dry_run:
+            mail.tell_elsewhere(settings, error, until)
         if given.as_json:
             echo_json({"exit_code": error.exit_code, "error": str(error)})
         leaving.leave(error.exit_code, stuck=False)

@@ -121,7 +121,12 @@ def _object(
         state = "paused" if stored.paused else "active"
     coming = _coming(stored.name, stored.definition, now, count) if state in ("active", "paused") else []
     row = {name: value for name, value in vars(stored).items() if name not in ("read_at", "pauses")}
-    return row | {"state": state, "next": coming, "last": last}
+    return row | {
+        "definition": settings.shown_definition(row["definition"]),
+        "state": state,
+        "next": coming,
+        "last": last,
+    }
 
 
 def _only_in_file(
@@ -136,7 +141,8 @@ def _only_in_file(
         written = definition_of(schedule) if schedule else {}
         coming = _coming(name, written, now, count) if schedule else []
         state = "new" if schedule else "disabled"
-        found.append(empty | {"name": name, "definition": written, "state": state, "next": coming})
+        shown = settings.shown_definition(written)
+        found.append(empty | {"name": name, "definition": shown, "state": state, "next": coming})
     return found
 
 

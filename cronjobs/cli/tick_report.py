@@ -73,12 +73,16 @@ class Reporter:
         self.talk = talk
         self.outlet = Outlet()
         self.told: list[events.Event] = []
-        self.well: set[str] = set()  # job types of which a job succeeded
+        self._succeeded: set[str] = set()  # job types of which a job did
 
     def note(self, event: events.Event) -> None:
+        if event.name == "job.progress":  # of use only while it is on the screen
+            if self.talk:
+                self._print(event)
+            return
         self.log.write(event)
         if event.name == "job.succeeded":
-            self.well.add(masking.hide(event.facts["job_type"]))
+            self._succeeded.add(event.facts["job_type"])
         keep = event.level != events.INFO or len(self.told) < MOST_KEPT
         if not event.told or not (keep or self.talk):  # nobody reads it: a drain has thousands of these
             return
@@ -86,9 +90,17 @@ class Reporter:
         if keep:
             self.told.append(event)
         if self.talk:
-            colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
-            name, _, facts = events.line(event).partition(" ")
-            self.outlet.say(f"{coloured(name, colour)} {facts}")
+            self._print(event)
+
+    def _print(self, event: events.Event) -> None:
+        colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
+        name, _, facts = events.line(event).partition(" ")
+        self.outlet.say(f"{coloured(name, colour)} {facts}")
+
+    @property
+    def well(self) -> set[str]:
+        """Job types of which a job succeeded."""
+        return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
         if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; 1,440 lines a day say no more
@@ -124,6 +136,13 @@ class CronMail:
             log.write(events.tick_not_started(line))
             self.trouble(line)
         self.send()
+
+    def tell_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
+        """Report a tick that did not start by the file's alerts and ping, until that instant of the monotonic clock."""
+        if settings.alerts is not None or settings.run.ping:
+            from cronjobs.tick import alerting
+
+            alerting.not_started(settings, error, until)
 
     def trouble(self, cause: str) -> None:
         """Something that will be the same next minute until someone mends it."""

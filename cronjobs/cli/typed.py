@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from zoneinfo import ZoneInfo
@@ -18,6 +19,7 @@ from cronjobs.rules.payload import LIMIT_DIGITS, payload_fault
 from cronjobs.text import one_line
 
 READ_LIMIT: Final = 1024 * 1024  # bytes of JSON text; what is stored has 256 KiB at most, without the blanks
+_OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 EXAMPLE: Final = """--payload '{"invoice_id": 42}'"""
 
 
@@ -120,6 +122,21 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
     exists = here.astimezone(UTC).astimezone(here.tzinfo).replace(tzinfo=None, fold=0) == naive.replace(fold=0)
     why = f"comes twice in {zone}" if exists else f"does not exist in {zone}"
     raise UsageError(f"{shown} {why}, where clocks change: write it with an offset, as {again.isoformat()}")
+
+
+def of_day(text: str, now: datetime) -> datetime | None:
+    """ "02:15" is the last one until *now* (naive, as the clocks show it), "yesterday 02:15" the one before today.
+
+    None: it is no time of day. Raises ValueError for one that no clock shows.
+    """
+    found = _OF_DAY.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    hour, minute, second = (int(part or 0) for part in found.groups()[1:])
+    moment = datetime.combine(now.date(), time(hour, minute, second))
+    if found[1] == "yesterday" or (found[1] is None and moment > now):
+        moment -= timedelta(days=1)
+    return moment
 
 
 def span(given: str, option: str, *, above_zero: bool = False) -> timedelta:

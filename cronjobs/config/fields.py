@@ -133,6 +133,9 @@ module: Final = matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module: write it as in an import statement, billing.jobs for billing/jobs.py"
 )
 function: Final = matching(r"[^\W\d]\w*(\.[^\W\d]\w*)+", "a function in a module: write it like django.setup")
+hook: Final = matching(
+    r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", "a function in a module: write it like billing.tracing:span"
+)
 kind: Final = matching(KIND.pattern, KIND_RULE)
 database_schema: Final = matching(
     r"(?!pg_)[A-Za-z_][A-Za-z0-9_]{0,62}", "a PostgreSQL schema: up to 63 letters, digits and _, not beginning with pg_"

@@ -15,10 +15,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from cronjobs.config import fields
+from cronjobs.config.alerts import alerts, ping
 from cronjobs.config.fields import NAME, NAME_RULE
 from cronjobs.config.reader import FieldError, Fields, Reader, Reading, ReportedError, shown
-from cronjobs.config.settings import JobTypeSettings, Retention, RetryChanges, RunSettings, ScheduleSettings, Settings
-from cronjobs.config.sources import database_of, is_shadowed, read_env, read_file
+from cronjobs.config.settings import (
+    JobTypeSettings,
+    MetricsSettings,
+    Retention,
+    RetryChanges,
+    RunSettings,
+    ScheduleSettings,
+    Settings,
+)
+from cronjobs.config.sources import database_of, is_shadowed, read_env, read_file, salvaged
 from cronjobs.config.variables import Variables
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.config.yaml_nodes import Node, Scalar
@@ -74,6 +83,10 @@ def _linger(reading: Reading, node: Node, path: str) -> timedelta | None:
     return every
 
 
+def _metrics(reading: Reading, node: Node, path: str) -> MetricsSettings:
+    return MetricsSettings(**reading.fields(node, path, METRICS).values)
+
+
 def _retention(reading: Reading, node: Node, path: str) -> Retention:
     return Retention(**reading.fields(node, path, RETENTION).values)
 
@@ -100,11 +113,13 @@ RUN: Final[dict[str, Reader]] = {
     "shutdown_grace": fields.span("0s", "10m"),
     "every": fields.span("1m", "1d"),
     "linger": _linger,
+    "ping": ping,
     "trust_files": fields.flag,
     "long_jobs": fields.integer(0, 64),
     "max_losses": fields.integer(1, 1000),
 }
 RETENTION: Final[dict[str, Reader]] = dict.fromkeys(("succeeded", "dead", "keys", "occurrences", "effects"), _KEPT)
+METRICS: Final[dict[str, Reader]] = {"textfile": fields.path_beside_file}
 JOB_TYPE: Final[dict[str, Reader]] = {
     "command": fields.command,
     "timeout": _TIMEOUT,
@@ -118,6 +133,7 @@ JOB_TYPE: Final[dict[str, Reader]] = {
     "durable": fields.choice("group", "each"),
     "success_exit_codes": fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
     "retry_exit_codes": fields.list_of(_EXIT_CODE),
+    "hide": fields.list_of(fields.title),
 }
 QUEUE: Final[dict[str, Reader]] = {
     "max_waiting": fields.integer(1, 100_000_000),
@@ -141,6 +157,8 @@ SCHEDULE: Final[dict[str, Reader]] = {
     "spread": fields.span("1s", "1d"),
     "retry_until": fields.choice("next_occurrence"),
     "grace": fields.span("1s", "366d"),
+    "warn_after_failures": fields.integer(1, 100),
+    "ping": ping,
     "environments": fields.list_of(fields.title),
     "renamed_from": fields.name,
 }
@@ -156,6 +174,9 @@ FILE: Final[dict[str, Reader]] = {
     "env": fields.variables,
     "timezone": _timezone,
     "log": fields.log_file,
+    "around": fields.list_of(fields.hook, keep_good=True),
+    "metrics": _metrics,
+    "alerts": alerts,
     "run": _run,
     "defaults": _defaults,
     "retention": _retention,
@@ -166,6 +187,8 @@ FILE: Final[dict[str, Reader]] = {
 }
 # A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
+# Who only reads the database goes on with what else there is.
+FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
 
 
 def load(
@@ -174,33 +197,47 @@ def load(
     environ: Mapping[str, str],
     database_url: str | None = None,
     need_database: bool = True,
+    only_database: bool = False,
 ) -> Settings:
     """Read the configuration *file*; None: $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
     The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says; a relative SQLite path in any
-    of them is meant from the file's folder. Without *need_database* an unset ``${…}`` leaves it "". Raises ConfigError.
+    of them is meant from the file's folder. Without *need_database* an unset ``${…}`` leaves it "".
+
+    *only_database*: for who reads the database, and goes on whatever else is wrong in the file, even if it cannot be
+    read and the URL comes from elsewhere, or from a line of its own. Raises ConfigError.
     """
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
     reading = Reading(str(given), folder, Variables(environ, folder))
     tree, flaws = read_file(given, reading.variables.files)
     reading.problems += flaws
+    override = ("CRONJOBS_DATABASE_URL", environ.get("CRONJOBS_DATABASE_URL"))
+    if database_url is not None:
+        override = ("--database-url", database_url)
     if tree is None:
-        raise ConfigError(reading.masked_problems())
+        tree = salvaged(reading.variables.files.get(given.absolute()))
+        if not only_database or (override[1] is None and "database" not in tree.entries):
+            raise ConfigError(reading.masked_problems())
 
     from_env_file = read_env(reading, tree)
     reading.variables = replace(reading.variables, environ={**(from_env_file or {}), **environ})
     values, bad = reading.fields(tree, "", FILE)
-    override = ("CRONJOBS_DATABASE_URL", environ.get("CRONJOBS_DATABASE_URL"))
-    if database_url is not None:
-        override = ("--database-url", database_url)
     database = database_of(reading, values.get("database"), override, need=need_database and "database" not in bad)
     if "limits" in bad:
         values["limits"] = fields.UNREADABLE_LIMITS
     named = _named_entries(reading, values, bad)
     shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
-    if flaws or bad & FATAL or from_env_file is None or database is None or shadowed:
+    broken = bool(flaws or bad & FATAL or from_env_file is None or shadowed)
+    if only_database:
+        # Where the database is said elsewhere, only a wrong schema makes others of the tables.
+        fatal = FATAL_TO_READERS if override[1] is None else frozenset({"schema"})
+        refused = bool(bad & fatal) or (from_env_file is None and override[1] is None)
+    else:
+        refused = broken
+    if refused or database is None:
         raise ConfigError(reading.masked_problems())
+    from_env_file = from_env_file or {}
 
     env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
     read_later = {"env_file", "database", "queues", "job_types", "schedules", "defaults", "env"}
@@ -211,6 +248,7 @@ def load(
         contents=reading.variables.files,
         variables=tuple(sorted(reading.variables.names)),
         database=database,
+        broken=broken,
         env=tuple(env.items()),
         retry=values.get("defaults", RetryChanges()),
         problems=tuple(reading.masked_problems()),
@@ -341,7 +379,7 @@ def _schedule(
     """
     values, bad = reading.fields(node, path, SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
-    good = not bad
+    good = not bad - {"ping"}  # its job runs all the same
     good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
     good &= _one_of(
         reading,

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from cronjobs import masking
 from cronjobs.errors import Problem
 from cronjobs.model import JobOptions, RetryPolicy
 from cronjobs.rules.capacity import Cap
@@ -17,6 +18,8 @@ Overlap = Literal["skip", "wait", "allow"]
 START_UP: Final = timedelta(seconds=5)  # of a tick's budget, for imports and the parts before the work
 
 RetryUntil = Literal["next_occurrence"]
+Tls = Literal["starttls", "tls", "none"]
+WebhookFormat = Literal["json", "slack", "teams"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class RunSettings:
     long_jobs: int = 4
     max_losses: int = 10
     linger: timedelta | None = None  # how often a tick looks again that stays for its minute; None: it does not stay
+    ping: str | None = None  # a dead-man's switch for ticks: the check's URL
     trust_files: bool = False  # root's tick runs what others may write, too
 
     @property
@@ -54,6 +58,69 @@ class Retention:
     keys: timedelta = timedelta(days=365)
     occurrences: timedelta = timedelta(days=90)  # and ticks
     effects: timedelta = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class MetricsSettings:
+    textfile: Path | None = None  # for node_exporter; ticks write it
+
+
+@dataclass(frozen=True)
+class MailChannel:
+    """An SMTP server and whom it brings alerts. ``port`` None: the usual one for its ``tls``."""
+
+    host: str
+    to: tuple[str, ...]
+    sender: str
+    port: int | None = None
+    tls: Tls = "starttls"
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class WebhookChannel:
+    url: str = field(repr=False)  # it often has a token in it
+    format: WebhookFormat = "json"
+
+
+@dataclass(frozen=True)
+class CommandChannel:
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AlertFilter:
+    """Which findings are sent. ``findings`` None: of all kinds; entries are kinds ("host") or keys ("host:web2")."""
+
+    severity: str = "warning"  # and worse
+    findings: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AlertChannel:
+    name: str
+    way: MailChannel | WebhookChannel | CommandChannel
+    only: AlertFilter = AlertFilter()
+
+
+@dataclass(frozen=True)
+class AlertThreshold:
+    """More than so many of what ``of`` names within the time before now are a finding."""
+
+    name: str
+    of: Literal["dead", "failed"]
+    more_than: int
+    within: timedelta
+    job_type: str | None = None  # None: of all
+    severity: str = "critical"
+
+
+@dataclass(frozen=True)
+class AlertSettings:
+    channels: dict[str, AlertChannel] = field(default_factory=dict)
+    thresholds: dict[str, AlertThreshold] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,6 +150,7 @@ class JobTypeSettings(JobOptions):
     inherit_env: tuple[str, ...] | None = None  # of those a command gets these only; None: all
     success_exit_codes: tuple[int, ...] = ()  # of commands; (): 0
     retry_exit_codes: tuple[int, ...] = ()  # of commands: not permanent although 65 and 78 are
+    hide: tuple[str, ...] = ()  # keys of payloads whose values are shown nowhere
 
 
 @dataclass(frozen=True)
@@ -106,6 +174,8 @@ class ScheduleSettings:
     spread: timedelta | None = None  # run_at is delayed by a stable part of it, by the schedule's name
     retry_until: RetryUntil | None = None  # "next_occurrence": give up rather than retry beyond it
     grace: timedelta | None = None  # how late its last occurrence may be before it is an alarm
+    warn_after_failures: int | None = None  # in a row, each try counts, before it is an alarm; None: 3
+    ping: str | None = None  # a dead-man's switch for its runs: the check's URL; no part of the definition in force
     environments: tuple[str, ...] | None = None  # of the file; None: it runs in each of them
     renamed_from: str | None = None  # keeps the ledger and watermark of that name
 
@@ -133,6 +203,9 @@ class Settings:
     contents: dict[Path, bytes] = field(default_factory=dict, repr=False)  # itself, its env_file, ${file:…}, as read
     variables: tuple[str, ...] = ()  # that ${…} asked for, set or not
     log: Path | None = None
+    around: tuple[str, ...] = ()  # "module:function": context managers around every attempt
+    metrics: MetricsSettings = MetricsSettings()
+    alerts: AlertSettings | None = None  # None: findings are neither kept nor sent
     run: RunSettings = RunSettings()
     retry: RetryChanges = RetryChanges()  # defaults.retry
     retention: Retention = Retention()
@@ -144,9 +217,24 @@ class Settings:
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
     disabled_queues: frozenset[str] = frozenset()  # they keep the cap that is in force, or none
+    broken: bool = False  # ticks refuse this file; only who reads the database goes on
     problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
     secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
+
+    def shown_payload(self, job_type: str, payload: Any) -> Any:
+        """*payload* of a job of this type, without what its ``hide:`` names; all of it if that entry is unreadable."""
+        declared = self.job_types.get(job_type)
+        unread = job_type in self.disabled_job_types or any(each.path == "job_types" for each in self.problems)
+        if declared is None and unread:
+            return masking.MASK
+        return masking.without(payload, declared.hide if declared else ())
+
+    def shown_definition(self, definition: Any) -> Any:
+        """The *definition* of a schedule, as rows have it, with the payload as it may be shown."""
+        if not isinstance(definition, dict) or "payload" not in definition:
+            return definition
+        return definition | {"payload": self.shown_payload(str(definition.get("job")), definition["payload"])}
 
     def problems_of(self, schedule: str) -> list[Problem]:
         """What is wrong with the entry of *schedule*."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from cronjobs.config import fields
 from cronjobs.config.reader import FieldError, Reading, ReportedError, UnsetError, shown
@@ -14,6 +15,8 @@ from cronjobs.config.yaml_nodes import MAX_BYTES, Node, Scalar, decode, parse
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.host.files import open_regular
+
+KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
 
 def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
@@ -45,6 +48,18 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
     if tree is None or (isinstance(tree, Scalar) and tree.is_null):
         return None, [problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it')]
     return None, [problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)]
+
+
+def salvaged(content: bytes | None) -> YamlMapping:
+    """What a file that is no YAML still says of its database: the keys of KEPT that begin a line, if each does once."""
+    nothing = YamlMapping(1, 1)
+    text = decode(content or b"")
+    if not isinstance(text, str):
+        return nothing
+    # Lines keep their numbers.
+    lines = [line if line.partition(":")[0] in KEPT else "" for line in text.splitlines()]
+    tree, flaws = parse("\n".join(lines))
+    return tree if isinstance(tree, YamlMapping) and not (flaws or tree.duplicates) else nothing
 
 
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:

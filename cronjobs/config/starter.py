@@ -23,6 +23,10 @@ imports: [jobs]                      # the modules with your @job functions; thi
 timezone: @timezone@
 log: cronjobs.log                    # a line per event; none: no file
 
+#metrics: {textfile: /var/lib/node_exporter/cronjobs.prom}   # for Prometheus; or: cronjobs metrics
+#alerts: {channels: {ops: {webhook: {url: "https://chat.example.com/hook", format: slack}}}}   # docs/alerts.md
+#around: [tracing:span]              # context managers around every attempt
+
 #run:
 #  workers: 4                        # jobs at the same time; 1 runs them one after another, in order
 #  budget: 55s                       # one tick takes no longer, so it is gone before the next minute

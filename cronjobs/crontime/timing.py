@@ -91,6 +91,16 @@ class CronTiming:
                 last = midnight + timedelta(seconds=seconds[stop - 1])
         return count, first, last
 
+    def seconds(self, after: datetime, until: datetime) -> list[int]:
+        """The occurrences in (*after*, *until*], oldest first, in seconds since 1970."""
+        start, end = _utc(after), _utc(until)
+        found: list[int] = []
+        for midnight, seconds in self._fires(start.date(), end.date()):
+            first = (midnight - _EPOCH).days * _DAY_S
+            due = seconds[_up_to(start, midnight, seconds) : _up_to(end, midnight, seconds)]
+            found += [first + second for second in due]
+        return found
+
     def _fires(self, first: date, last: date) -> Iterator[tuple[datetime, tuple[int, ...]]]:
         """Yield the UTC days from *first* to *last* that have fires: midnight, and the seconds after it, ascending."""
         for day in _utc_days(self.expression, first, last):
@@ -129,6 +139,12 @@ class EveryTiming:
         if end < begin:
             return 0, None, None
         return end - begin + 1, _EPOCH + begin * self.interval, _EPOCH + end * self.interval
+
+    def seconds(self, after: datetime, until: datetime) -> list[int]:
+        """The occurrences in (*after*, *until*], oldest first, in seconds since 1970."""
+        step = int(self.interval.total_seconds())
+        begin = (_utc(after) - _EPOCH) // self.interval + 1
+        return list(range(begin * step, (_utc(until) - _EPOCH) // self.interval * step + 1, step))
 
 
 Timing = CronTiming | EveryTiming

@@ -9,7 +9,17 @@ from typing import Final
 
 from sqlalchemy import Index, text
 
-from cronjobs.database.tables import UNSETTLED_DEAD_SQL, audit, effects, job_runs, jobs, occurrences, ticks
+from cronjobs.database.tables import (
+    UNSETTLED_DEAD_SQL,
+    alerts,
+    audit,
+    effects,
+    findings,
+    job_runs,
+    jobs,
+    occurrences,
+    ticks,
+)
 from cronjobs.probe.question import WAITING_SQL
 
 # Due jobs: one limited branch per (queue, priority), so no flood at another priority nor future job is read.
@@ -87,6 +97,16 @@ Index(
     sqlite_where=text("job_id IS NOT NULL"),
 )
 Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
+# How many occurrences had which outcome: metrics read this index, and not the ledger. All rows are in it, but no other
+# statement says so: without statistics PostgreSQL would take it for the ledger of one schedule.
+Index(
+    "cronjobs_occurrences_outcome_idx",
+    occurrences.c.schedule_id,
+    occurrences.c.outcome,
+    occurrences.c.count,
+    postgresql_where=text("count > 0"),
+    sqlite_where=text("count > 0"),
+)
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
 # Which job types the ticks knew lately, and on each host; without idle ticks, which are nearly all.
@@ -100,3 +120,18 @@ for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_star
 Index("cronjobs_effects_job_idx", effects.c.job_id)
 Index("cronjobs_effects_begun_idx", effects.c.begun_at)
 Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
+# One open episode of each finding, whoever saw it first.
+Index(
+    "cronjobs_findings_open_idx",
+    findings.c.finding,
+    unique=True,
+    postgresql_where=text("ended_at IS NULL"),
+    sqlite_where=text("ended_at IS NULL"),
+)
+Index("cronjobs_findings_ended_idx", findings.c.ended_at)
+Index(
+    "cronjobs_alerts_due_idx",
+    alerts.c.due_at,
+    postgresql_where=text("due_at IS NOT NULL"),
+    sqlite_where=text("due_at IS NOT NULL"),
+)

@@ -128,6 +128,8 @@ jobs = Table(
     Column("finished_at", Instant),
     Column("policy", Json),  # recovery decides by it about the running attempt; each claim writes it
     Column("dismissed_at", Instant),  # a person dismissed this dead job
+    Column("progress", Json),  # what the running attempt has reported, and its number; renewals write it
+    Column("live_output", Text),  # the last that it printed
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
     CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
@@ -228,6 +230,7 @@ occurrences = Table(
     Column("reason", Text),
     Column("job_id", BigInteger),  # made, given way to, or coalesced into; no foreign key: it outlives jobs
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
+    Column("tick", BigInteger),  # that settled it; no foreign key: ticks are pruned. NULL: a person, an older version
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
     CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
@@ -303,6 +306,7 @@ queues = Table(
     Column("max_waiting", Integer),
     Column("on_full", Text, nullable=False, server_default=text("'error'")),
     Column("dropped", BigInteger, nullable=False, server_default=text("0")),
+    Column("refused", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("name"),
     CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
     CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
@@ -340,6 +344,88 @@ audit = Table(
     sqlite_autoincrement=True,
 )
 
+totals = Table(
+    "cronjobs_totals",
+    metadata,
+    Column("part", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("bucket", SmallInteger, nullable=False),
+    Column("count", BigInteger, nullable=False, server_default=text("0")),
+    Column("micros", Float, nullable=False, server_default=text("0")),
+    Column("newest", BigInteger),  # microseconds since 1970, on both databases
+    Column("detail", Json),  # of the one row "mark": what is counted
+    PrimaryKeyConstraint("part", "kind", "name", "outcome", "bucket"),
+    CheckConstraint("part IN ('gone', 'counted', 'mark')", name="part"),
+)
+
+acks = Table(
+    "cronjobs_acks",
+    metadata,
+    Column("finding", Text, nullable=False),  # its key: "dead", "host:web2"
+    Column("severity", Text, nullable=False),
+    Column("rows", Json, nullable=False),  # the ids or names that were behind it
+    Column("until", Instant, nullable=False),
+    Column("by", Text),
+    Column("why", Text),
+    Column("acked_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("finding"),
+    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+    *_instants("until", "acked_at"),
+)
+
+findings = Table(
+    "cronjobs_findings",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("finding", Text, nullable=False),  # its key, as in acks
+    Column("kind", Text, nullable=False),
+    Column("severity", Text, nullable=False),  # the worst it had
+    Column("text", Text, nullable=False),
+    Column("command", Text),
+    Column("rows", Json, nullable=False),
+    Column("host", Text, nullable=False, server_default=text("''")),  # that alone can see it; '': every host
+    Column("began_at", Instant, nullable=False),
+    Column("found_at", Instant, nullable=False, server_default=server_now()),
+    Column("ended_at", Instant),  # NULL: it lasts
+    PrimaryKeyConstraint("id"),
+    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+    *_instants("began_at", "found_at", "ended_at"),
+    sqlite_autoincrement=True,
+)
+
+alerts = Table(
+    "cronjobs_alerts",
+    metadata,
+    Column("finding_id", BigInteger, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("due_at", Instant),  # when the next message is to be sent; NULL: there is nothing to say
+    Column("over", SmallInteger, nullable=False, server_default=text("0")),  # 1: that message says that it is over
+    Column("severity", Text),  # as the last message had it
+    Column("rows", Json),  # the same
+    Column("first_at", Instant),  # of the first message
+    Column("sent_at", Instant),  # of the last one
+    Column("sent", Integer, nullable=False, server_default=text("0")),
+    Column("failed_at", Instant),  # since when it cannot be delivered
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    Column("locked_by", Text),  # the tick that is sending it
+    Column("locked_until", Instant),
+    PrimaryKeyConstraint("finding_id", "channel"),
+    *_instants("due_at", "first_at", "sent_at", "failed_at", "locked_until"),
+)
+
+quarters = Table(
+    "cronjobs_quarters",  # what became of the occurrences of closed hours; see store/quarters.py
+    metadata,
+    Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all is looked at
+    Column("hour", Instant, nullable=False),
+    Column("quarters", Text, nullable=False),  # a letter for each; see rules/quarters.py
+    PrimaryKeyConstraint("schedule_id", "hour"),
+    *_instants("hour"),
+)
+
 meta = Table(
     "cronjobs_meta",
     metadata,
@@ -350,10 +436,11 @@ meta = Table(
     Column("oldest_code", Text, nullable=False),
     Column("pruned_at", Instant),
     Column("prune_from", Json),  # by status, the instant before which only stripped jobs are left
+    Column("look_at", Instant),  # the earliest at which a finding may begin, end or be repeated; NULL: now
     PrimaryKeyConstraint("id"),
     CheckConstraint("id = 1", name="one_row"),
-    *_instants("pruned_at"),
+    *_instants("pruned_at", "look_at"),
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-SCHEMA_REVISION: Final = "0002"  # the newest that this code knows; a test compares it with alembic's head
+SCHEMA_REVISION: Final = "0005"  # the newest that this code knows; a test compares it with alembic's head

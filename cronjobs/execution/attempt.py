@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cronjobs.execution.reporting import Reporting
 from cronjobs.jobs.checking import LONGEST_TIMEOUT
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import JobType
 from cronjobs.model import Failed, Finished, Job, Outcome
-from cronjobs.rules.lease import Lease, lease_margin_s, lease_of
+from cronjobs.rules.lease import Lease, Report, lease_margin_s, lease_of
 from cronjobs.rules.payload import payload_fault
 from cronjobs.text import ERROR_LIMIT, one_line
 
@@ -32,11 +33,16 @@ READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedel
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all attempts of a process share. ``on_output`` shows their output live to a person."""
+    """What all attempts of a process share. ``on_output`` shows their output live to a person.
+
+    ``on_start`` and ``on_end`` are called in the worker's thread, around the attempt's code.
+    """
 
     settings: Settings
     database: Database | None = None
     on_output: Callable[[str], None] | None = None
+    on_start: Callable[[Job], None] | None = None
+    on_end: Callable[[Finished], None] | None = None
 
 
 @dataclass
@@ -63,6 +69,7 @@ class Attempt:
     let_go: threading.Event | None = None  # with durable: each, for the worker to wait until its end is committed
     recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
     recorded_at: float = 0.0
+    reporting: Reporting = field(default_factory=Reporting)
 
     @property
     def lease(self) -> Lease:
@@ -92,8 +99,10 @@ class Attempt:
     @property
     def overdue_at(self) -> float:
         """When its code should have ended by itself."""
+        if self.started is None:
+            return math.inf
         slack = PROCESS_SLACK + self.to_start if self.has_process else timedelta(0)
-        return math.inf if self.started is None else self.started + (self.timeout + slack).total_seconds()
+        return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
         """The failure if the row itself is unusable, which plain SQL can make it; None: it can run."""
@@ -131,10 +140,11 @@ class Ended(NamedTuple):
 class InFlight:
     """What a loop is working on: the leases it has, and what it has not yet written about them.
 
-    Instants are seconds of the monotonic clock.
+    Instants are seconds of the monotonic clock. Every turn asks for what has not ended, of hundreds that are held.
     """
 
     held: dict[int, Attempt] = field(default_factory=dict)  # every leased attempt, by job id
+    working: dict[int, Attempt] = field(default_factory=dict)  # those of them that have not ended
     without_lease: list[Attempt] = field(default_factory=list)  # the thread still runs, and keeps its slot
     unwritten: list[Ended] = field(default_factory=list)
     unrecorded: list[Attempt] = field(default_factory=list)  # overdue; their history row is not written yet
@@ -143,8 +153,13 @@ class InFlight:
     def take(self, attempt: Attempt, sent: float) -> None:
         if attempt.job_type.durable == "each":
             attempt.let_go = threading.Event()
-        self.held[attempt.job.id] = attempt
+        self.held[attempt.job.id] = self.working[attempt.job.id] = attempt
         attempt.leased_at = sent
+
+    def end(self, ended: Ended) -> None:
+        """Note an end, which is to be written."""
+        self.unwritten.append(ended)
+        self.working.pop(ended.attempt.job.id, None)
 
     def renewed(self, job_ids: Collection[int], sent: float) -> None:
         for job_id in job_ids & self.held.keys():
@@ -152,6 +167,22 @@ class InFlight:
 
     def leases(self) -> list[Lease]:
         return [attempt.lease for attempt in self.held.values()]
+
+    def reports(self, secrets: frozenset[str]) -> dict[int, Report]:
+        """What running attempts have reported since it was last written, by job id."""
+        found = {}
+        for job_id, attempt in self.working.items():
+            news = attempt.reporting.news(attempt.lease, attempt.claimed, secrets)
+            if news is not None:
+                found[job_id] = news
+        return found
+
+    def reported(self, reports: Iterable[Report]) -> None:
+        """The rows have these."""
+        for report in reports:
+            attempt = self.held.get(report.lease.job_id)
+            if attempt is not None:
+                attempt.reporting.written(report)
 
     def first_leased(self) -> float:
         """When the lease that ends first was last extended; infinity if there is none."""
@@ -162,10 +193,11 @@ class InFlight:
         return self.held.get(attempt.job.id) is attempt
 
     def has_ended(self, attempt: Attempt) -> bool:
-        """Whether its end waits to be written."""
-        return any(end.attempt is attempt for end in self.unwritten)
+        """Whether the end of an attempt that is held waits to be written."""
+        return attempt.job.id not in self.working
 
     def forget(self, job_id: int) -> None:
+        self.working.pop(job_id, None)
         attempt = self.held.pop(job_id, None)
         if attempt is not None and attempt.let_go is not None:
             attempt.let_go.set()
@@ -190,9 +222,9 @@ class InFlight:
         """Drop a job that its handler ended in its own transaction; the handler may still run, and keeps its slot."""
         attempt = self.held[job_id]
         attempt.succeeded, attempt.leased_at = True, attempt.overdue_at
-        self.forget(job_id)
         if not self.has_ended(attempt):
             self.without_lease.append(attempt)
+        self.forget(job_id)
 
     def running_on(self, now: float) -> list[Attempt]:
         """Attempts that recorded their own success and whose handler is still within its timeout."""
@@ -207,14 +239,13 @@ class InFlight:
         self.unrecorded = [a for a in self.unrecorded if a.job.id not in job_ids and a.job.id in self.held]
 
     def came_back(self, attempt: Attempt) -> None:
-        self.without_lease = [other for other in self.without_lease if other is not attempt]
+        if self.without_lease:
+            self.without_lease = [other for other in self.without_lease if other is not attempt]
 
     def busy(self) -> list[Attempt]:
         """Attempts that are claimed and have not ended, started or not, except those being handed over to a process."""
-        ended = {id(end.attempt) for end in self.unwritten}
-        return [a for a in self.held.values() if id(a) not in ended and not a.handed_over]
+        return [attempt for attempt in self.working.values() if not attempt.handed_over]
 
     def handing_over(self) -> list[Attempt]:
         """Attempts whose own process has not answered yet."""
-        ended = {id(end.attempt) for end in self.unwritten}
-        return [a for a in self.held.values() if id(a) not in ended and a.handed_over]
+        return [attempt for attempt in self.working.values() if attempt.handed_over]

@@ -18,13 +18,14 @@ import signal
 import sys
 from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from types import FrameType
 
 from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
-from cronjobs.execution.child_protocol import Request, read_reason, write_outcome
+from cronjobs.execution.child_protocol import Request, read_reason, write_outcome, write_progress
 from cronjobs.execution.handler import call_handler
 from cronjobs.execution.output import log_to
 from cronjobs.jobs import job_types
@@ -36,7 +37,10 @@ from cronjobs.text import one_line
 
 def main() -> None:
     descriptor = int(sys.argv[1])
-    os.set_inheritable(descriptor, False)  # processes that the handler starts must not inherit it
+    told = int(sys.argv[2]) if len(sys.argv) > 2 else None  # a tick of the version before gives none
+    for each in (descriptor, told):
+        if each is not None:
+            os.set_inheritable(each, False)  # processes that the handler starts must not inherit it
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
@@ -47,12 +51,12 @@ def main() -> None:
     faulthandler.enable()  # a crash in C prints its stack to the output
     request = Request.decode(sys.stdin.buffer.read())
     _open_streams()
-    write_outcome(descriptor, run(request, stop))
+    write_outcome(descriptor, run(request, stop, told))
     _leave()
 
 
-def run(request: Request, stop: StopSignal) -> Outcome:
-    """Import the user's modules and run the handler; always returns an Outcome."""
+def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
+    """Import the user's modules and run the handler; always returns an Outcome. *told*: the file for its progress."""
     faults = job_types.import_handlers(request.settings)
     registration = registered().get(request.job.job_type)
     if registration is None:
@@ -66,6 +70,9 @@ def run(request: Request, stop: StopSignal) -> Outcome:
     attempt = Attempt(
         request.job, job_type, left, in_child_process=False, stop=stop, worker=request.worker, started=now
     )
+    if told is not None:
+        numbers = count(1)
+        attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:

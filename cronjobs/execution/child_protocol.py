@@ -2,7 +2,8 @@
 
 The request is the child's standard input. The answer is an unnamed file that both have open: in its first bytes the
 runner writes why the child has to stop, after them the child writes its outcome. A file rather than a pipe: nobody has
-to wait for a reader, and what was written before a kill -9 is still there.
+to wait for a reader, and what was written before a kill -9 is still there. A second such file has the progress that
+the handler told last.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, get_args
+from zlib import crc32
 
 from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.errors import UsageError
 from cronjobs.model import Job, Outcome
+from cronjobs.rules.progress import HowFar, progress
 
 REASON_ROOM: Final = 64  # bytes before the outcome; the longest reason is "lease lost"
 _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
@@ -45,6 +49,8 @@ class Request:
         facts = {name: getattr(self.settings, name) for name in _TOLD}
         facts |= {name: getattr(self, name) for name in ("ends_at", "timeout_s", "worker")}
         facts["job"] = self.job._asdict()
+        if self.settings.around:
+            facts["around"] = self.settings.around
         facts["grace_s"] = self.settings.run.shutdown_grace.total_seconds()
         return json.dumps(facts, default=_plain).encode()
 
@@ -55,6 +61,7 @@ class Request:
         run = RunSettings(shutdown_grace=timedelta(seconds=facts.pop("grace_s")))
         told = {name: facts.pop(name) for name in _TOLD}
         told |= {"folder": Path(told["folder"]), "python_path": tuple(map(Path, told["python_path"]))}
+        told["around"] = tuple(facts.pop("around", ()))  # the version before has none
         told |= {"imports": tuple(told["imports"]), "env": tuple(map(tuple, told["env"]))}
         return cls(job, Settings(file=told["folder"] / "cronjobs.yaml", run=run, **told), **facts)
 
@@ -75,6 +82,30 @@ def _plain(value: object) -> Any:
         case Path():
             return str(value)
     raise TypeError(f"{type(value).__name__} does not go to a process of its own")
+
+
+# --- the progress -----------------------------------------------------------------------------------------------------
+
+PROGRESS_ROOM: Final = 4096  # bytes; a note is short, even in ASCII
+
+
+def write_progress(descriptor: int, number: int, told: HowFar) -> None:
+    """Write what the handler tells for the *number*-th time, over what it told before."""
+    text = json.dumps([number, *told]).encode()
+    os.pwrite(descriptor, b"%08x%b\n" % (crc32(text), text), 0)
+
+
+def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
+    """What the child told last, and how many times it has; None: nothing, or it is writing just now."""
+    line = os.pread(descriptor, PROGRESS_ROOM, 0).partition(b"\n")[0]
+    text = line[8:]
+    if line[:8] != b"%08x" % crc32(text):
+        return None
+    try:
+        number, done, of, note = json.loads(text)
+        return int(number), progress(done, of, note)
+    except (ValueError, TypeError, UsageError):  # user code can write into any descriptor
+        return None
 
 
 # --- the answer -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cronjobs.model import ExitCodes
+from cronjobs.text import CappedText
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Command:
 
     ``lease`` returns until when the lease is ours, on the monotonic clock; if this process is frozen then, the launcher
     kills the command (None: no lease limits it). ``on_output`` gets the output as it comes, for a person who watches;
-    an exception from it ends the command.
+    an exception from it ends the command. ``output`` collects it meanwhile, for whoever asks how far it has come.
     """
 
     argv: tuple[str, ...]
@@ -37,6 +38,7 @@ class Command:
     term_alone: bool = False
     lease: Callable[[], float] | None = None
     on_output: Callable[[str], None] | None = None
+    output: CappedText | None = None
 
     def grace_for(self, reason: str) -> timedelta:
         match reason:

@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
@@ -23,7 +24,7 @@ from cronjobs.jobs.context import Context, not_committed, result_of
 from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Outcome, Succeeded
 from cronjobs.rules.payload import result_json
-from cronjobs.text import clean
+from cronjobs.text import CappedText, clean
 
 
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
@@ -35,14 +36,19 @@ def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finish
             run = _run_command
         else:
             run = _run_apart if attempt.has_process else _run_handler
+        if around.on_start is not None:
+            around.on_start(attempt.job)
         outcome, output = run(attempt, around, clock)
-    return Finished(
+    finished = Finished(
         job=attempt.job,
         outcome=_masked(outcome, secrets),
         duration=timedelta(seconds=clock.monotonic() - started),
         worker=attempt.worker,
         output=as_stored(output, secrets),
     )
+    if around.on_end is not None:
+        around.on_end(finished)
+    return finished
 
 
 def as_stored(output: str | None, secrets: frozenset[str]) -> str | None:
@@ -51,6 +57,7 @@ def as_stored(output: str | None, secrets: frozenset[str]) -> str | None:
 
 def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
     with captured(also=around.on_output) as output:
+        attempt.reporting.output = attempt.reporting.output or output  # in a terminal it is collected elsewhere
         outcome = call_handler(attempt, around, clock)
     return outcome, output.text()
 
@@ -60,10 +67,13 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     registration = attempt.job_type.registration
     assert registration is not None
     ctx = _context(attempt, around, clock) if registration.takes_ctx else None
+    handler = registration.handler
+    if around.settings.around:
+        handler = _surrounded(handler, ctx or _context(attempt, around, clock), attempt, around)
     attempt.begun = True
     try:
         with EndingCopies():
-            result = registration.handler(*(() if ctx is None else (ctx,)), **attempt.job.payload)
+            result = handler(*(() if ctx is None else (ctx,)), **attempt.job.payload)
             if inspect.isawaitable(result):
                 result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
         if ctx is None:
@@ -71,6 +81,24 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
     except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the worker goes on
         return outcome_of(error, attempt, clock)
+
+
+def _surrounded(
+    handler: Callable[..., Any], ctx: Context, attempt: Attempt, around: WorkerContext
+) -> Callable[..., Any]:
+    """*handler* within the file's ``around:``; if it is async, it is awaited there."""
+    from cronjobs.jobs.around import surrounded
+
+    def call(*given: Any, **payload: Any) -> Any:
+        def finish() -> Any:
+            result = handler(*given, **payload)
+            if inspect.isawaitable(result):
+                return asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+            return result
+
+        return surrounded(around.settings.around, ctx, finish, lambda said: print(said, file=sys.stderr))  # noqa: T201
+
+    return call
 
 
 def _context(attempt: Attempt, around: WorkerContext, clock: Clock) -> Context:
@@ -81,6 +109,7 @@ def _context(attempt: Attempt, around: WorkerContext, clock: Clock) -> Context:
         clock=clock,
         database=around.database,
         worker=attempt.worker,
+        report=attempt.reporting.say,
     )
 
 
@@ -96,13 +125,16 @@ def _run_apart(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[O
         timeout_s=attempt.timeout.total_seconds(),
         worker=attempt.worker,
     )
-    command = _command(attempt, around, os.environ, request.encode(), timeout=attempt.timeout + attempt.to_start)
+    attempt.reporting.output = CappedText()
+    command = _command(
+        attempt, around, os.environ, request.encode(), timeout=attempt.timeout + attempt.to_start, clock=clock
+    )
     attempt.begun = True
-    return run_handler(command, attempt.stop, clock=clock)
+    return run_handler(command, attempt.stop, clock=clock, report=attempt.reporting.say)
 
 
 def _command(
-    attempt: Attempt, around: WorkerContext, env: Mapping[str, str], stdin: bytes, *, timeout: timedelta
+    attempt: Attempt, around: WorkerContext, env: Mapping[str, str], stdin: bytes, *, timeout: timedelta, clock: Clock
 ) -> Command:
     return Command(
         argv=attempt.job_type.command or (),
@@ -115,8 +147,22 @@ def _command(
         shutdown_grace=_shutdown_grace(around),
         max_memory=attempt.job_type.max_memory,
         lease=(lambda: attempt.safe_until) if attempt.lease_s else None,  # each renewal moves it
-        on_output=around.on_output,
+        on_output=_on_output(attempt, around, clock),
+        output=attempt.reporting.output,
     )
+
+
+def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callable[[str], None] | None:
+    """What hears of a process's output as it comes. A command says progress in it; a handler has its context."""
+    if not attempt.is_command:
+        return around.on_output
+
+    def hear(text: str) -> None:
+        attempt.reporting.read(text, clock.monotonic())
+        if around.on_output is not None:
+            around.on_output(text)
+
+    return hear
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
@@ -174,9 +220,29 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
     env = command_environment(
         inherited | dict(declared.env), job, deadline=ends_at.astimezone(UTC), timezone=ZoneInfo(job.timezone)
     )
-    command = _command(attempt, around, env, json.dumps(job.payload).encode(), timeout=attempt.timeout)
+    attempt.reporting.output = CappedText()
+    stdin = json.dumps(job.payload).encode()
+    command = _command(attempt, around, env, stdin, timeout=attempt.timeout, clock=clock)
     attempt.begun = True
+    if around.settings.around:
+        return _surrounded_command(
+            lambda: run_command(command, attempt.stop, clock=clock), _context(attempt, around, clock), around
+        )
     return run_command(command, attempt.stop, clock=clock)
+
+
+def _surrounded_command(
+    run: Callable[[], tuple[Outcome, str | None]], ctx: Context, around: WorkerContext
+) -> tuple[Outcome, str | None]:
+    from cronjobs.jobs.around import CommandFailed, surrounded
+
+    def failure(ended: tuple[Outcome, str | None]) -> CommandFailed | None:
+        error = getattr(ended[0], "error", None)
+        return None if error is None else CommandFailed(mask(error, around.settings.secrets))
+
+    said: list[str] = []
+    outcome, output = surrounded(around.settings.around, ctx, run, said.append, failure)
+    return outcome, "\n".join([*([] if output is None else [output.rstrip("\n")]), *said]) if said else output
 
 
 def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ class Live(io.TextIOBase):
     def __init__(self, outside: Any) -> None:
         self.outside = outside
         self.sink: CappedText | None = None
+        self.before: Callable[[str], None] | None = None  # hears of each text before it is shown
 
     def write(self, text: str) -> int:
         if self.sink is not None:
@@ -34,6 +35,8 @@ class Live(io.TextIOBase):
         # A closed or full stdout must not fail the job.
         with suppress(OSError, ValueError):
             if self.outside is not None:
+                if self.before is not None:
+                    self.before(text)
                 self.outside.write(text)
                 if "\n" in text:
                     self.outside.flush()

@@ -10,9 +10,8 @@ import io
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TextIO
@@ -162,14 +161,17 @@ def log_to(handler: logging.Handler) -> None:
     logging.getLogger().setLevel(logging.INFO)
 
 
-@contextmanager
-def captured(sink: CappedText | None = None, also: Callable[[str], Any] | None = None) -> Iterator[CappedText]:
+class captured:  # noqa: N801 used as a function; each job of a drain has one, and a generator takes longer
     """Collect what this thread prints and logs inside the block, capped; *also* gets it live."""
-    text = sink or CappedText()
-    ours = _Sink(text, also)
-    token = _current.set(ours)
-    try:
-        yield text
-    finally:
-        ours.close()
-        _current.reset(token)
+
+    def __init__(self, sink: CappedText | None = None, also: Callable[[str], Any] | None = None) -> None:
+        self._text = sink or CappedText()
+        self._sink = _Sink(self._text, also)
+
+    def __enter__(self) -> CappedText:
+        self._token = _current.set(self._sink)
+        return self._text
+
+    def __exit__(self, *_error: object) -> None:
+        self._sink.close()
+        _current.reset(self._token)

@@ -29,11 +29,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cronjobs.clock import Clock
-from cronjobs.execution.child_protocol import read_outcome, write_reason
+from cronjobs.execution.child_protocol import read_outcome, read_progress, write_reason
 from cronjobs.execution.command import Command, StopRequest
 from cronjobs.execution.process_outcome import (
     DISK_LIMIT,
@@ -45,6 +46,7 @@ from cronjobs.execution.process_outcome import (
     timed_out_words,
 )
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
+from cronjobs.rules.progress import HowFar
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
@@ -108,10 +110,17 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     return outcome_of_process(command, end.ending, end.reason, last_line_of(end.output.text())), end.output.text()
 
 
-def run_handler(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
+def run_handler(
+    command: Command,
+    stop: StopRequest,
+    *,
+    clock: Clock,
+    report: Callable[[HowFar, float], None] = lambda _told, _at: None,
+) -> tuple[Outcome, str | None]:
     """Run a Python handler in an interpreter of its own, by the same rules as a command; return outcome and output.
 
-    *command* has everything but the interpreter; its ``stdin`` is a ``Request``.
+    *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* gets the progress that it
+    tells, and when.
 
     What the handler returned or raised comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
     it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
@@ -121,23 +130,30 @@ def run_handler(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     """
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
+        try:
+            told = tempfile.TemporaryFile()  # noqa: SIM115 likewise
+        except OSError:
+            opened.close()
+            raise
     except OSError as error:
         return Released(sentence(f"no process could be started for it: {error}")), None
-    with opened as answer:
+    with opened as answer, told:
         command = replace(
             command,
             # -P: do not import from the working folder first, where a user's file may have the name of a library
             # module.
             # -u: what the handler printed is in the file before anything kills it.
-            argv=(sys.executable, "-P", "-u", "-m", CHILD, str(answer.fileno())),
+            # The progress' file comes last: the version before knows nothing of it.
+            argv=(sys.executable, "-P", "-u", "-m", CHILD, str(answer.fileno()), str(told.fileno())),
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
-            keep_open=(answer.fileno(),),
+            keep_open=(answer.fileno(), told.fileno()),
             term_alone=True,
         )
         if stop.reason is not None:
             return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
-            end = _attend(command, stop, clock, lambda reason: write_reason(answer.fileno(), reason))
+            tell, look = partial(write_reason, answer.fileno()), _progress_of(told.fileno(), report, clock)
+            end = _attend(command, stop, clock, tell, look)
         except NoRoom as error:
             return Released(sentence(f"no process could be started for it: {error}")), None
         except OSError as error:
@@ -161,6 +177,27 @@ def run_handler(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     return outcome, output
 
 
+def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock: Clock) -> Callable[[], None]:
+    """What hands on what the child has told since the last call."""
+    seen = None
+
+    def look() -> None:
+        nonlocal seen
+        told = read_progress(descriptor)
+        if told is not None and told != seen:
+            seen = told
+            report(told[1], clock.monotonic())
+
+    return look
+
+
+class _News(NamedTuple):
+    """*text* was printed, and *left_out* bytes before it that nobody has read."""
+
+    left_out: int
+    text: str
+
+
 @dataclass(frozen=True)
 class _End:
     """How a process ended; ``reason``: why we stopped it, None if we did not."""
@@ -171,16 +208,23 @@ class _End:
 
 
 def _attend(
-    command: Command, stop: StopRequest, clock: Clock, tell: Callable[[str], None] = lambda _reason: None
+    command: Command,
+    stop: StopRequest,
+    clock: Clock,
+    tell: Callable[[str], None] = lambda _reason: None,
+    look: Callable[[], None] = lambda: None,
 ) -> _End:
-    """Start *command* and wait until nothing of it is left; *tell* is called with the reason before SIGTERM."""
+    """Start *command* and wait until nothing of it is left.
+
+    *tell* is called with the reason before SIGTERM, and *look* every ``POLL_S``.
+    """
     leased_s = command.lease() - clock.monotonic() if command.lease is not None else None
     try:
         started = _Child(command, leased_s)
     except (OSError, MemoryError) as error:  # no process, no descriptor, no temporary file
         raise NoRoom(str(error) or type(error).__name__) from error
     with started as child:
-        reason = _watch(child, command, stop, clock, tell)
+        reason = _watch(child, command, stop, clock, tell, look)
         output = child.output()
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
         names = ", ".join(child.ending.signalled)
@@ -188,7 +232,14 @@ def _attend(
     return _End(child.ending, reason, output)
 
 
-def _watch(child: _Child, command: Command, stop: StopRequest, clock: Clock, tell: Callable[[str], None]) -> str | None:
+def _watch(
+    child: _Child,
+    command: Command,
+    stop: StopRequest,
+    clock: Clock,
+    tell: Callable[[str], None],
+    look: Callable[[], None],
+) -> str | None:
     """Wait until nothing of the command is left; return why it was stopped, None if it was not."""
     deadline = clock.monotonic() + command.timeout.total_seconds()
     kill_by = deadline + command.grace.total_seconds()
@@ -197,14 +248,21 @@ def _watch(child: _Child, command: Command, stop: StopRequest, clock: Clock, tel
     plan: deque[tuple[float, bytes]] = deque()  # which orders to send when, once it has to end
     wait = POLL_S
     lease, on_output = command.lease, command.on_output
+    watched = on_output is not None or command.output is not None
     leased_until = lease() if lease is not None else 0.0
     while not child.gone:
         child.listen(wait)
         if lease is not None and (until := lease()) > leased_until:
             leased_until = until
             child.order(_RENEWED + int(max(0.0, until - clock.monotonic()) * 1000).to_bytes(8, "big"))
-        if on_output is not None and (news := child.new_output()):
-            on_output(news)
+        if news := child.new_output() if watched else None:
+            if command.output is not None:
+                if news.left_out:
+                    command.output.skip(news.left_out)
+                command.output.write(news.text)
+            if on_output is not None:
+                on_output(news.text)
+        look()
         now = clock.monotonic()
         if not ended and child.ending.status is not None:
             ended = True
@@ -362,10 +420,13 @@ class _Child:
         text.write(os.pread(fd, half, size - half).decode(errors="replace"))
         return text
 
-    def new_output(self) -> str:
-        """Return what was printed since the last call; if that is too much, only its end."""
+    def new_output(self) -> _News | None:
+        """Return what was printed since the last call; if that is too much, only its end; None: nothing was."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
-        start = max(self._shown if self._shown <= size else 0, size - OUTPUT_LIMIT)
+        if size == self._shown:
+            return None
+        shown = self._shown if self._shown <= size else 0
+        start = max(shown, size - OUTPUT_LIMIT)
         self._shown = size
-        return self._decoder.decode(os.pread(fd, size - start, start))
+        return _News(start - shown, self._decoder.decode(os.pread(fd, size - start, start)))

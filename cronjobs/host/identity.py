@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +31,7 @@ class Identity:
             pid_namespace=kernel.pid_namespace(),
             pid=os.getpid(),
             started=process_started(os.getpid()) or "0",
-            tick=secrets.token_hex(6),
+            tick=os.urandom(6).hex(),
         )
 
     @classmethod

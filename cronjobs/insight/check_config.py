@@ -82,6 +82,16 @@ def check(
     )
 
 
+def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
+    """Names and payloads that no handler takes."""
+    return list(_names(_Place(settings, file), settings, known))
+
+
+def never_begin(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
+    """Jobs whose time-outs leave no room for them in any tick."""
+    return list(_timeouts(_Place(settings, file), settings, known))
+
+
 @dataclass(frozen=True)
 class _Place:
     """Makes problems with a position: that of the first of some dotted paths which the file has."""
@@ -117,6 +127,8 @@ def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
     kind, _, module = fault.where.partition(" ")
     if kind == "setup":
         problem = place.problem(f"{module} {fault.what}", "setup")
+    elif kind == "around" and module in settings.around:
+        problem = place.problem(f"{module} {fault.what}", f"around[{settings.around.index(module)}]", "around")
     elif kind == "module" and module in settings.imports:
         problem = place.problem(f"{module} {fault.what}", f"imports[{settings.imports.index(module)}]", "imports")
     else:

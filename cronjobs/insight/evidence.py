@@ -19,7 +19,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.errors import CronjobsError
 from cronjobs.insight.facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
-from cronjobs.insight.job_evidence import count_of, job_facts, ledger_facts, settled_by, surroundings, tick_facts
+from cronjobs.insight.job_evidence import count_of, job_facts, ledger_facts, settlers_of, surroundings, tick_facts
 from cronjobs.insight.schedule_history import (
     JUST_BEFORE,
     Asked,
@@ -202,6 +202,7 @@ class ScheduleEvidence:
             returned=later[0].act if later and era.existence == "retired" else None,
             renamed_from=self.renamed_from,
             file_fault=fault,
+            elsewhere=self.settings.environment if self.stored.name in self.settings.elsewhere else None,
         )
 
     def _era(self, at: datetime) -> DefinitionPeriod:
@@ -254,16 +255,14 @@ class ScheduleEvidence:
         ]
         if moments:
             pairs = explaining.ticks_beside(connection, moments)
-            at_work = explaining.ticks_at_work(connection, moments)
-            ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None} | {id_ for _, id_ in at_work}
-            rows = explaining.ticks_of(connection, ids)
+            settled = {number: row for number, (_, row) in enumerate(found) if row is not None}
+            ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None}
+            rows, settlers = settlers_of(connection, settled, ids)
+            facts_of = {id_: tick_facts(row) for id_, row in rows.items()}
             beside = {
-                number: (tick_facts(rows.get(before or 0)), tick_facts(rows.get(after or 0)))
+                number: (facts_of.get(before or 0), facts_of.get(after or 0))
                 for number, (before, after) in pairs.items()
             }
-            settlers = settled_by(
-                at_work, rows, {number: row.decided_at for number, (_, row) in enumerate(found) if row is not None}
-            )
         job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
         jobs = job_facts(connection, job_ids, self.settings, self.types, self.around, self.pause_rows)
         made = {row.job_id: row for row in explaining.rows_naming(connection, job_ids, "enqueued")} if job_ids else {}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, plain
+from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, TypeFacts, plain
 from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
 from cronjobs.rules.occurrences import RAN_EARLY
+from cronjobs.rules.progress import in_words, time_left
 from cronjobs.text import one_line
 
 _OUTCOMES: Final = {
@@ -28,14 +32,13 @@ def explain_job(life: JobLife) -> Explanation:
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
     clock = LocalTimes(life.timezone, first)
     sentences = [_origin(life, job, made, clock)]
-    if job is not None:
-        sentences += _begin(job, made, clock)
-    sentences += _others(life, clock)
     if job is None:
+        sentences += in_order(_others(life, clock))
         sentences.append(f"Its row is gone: how job {life.job_id} ended is not recorded any more.")
         verdict = "pruned"
     else:
-        sentences += job_sentences(job, clock, life.around)
+        sentences += in_order([*_begin(job, clock), *_others(life, clock), *_happened(job, clock)])
+        sentences += _state(job, clock, life.around)
         verdict = "waiting" if job.status in ("queued", "failed") else job.status
     facts = {key: value for key, value in plain(life).items() if key != "around"}
     at = job.scheduled_for or job.run_at if job else first
@@ -65,7 +68,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
     return f"{who_} was enqueued{by}{of} at {clock.full(job.created_at)}{queue}{key}."
 
 
-def _begin(job: JobFacts, made: MadeFor | None, clock: LocalTimes) -> list[str]:
+def _begin(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
     """When it was due and when it started; nothing if a retry has overwritten its only ``run_at``."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
@@ -74,11 +77,9 @@ def _begin(job: JobFacts, made: MadeFor | None, clock: LocalTimes) -> list[str]:
         return []
     behind = begun - job.run_at
     if behind < timedelta(0):
-        return [f"It was begun at {clock.time(begun)}, before it was due at {clock.time(job.run_at)}."]
-    return [
-        f"It was due at {clock.time(job.run_at)} and begun {late(behind)}, at {clock.time(begun)}.",
-        *_passed_over(job, clock),
-    ]
+        return [(begun, f"It was begun at {clock.time(begun)}, before it was due at {clock.time(job.run_at)}.")]
+    said = f"It was due at {clock.time(job.run_at)} and begun {late(behind)}, at {clock.time(begun)}."
+    return [(begun, sentence) for sentence in (*_passed_over(job, clock), said)]
 
 
 def _passed_over(job: JobFacts, clock: LocalTimes) -> list[str]:
@@ -90,8 +91,11 @@ def _passed_over(job: JobFacts, clock: LocalTimes) -> list[str]:
     return [f"{began} did not start it: {job.passed_over.why}."]
 
 
-def _others(life: JobLife, clock: LocalTimes) -> list[str]:
-    """Occurrences that it stands for, or that gave way to it."""
+def _others(life: JobLife, clock: LocalTimes) -> list[tuple[datetime, str]]:
+    """Occurrences that it stands for, or that gave way to it, and when the first of them was settled."""
+    # The host's clock may put its first attempt a moment before the decision that made it.
+    made_at = datetime.min.replace(tzinfo=UTC)
+    decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
     said = {"coalesced": "It stands for {} more {} of {}", "skipped": "{} {} of {} gave way to it"}
     for outcome, text in said.items():
@@ -101,24 +105,48 @@ def _others(life: JobLife, clock: LocalTimes) -> list[str]:
             what = "occurrence" if count == 1 else "occurrences"
             first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
             where = f"at {clock.time(last)}" if count == 1 else f"from {clock.time(first)} to {clock.time(last)}"
-            sentences.append(f"{text.format(f'{count:,}', what, name(rows[0].schedule))}, {where}.")
+            sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule))}, {where}."
+            settled = min(row.ledger.decided_at for row in rows)
+            sentences.append((made_at if settled == decided else settled, sentence))
     return sentences
 
 
 # --- attempts and state -----------------------------------------------------------------------------------------------
 
 
-def job_sentences(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
-    """Each attempt (several alike as one), what people did to it, its state now, and what will happen next."""
-    return [*_attempt_sentences(job.attempts, clock), *_acts(job, clock), *_state(job, clock, around)]
+def job_sentences(job: JobFacts, clock: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
+    """Each attempt (several alike as one) and what people did to it, in order, its state now, and what happens next.
+
+    *after*: without what was over by then.
+    """
+    if after is not None:
+        later = tuple(each for each in job.attempts if each.finished_at > after)
+        acts = tuple(pair for pair in job.acts if pair[1].at > after)
+        return [*in_order(_happened(replace(job, attempts=later, acts=acts), clock)), *_state(job, clock, around)]
+    return [*in_order(_happened(job, clock)), *_state(job, clock, around)]
 
 
-def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) -> list[str]:
+def in_order(told: Iterable[tuple[datetime, str]]) -> list[str]:
+    """Sentences by their instants."""
+    return [sentence for _, sentence in sorted(told, key=lambda pair: pair[0])]
+
+
+def _happened(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
+    """Attempts and acts with their instants. What a person did parts the attempts before it from those after."""
+    acts = [(act.at, sentence) for (_, act), sentence in zip(job.acts, _acts(job, clock), strict=True)]
+    told = list(acts)
+    instants = sorted(at for at, _ in acts)
+    for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
+        told += _attempt_sentences(tuple(between), clock)
+    return told
+
+
+def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) -> list[tuple[datetime, str]]:
     sentences = []
     for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
         group = list(alike)
         if len(group) < 3:
-            sentences += [_attempt(each, clock) for each in group]
+            sentences += [(each.finished_at, _attempt(each, clock)) for each in group]
             continue
         first, last = group[0], group[-1]
         what = _OUTCOMES.get(outcome, outcome)
@@ -126,10 +154,8 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) ->
             what = f"were {what}"
         kind = f" with {name(error_type)}" if outcome == "failed" and error_type else ""
         error = f", the last with: {one_line(last.error, 300)}" if outcome == "failed" and last.error else ""
-        sentences.append(
-            f"Attempts {first.number} to {last.number} {what}{kind}, from {clock.time(first.started_at)} to "
-            f"{clock.time(last.finished_at)}{error}."
-        )
+        said = f"Attempts {first.number} to {last.number} {what}{kind}, from {clock.time(first.started_at)} to "
+        sentences.append((first.finished_at, f"{said}{clock.time(last.finished_at)}{error}."))
     return sentences
 
 
@@ -180,7 +206,7 @@ def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
         case "cancelled":
             return [f"Job {job.id} was cancelled at {clock.time(job.finished_at or job.run_at)}, and stays so."]
         case "running":
-            return [_running(job, clock, around.now)]
+            return [_running(job, clock, around.now), *_reported(job, around.now)]
     return _waiting(job, clock, around)
 
 
@@ -204,6 +230,17 @@ def _running(job: JobFacts, clock: LocalTimes, now: datetime) -> str:
     return f"Job {job.id} is running now: attempt {job.attempt} on {name(job.host or '?')}{begun}{stop}{lease}."
 
 
+def _reported(job: JobFacts, now: datetime) -> list[str]:
+    """How far the attempt says that it has come."""
+    if job.reported is None or job.reported.progress.done is None or job.started_at is None:
+        return []
+    said_at = job.started_at + timedelta(seconds=job.reported.ran_s)
+    left = time_left(job.reported, job.started_at, now)
+    rest = f"; at this pace it takes {span(left)} more" if left is not None else ""
+    said = one_line(in_words(job.reported.progress), 300)
+    return [f"It has come to {said} (said {span(max(timedelta(0), now - said_at))} ago){rest}."]
+
+
 def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
     now = around.now
     turn = "another try" if job.status == "failed" or job.failures else "another turn" if job.attempt else "its turn"
@@ -217,7 +254,26 @@ def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
         began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
         why = f"the next tick with room takes it{began}"
     since = f"due since {clock.time(job.run_at)}, for {span(now - job.run_at)}"
-    return [f"{waits}, {since}: {why}.", *_passed_over(job, clock)]
+    return [*_passed_over(job, clock), f"{waits}, {since}: {why}."]
+
+
+def type_reasons(facts: TypeFacts, clock: LocalTimes) -> list[str]:
+    """Why no job of the type starts, as far as it is the type's fault."""
+    reasons = []
+    if facts.known is False:
+        since = f" since {clock.time(facts.since)}" if facts.since else ""
+        last = " (and none ever could, as far back as their rows go)"
+        if facts.last is not None:
+            last = f" (the last that could began at {clock.time(facts.last.started_at)} on {name(facts.last.host)})"
+        reasons.append(f'no host could run type "{name(facts.name)}"{since}{last}')
+    if not facts.here:
+        other = ", but other hosts' ticks can run it" if facts.known else ""
+        reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
+    if facts.file_fault is not None:
+        reasons.append(f"its entry in the file here is broken: {one_line(facts.file_fault, 300)}")
+    for host, where, why in facts.not_loaded:
+        reasons.append(f"on {name(host)} {one_line(where, 120)} {one_line(why, 200)}")
+    return reasons
 
 
 def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
@@ -225,8 +281,12 @@ def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
     reasons = []
     if job.paused is not None:
         reasons.append(pause(job.paused, clock))
-    if not job.known:
-        reasons.append(f'no handler or command "{name(job.job_type)}" is registered in this configuration')
+    if job.type_facts is not None:
+        reasons += type_reasons(job.type_facts, clock)
+    if job.out_of_reach is not None:
+        with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
+        since = clock.time(job.out_of_reach.since)
+        reasons.append(f"no tick's options reach it: since {since} all ran on {with_}")
     if job.limit is not None:
         reasons.append(one_line(job.limit, 300))
     if job.long_places is not None:

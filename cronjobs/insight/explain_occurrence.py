@@ -13,7 +13,15 @@ from shlex import quote
 from typing import Final
 
 from cronjobs.insight.explain_job import brief_job, job_sentences
-from cronjobs.insight.facts import DefinitionFacts, Explanation, JobFacts, LedgerFacts, OccurrenceFacts, plain
+from cronjobs.insight.facts import (
+    DefinitionFacts,
+    Explanation,
+    JobFacts,
+    LedgerFacts,
+    OccurrenceFacts,
+    TickFacts,
+    plain,
+)
 from cronjobs.insight.phrases import LocalTimes, capital, late, name, pause, span, who
 from cronjobs.model import duration_text, in_zone
 from cronjobs.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
@@ -190,7 +198,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> li
         return [f"{capital(_it_was(facts))} held back: {pause(facts.pause, clock)}."]
     if after is not None and after not in facts.settlers and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
-        why = "no row says why (a broken entry in the file that it carried would do that)"
+        why = _left_by(facts, after) or "no row says why (a broken entry in the file of an older version would do that)"
         return [
             f"A tick reached the database at {clock.time(after.started_at)} already and did not settle {which}; {why}."
         ]
@@ -200,6 +208,14 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> li
     if before.last_sign_at > facts.last_for:
         return [f"No tick began between {clock.time(before.started_at)} and {clock.time(until)}."]
     return [f"No tick reached the database between {clock.time(before.last_sign_at)} and {clock.time(until)}."]
+
+
+def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
+    """The broken entry of the schedule in the file that *tick* carried."""
+    for where, what in tick.broken:
+        if f"{where}.".startswith(f"schedules.{facts.schedule}."):
+            return f"its entry in the file of that host was broken: {one_line(what, 300)}"
+    return None
 
 
 def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
@@ -227,7 +243,8 @@ def _skipped(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> lis
     job = facts.job
     if job is None:
         return [*sentences, f"What job {row.job_id} was doing then is not recorded any more: its row is gone."]
-    return [*sentences, _doing_then(job, row.decided_at, clock), *job_sentences(job, clock, facts.around)]
+    since = job_sentences(job, clock, facts.around, after=row.decided_at)
+    return [*sentences, _doing_then(job, row.decided_at, clock), *since]
 
 
 def _it_was(facts: OccurrenceFacts) -> str:
@@ -303,9 +320,10 @@ def _pending(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
         elif last.started_at <= facts.last_for:
             sentences.append(f"The last tick began at {clock.time(last.started_at)} on host {name(last.host)}.")
         elif brake is None and not facts.owed:
+            why = _left_by(facts, last) or "no row says why"
             sentences.append(
                 f"A tick of host {name(last.host)} began since, at {clock.time(last.started_at)}, and left "
-                f"{_it(facts)}; no row says why."
+                f"{_it(facts)}; {why}."
             )
         if brake is not None:
             sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, clock)}.")
@@ -364,6 +382,9 @@ def _without_definition(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
             sentences = [
                 f"{schedule} was retired at {at}{since}{until}: no file that was applied had it for this environment."
             ]
+            if facts.elsewhere is not None:
+                here = f"environment {name(facts.elsewhere)}" if facts.elsewhere else "a file without environment:"
+                sentences.append(f"The file here has it only for other environments than this one ({here}).")
             if returned:
                 sentences.append("A schedule that comes back does not make up for its absence.")
         case _:

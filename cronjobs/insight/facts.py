@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from cronjobs.rules.progress import HowFar, Reported
+
 Existence = Literal["defined", "retired", "not_yet", "unreadable"]
 
 
@@ -37,9 +39,12 @@ class DefinitionFacts:
 
 @dataclass(frozen=True)
 class TickFacts:
+    """``broken``: bad entries of its file, with what is wrong; as all that follows, only from version 0003 on."""
+
     host: str
     started_at: datetime
     finished_at: datetime | None
+    broken: tuple[tuple[str, str], ...] = ()
 
     @property
     def last_sign_at(self) -> datetime:
@@ -57,6 +62,7 @@ class LedgerFacts:
     whole_last: datetime
     whole_count: int
     decided_at: datetime
+    tick: int | None = None  # the id of the tick that wrote it; None: a person did, or an older version
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,31 @@ class PassedOver:
 
 
 @dataclass(frozen=True)
+class TypeFacts:
+    """Whether some host can run a job type, as far as ticks have recorded their types.
+
+    ``known`` None: nothing shows it. ``last``: the newest tick that could run it; ``since``: when the first tick after
+    that one began which could not. ``not_loaded``: what the newest ticks could not import, by host.
+    """
+
+    name: str
+    known: bool | None = None
+    last: TickFacts | None = None
+    since: datetime | None = None
+    not_loaded: tuple[tuple[str, str, str], ...] = ()  # host, module or job type, why
+    here: bool = True  # it is registered in the configuration at hand
+    file_fault: str | None = None  # what is wrong with its entry there
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Since ``since`` every tick that could have run the job had options that exclude it."""
+
+    since: datetime
+    options: tuple[tuple[str, str], ...]  # host, "--queue mail"
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """A job by its row and its history. ``most``: how often it may fail; None if only code could tell."""
 
@@ -122,7 +153,10 @@ class JobFacts:
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
     passed_over: PassedOver | None = None
+    type_facts: TypeFacts | None = None  # of a job that waits and whose type is not known here
+    out_of_reach: Excluded | None = None
     limit: str | None = None  # the limit that is reached, as a sentence
+    reported: Reported | None = None  # by the attempt that runs
     long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
 
 
@@ -170,6 +204,7 @@ class OccurrenceFacts:
     returned: AuditEntry | None = None
     renamed_from: str | None = None
     file_fault: str | None = None  # what is wrong with its entry in the file at hand
+    elsewhere: str | None = None  # the environment here, if the file has it only for others
     # who decided about it
     settlers: tuple[TickFacts, ...] = ()  # ticks that were settling schedules at that moment
     tick_before: TickFacts | None = None
@@ -216,8 +251,12 @@ class Explanation:
 
 def plain(value: Any) -> Any:
     """Facts as JSON values: None, empty and False are left out, spans become seconds."""
+    pairs = None
     if is_dataclass(value) and not isinstance(value, type):
         pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    elif isinstance(value, Reported | HowFar):
+        pairs = {name: plain(each) for name, each in value._asdict().items()}
+    if pairs is not None:
         return {name: found for name, found in pairs.items() if found not in (None, False, [], {})}
     if isinstance(value, timedelta):
         return value.total_seconds()

@@ -14,6 +14,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.insight.facts import (
     AttemptFacts,
     AuditEntry,
+    Excluded,
     JobFacts,
     JobLife,
     LedgerFacts,
@@ -21,42 +22,69 @@ from cronjobs.insight.facts import (
     Now,
     PassedOver,
     TickFacts,
+    TypeFacts,
 )
+from cronjobs.insight.reach import options_against
 from cronjobs.insight.schedule_history import in_force, pause_from
 from cronjobs.insight.watched import quiet_after
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.rules.concurrency import reached
 from cronjobs.rules.pausing import of_queue
+from cronjobs.rules.progress import reported_of
 from cronjobs.store import explaining
 from cronjobs.store.concurrency import running_by_key
+from cronjobs.store.job_types import remembered, runnable_types
 from cronjobs.store.sql import database_now
 from cronjobs.tick.not_started import reason_for
 
 
 def surroundings(connection: Connection, settings: Settings) -> Now:
+    newest = explaining.newest_tick(connection)
     return Now(
         now=database_now(connection),
-        last_tick=tick_facts(explaining.newest_tick(connection)),
+        last_tick=None if newest is None else tick_facts(newest),
         quiet_after=quiet_after(settings),
         succeeded_kept=settings.retention.succeeded,
         ledger_kept=settings.retention.occurrences,
     )
 
 
-def tick_facts(row: Any) -> TickFacts | None:
-    return None if row is None else TickFacts(row.host, row.started_at, row.finished_at)
+def tick_facts(row: Any) -> TickFacts:
+    broken = row.did.get("broken") if isinstance(row.did, dict) else None
+    entries = tuple((str(where), str(what)) for where, what in broken.items()) if isinstance(broken, dict) else ()
+    return TickFacts(row.host, row.started_at, row.finished_at, entries)
 
 
-def settled_by(
+def settlers_of(
+    connection: Connection, rows: Mapping[int, Any], more: Collection[int] = ()
+) -> tuple[dict[int, Any], dict[int, tuple[TickFacts, ...]]]:
+    """The ticks by id, also *more* of them, and by number which ones may have settled the ledger row of that number.
+
+    A row names its tick; one of an older version does not, and may be by any tick that was at work then.
+    """
+    unnamed = {number: row.decided_at for number, row in rows.items() if row.tick is None}
+    at_work = []
+    if unnamed:
+        at_work = explaining.ticks_at_work(
+            connection, [{"number": number, "decided_at": decided} for number, decided in unnamed.items()]
+        )
+    named = {number: row.tick for number, row in rows.items() if row.tick is not None}
+    ticks = explaining.ticks_of(connection, {*more, *named.values(), *(id_ for _, id_ in at_work)})
+    settlers = _settled_by(at_work, ticks, unnamed)
+    # That of a pruned tick has none: another one that was at work then did not settle it.
+    settlers |= {number: (tick_facts(ticks[id_]),) for number, id_ in named.items() if id_ in ticks}
+    return ticks, settlers
+
+
+def _settled_by(
     at_work: Iterable[tuple[int, int]], ticks: Mapping[int, Any], decided: Mapping[int, datetime]
 ) -> dict[int, tuple[TickFacts, ...]]:
-    """By number of the moment: the ticks that may have written its ledger row, as no row shows which one did."""
     found: dict[int, list[TickFacts]] = {}
     for number, id_ in at_work:
         row = ticks[id_]
         # Such a tick counted what it settled, or was killed before it could.
         if row.finished_at is None or (isinstance(row.did, dict) and row.did.get("occurrences")):
-            found.setdefault(number, []).append(TickFacts(row.host, row.started_at, row.finished_at))
+            found.setdefault(number, []).append(tick_facts(row))
     return {
         number: tuple(tick for tick in several if tick.finished_at is None or tick.finished_at >= decided[number])
         or tuple(several)
@@ -71,7 +99,8 @@ def count_of(row: Any) -> int:
 
 
 def ledger_facts(row: Any) -> LedgerFacts:
-    return LedgerFacts(row.outcome, row.reason, row.job_id, row.first_for, row.last_for, count_of(row), row.decided_at)
+    when = (row.first_for, row.last_for, count_of(row), row.decided_at)
+    return LedgerFacts(row.outcome, row.reason, row.job_id, *when, tick=row.tick)
 
 
 def job_facts(
@@ -94,7 +123,7 @@ def job_facts(
         attempts.setdefault(run.job_id, []).append(told)
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
-    passed = _passed_over(connection, rows, attempts, around.now)
+    passed, beyond = _passed_over(connection, rows, attempts, around.now)
     found = {}
     for row in rows:
         waits = row.status in ("queued", "failed")
@@ -104,13 +133,16 @@ def job_facts(
         found[row.id] = JobFacts(
             **{name: row._mapping[name] for name in _SAME},
             attempt=row.attempts,
+            reported=reported_of(row.progress, row.attempts) if row.status == "running" else None,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,
             attempts=tuple(attempts.get(row.id, ())),
             paused=paused[0] if waits and paused else None,
             limit=stopped_by.reached if stopped_by else None,
             known=not waits or job_type is not None,
+            type_facts=type_facts(connection, row.job_type, settings, types()) if waits and job_type is None else None,
             passed_over=passed.get(row.id),
+            out_of_reach=beyond.get(row.id),
             long_places=settings.run.long_jobs if waits and _is_long(settings, row.timeout_s, job_type) else None,
         )
     return found
@@ -118,33 +150,71 @@ def job_facts(
 
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
-) -> dict[int, PassedOver]:
-    """By job: the last tick that recorded why it did not start it. A single job counts even if it started later."""
+) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
+    """By job: the last tick that recorded why it did not start it, and whether the options of all kept them from it.
+
+    A single job counts even if it started later.
+    """
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
+    waiting = due.keys()
     if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
         due = {rows[0].id: begun[0].started_at}
     asked = [row for row in rows if row.id in due]
     if not asked:
-        return {}
+        return {}, {}
     begin = min(row.run_at for row in asked) - explaining.LONGEST_TICK
     records = explaining.records_between(connection, begin, max(due.values()))
     found: dict[int, PassedOver] = {}
+    beyond: dict[int, Excluded] = {}
     for row in asked:
-        for tick in records:
-            if not row.run_at <= tick.finished_at <= due[row.id]:
-                continue
-            why = reason_for(
-                tick.not_started,
-                job_type=row.job_type,
-                queue=row.queue,
-                schedule=row.schedule,
-                key=row.concurrency_key,
-                timeout_s=row.timeout_s,
-            )
+        since_due = [tick for tick in records if row.run_at <= tick.finished_at <= due[row.id]]
+        begun_since = [tick for tick in since_due if tick.started_at >= max(row.run_at, row.created_at)]
+        excluded = [(tick, options) for tick in begun_since if (options := options_against(tick, _place(row)))]
+        if row.id in waiting and excluded and len(excluded) == len(begun_since):
+            by_host = {tick.host: options for tick, options in reversed(excluded)}
+            beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
+        for tick in since_due:
+            why = reason_for(tick.not_started, **_place(row))
             if why is not None:
-                found[row.id] = PassedOver(TickFacts(tick.host, tick.started_at, tick.finished_at), why)
+                found[row.id] = PassedOver(tick_facts(tick), why)
                 break
-    return found
+    return found, beyond
+
+
+def _place(job: Any) -> dict[str, Any]:
+    """A job as the records of ticks describe it."""
+    return {
+        "job_type": job.job_type,
+        "queue": job.queue,
+        "schedule": job.schedule,
+        "key": job.concurrency_key,
+        "timeout_s": job.timeout_s,
+    }
+
+
+def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
+    """What ticks have recorded about who can run a job type."""
+    runnable = runnable_types(connection, remembered(settings.run.every))
+    known = None if runnable is None else job_type in runnable
+    last, since, faults = None, None, {}
+    if not known:
+        row = explaining.last_tick_that_knew(connection, job_type)
+        if row is not None:
+            last, since = tick_facts(row), explaining.next_tick_with_types(connection, row.started_at)
+        for tick in reversed(explaining.newest_ticks_with_types(connection)):
+            found = tick.did.get("not_loaded") if isinstance(tick.did, dict) else None
+            faults[tick.host] = found if isinstance(found, dict) else {}
+    paths = f"job_types.{job_type}."
+    problems = [str(problem) for problem in settings.problems if f"{problem.path}.".startswith(paths)]
+    return TypeFacts(
+        job_type,
+        known,
+        last,
+        since,
+        tuple((host, str(where), str(what)) for host, several in faults.items() for where, what in several.items()),
+        here=job_type in types.types,
+        file_fault="; ".join(problems) or None,
+    )
 
 
 def _is_long(settings: Settings, timeout_s: float | None, job_type: JobType | None) -> bool:
@@ -181,10 +251,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     settlers: tuple[TickFacts, ...] = ()
     maker = next((row for row in rows if row.outcome == "enqueued"), None)
     if maker is not None:
-        moments = [{"number": 0, "due_at": maker.last_for, "decided_at": maker.decided_at}]
-        at_work = explaining.ticks_at_work(connection, moments)
-        rows_of = explaining.ticks_of(connection, {id_ for _, id_ in at_work})
-        settlers = settled_by(at_work, rows_of, {0: maker.decided_at}).get(0, ())
+        settlers = settlers_of(connection, {0: maker})[1].get(0, ())
     zone = made_for[0].timezone if made_for else settings.timezone
     return JobLife(job_id, zone, around, job, made_for, settlers)
 

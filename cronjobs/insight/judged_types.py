@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store.explaining import last_tick_that_knew
 from cronjobs.store.job_types import remembered, runnable_types, types_recorded_at, unknown_to_schedules
 from cronjobs.store.listing import defined_at
+
+TYPES_DATED: Final = 20  # for each it asks the ticks
 
 
 @dataclass(frozen=True)
@@ -46,4 +50,22 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
         defined = max(filter(None, (defined_at(connection, name) for name in names[:3])), default=None)
         if defined is None or not judged.knows(job_type, since=defined):
             found[job_type] = names
+    return found
+
+
+def unknown_since(
+    connection: Connection,
+    job_types: Sequence[str],
+    came: Mapping[str, datetime],
+    schedules_of: Mapping[str, Sequence[str]],
+) -> dict[str, datetime]:
+    """By type: when a tick last knew it, or else when the first of its due jobs came, or its schedule."""
+    found = {}
+    for job_type in job_types[:TYPES_DATED]:
+        tick = last_tick_that_knew(connection, job_type)
+        since = tick.started_at if tick is not None else came.get(job_type)
+        if since is None:
+            since = defined_at(connection, schedules_of[job_type][0])
+        if since is not None:
+            found[job_type] = since
     return found

@@ -19,14 +19,19 @@ from cronjobs.schedules.planning import read
 from cronjobs.store import listing
 from cronjobs.store import unresolved as store
 from cronjobs.store.enqueue import job_status
+from cronjobs.store.schedule_health import Survey, schedules_by_id
 from cronjobs.store.schedules import StoredSchedule, ledger_between
-from cronjobs.store.unresolved import Deaths, Happened
+from cronjobs.store.unresolved import Deaths, Happened, Killed
 
 DIFFERENT_FILES: Final = timedelta(minutes=15)
 RUNS_LOOKED_AT: Final = 10  # of a schedule, if its newest run did not go well
 ASKED_AT_MOST: Final = 2000  # schedules whose newest run did not go well
 LONGEST_GRACE: Final = timedelta(days=366)
 ONE_TICK: Final = timedelta(minutes=1)
+STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
+FORGOTTEN: Final = timedelta(days=1)  # and after a day counts as switched off
+KILLED_WITHIN: Final = 20  # the last so many ticks of a host are looked at
+KILLED_TICKS: Final = 2  # and so many of them make a problem
 
 
 # --- when ticks are expected ------------------------------------------------------------------------------------------
@@ -63,35 +68,64 @@ def ticking(ticks: Sequence[dict[str, Any]], now: datetime, settings: Settings) 
     return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(settings)]
 
 
+def silent_hosts(
+    connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, settings: Settings
+) -> dict[str, datetime]:
+    """Hosts that ticked steadily within the last day and stopped, while others tick.
+
+    A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
+    """
+    signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in last_ticks}
+    return {
+        host: last
+        for host, last in signs.items()
+        if quiet_after(settings) < now - last < FORGOTTEN and listing.ticked_at_least(connection, host, STEADY_TICKS)
+    }
+
+
 # --- the facts --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WithoutRun:
+    """``since``: when the grace ended; None: its definition cannot be read."""
+
+    why: str
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Watched:
     """The facts. ``lately`` has the newest ledger rows of the schedules whose newest one did not go well."""
 
+    schedules: Sequence[StoredSchedule] = ()  # those that may be in trouble, by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
     dealt_with: dict[str, datetime] = field(default_factory=dict)  # last triggered or backfilled by hand
     fires: bool = True  # a tick with schedules switched on came lately
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
+    misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
+    ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks end with a code
+    wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when
+    killed: dict[str, Killed] = field(default_factory=dict)  # by host
     differ_long: bool = False
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
-    without_run: dict[str, str] = field(default_factory=dict)  # schedules past their grace: why, if it is known
+    without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past their grace
 
 
 def watch(
     connection: Connection,
     settings: Settings,
-    schedules: Sequence[StoredSchedule],
+    surveyed: Survey,
     ticks: Sequence[Mapping[str, Any]],
     pauses: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> Watched:
     """Gather the facts in a few indexed statements; *ticks* are the last ones of each host that ticks now."""
-    went_badly = store.went_badly(connection)
-    unwell = [each.id for each in schedules if each.status == "active" and each.id in went_badly][:ASKED_AT_MOST]
+    schedules = schedules_by_id(connection, surveyed.doubtful)
+    active = [each for each in schedules if each.status == "active"]
+    unwell = [each.id for each in active if each.id in surveyed.went_badly][:ASKED_AT_MOST]
     lately = store.lately(connection, unwell, RUNS_LOOKED_AT) if unwell else {}
     names = {schedule.id: schedule.name for schedule in schedules}
     missing = [names[id_] for id_, rows in lately.items() if missed(rows)]
@@ -104,20 +138,30 @@ def watch(
     }
     queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
     return Watched(
+        schedules=schedules,
         deaths=store.deaths(connection),
         lately=lately,
         dealt_with=dealt_with,
         fires=fires,
         fired_at=None if fires else store.last_fired_at(connection),
-        refused={host: (str(why), store.refused_since(connection, host)) for host, why in refused.items()},
+        refused={host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()},
+        misconfigured=_since(connection, ticks, "broken", "not_loaded"),
+        ended_badly=_since(connection, ticks, "code"),
+        wrong_clocks=_since(connection, ticks, "skew_s"),
+        killed=store.killed_lately(connection, KILLED_WITHIN * settings.run.every, late_after(settings), KILLED_TICKS),
         differ_long=_differ_long(connection, settings, ticks),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
-        without_run={
-            schedule.name: why
-            for schedule in schedules
-            if schedule.status == "active" and (why := _without_run(connection, schedule, now))
-        },
+        without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
     )
+
+
+def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: str) -> dict[str, datetime | None]:
+    """By host whose last tick recorded one of these *names*: since when all have done so."""
+    return {
+        tick["host"]: store.recorded_since(connection, tick["host"], *names)
+        for tick in ticks
+        if isinstance(tick["did"], Mapping) and not tick["did"].keys().isdisjoint(names)
+    }
 
 
 def _differ_long(connection: Connection, settings: Settings, ticks: Sequence[Mapping[str, Any]]) -> bool:
@@ -140,17 +184,17 @@ def missed(rows: Sequence[Happened]) -> Happened | None:
     return None
 
 
-def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> str | None:
+def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> WithoutRun | None:
     """Why a schedule with a ``grace`` has not run for its last occurrence or any later one; None: it has."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
-        return None  # like nearly all, of which there may be ten thousand
+        return None
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
         if schedule.grace is None:
             return None
         when = read(stored.name, stored.definition).when
     except ValueError as error:
-        return f"its definition cannot be read: {error}"
+        return WithoutRun(f"its definition cannot be read: {error}")
     began = listing.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - schedule.grace, 1)
     if not last:
@@ -161,8 +205,8 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
         return None  # None: pruned, so it ended long ago
     due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
     if not states:
-        return f"{due}: held back, {stored.paused}" if stored.paused else f"{due}: no tick has settled it"
-    row, state = states[-1]
-    if row.outcome == "enqueued":
-        return f"{due}: job {row.job_id} is {state}"
-    return f"{due}: {row.outcome} ({row.reason})"
+        why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
+    else:
+        row, state = states[-1]
+        why = f"job {row.job_id} is {state}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
+    return WithoutRun(f"{due}: {why}", last[0] + schedule.grace)

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, from_microseconds
 from cronjobs.errors import UsageError
+from cronjobs.jobs.tracing import with_trace
 from cronjobs.model import duration, duration_text
 from cronjobs.rules.payload import check_meta, check_payload, text_fault
 from cronjobs.store.enqueue import NewJob
@@ -60,6 +61,7 @@ def new_job(
         raise UsageError(f"timeout {duration_text(limit)} is above {duration_text(LONGEST_TIMEOUT)}")
     if limit is not None and limit <= timedelta(0):
         raise UsageError("timeout must be above zero")
+    meta = with_trace(meta)
     return NewJob(
         job_type=job_type,
         payload={} if payload is None else check_payload(payload),

@@ -19,6 +19,7 @@ from cronjobs.jobs.enqueue import Target
 from cronjobs.jobs.transaction import OwnTransaction
 from cronjobs.model import Job, Outcome, in_zone
 from cronjobs.rules.lease import Lease
+from cronjobs.rules.progress import HowFar, progress
 
 
 class StopSignal:
@@ -87,8 +88,10 @@ class Context:
         clock: Clock = SYSTEM,
         database: Database | None = None,
         worker: str = "",
+        report: Callable[[HowFar, float], None] | None = None,
     ) -> None:
         self.result = None
+        self._report = report
         self.job_id = job.id
         self.job_type = job.job_type
         self.attempt = job.attempt
@@ -149,6 +152,17 @@ class Context:
             raise Cancelled(self._stop.reason)
         if self.remaining_s <= 0:
             raise Cancelled("timeout")
+
+    def progress(self, done: float, of: float | None = None, note: str | None = None) -> None:
+        """Say how far the work has come, *done* units *of* so many, as often as you like: it costs no statement.
+
+        What was said last is written with the next renewal of the lease (a quarter of it, 15 s, by default) and shown
+        by "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. *of* None: nobody knows how many
+        there are. *note*: a line for people. Raises UsageError for what is no number or negative.
+        """
+        told = progress(done, of, note)
+        if self._report is not None:
+            self._report(told, self._clock.monotonic())
 
     def effect(self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again") -> Effect:
         """A block around an action outside the database, which is not repeated once its end is recorded::

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
@@ -27,6 +27,7 @@ from cronjobs.jobs.insertion import (
 from cronjobs.model import Status, duration, duration_text
 from cronjobs.rules.payload import check_payload
 from cronjobs.store.enqueue import NewJob, row_of
+from cronjobs.store.queues import count_refused
 from cronjobs.store.sql import json_text
 
 if TYPE_CHECKING:
@@ -276,7 +277,13 @@ def _enqueue(
             _write(writing, connection_of(target, schema))
         return _results(rows, writing)
 
-    return wait_for_room(write_all, patience)
+    try:
+        return wait_for_room(write_all, patience)
+    except QueueFull as full:
+        if isinstance(target, Engine):
+            with suppress(Exception), target.begin() as connection:
+                count_refused(connection_of(connection, schema), full.queue, full.wanted)
+        raise
 
 
 async def _enqueue_async(
@@ -298,7 +305,19 @@ async def _enqueue_async(
                 await _write_async(writing, connection, schema)
             return _results(rows, writing)
         except QueueFull as full:
-            await asyncio.sleep(patience.pause_s(full))
+            try:
+                pause_s = patience.pause_s(full)
+            except QueueFull:
+                if engine:
+                    with suppress(Exception):
+                        async with engine.begin() as connection:
+                            await connection.run_sync(
+                                lambda sync, full=full: count_refused(  # type: ignore[misc]
+                                    connection_of(sync, schema), full.queue, full.wanted
+                                )
+                            )
+                raise
+            await asyncio.sleep(pause_s)
 
 
 async def _write_async(writing: Writing, target: AsyncTarget, schema: str | None) -> None:

@@ -44,7 +44,7 @@ class JobType:
     @property
     def starts_at_once(self) -> bool:
         """Whether its jobs are only claimed for a worker that is free: none may be lost, or wait, behind others."""
-        return self.on_lost == "dead" or self.durable == "each"
+        return self.on_lost == "dead"
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
         """Whether it may take longer than a tick has time, and so gets a process that outlives the tick."""
@@ -92,7 +92,11 @@ def load(settings: Settings) -> JobTypes:
 
     Precedence, first wins: ``job_types:``, ``@job``, ``defaults:`` (rows and schedules override some of it later).
     """
-    faults = import_handlers(settings)
+    return assembled(settings, import_handlers(settings))
+
+
+def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
+    """The job types of the file, and of what this process has imported by now; *faults* are of the imports."""
     types: dict[str, JobType] = {}
     commands = {name for name, declared in settings.job_types.items() if declared.command}
     for name in sorted(registered().keys() | commands):
@@ -158,6 +162,12 @@ def import_handlers(settings: Settings) -> list[Fault]:
         )
         if fault:
             return [fault]  # without it the imports would fail one by one, and hide the cause
+    for name in settings.around:
+        from cronjobs.jobs.around import hook
+
+        fault = _guarded(f"around {name}", partial(hook, name), settings.secrets)
+        if fault:
+            faults.append(fault)
     for module in settings.imports:
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
         if fault:

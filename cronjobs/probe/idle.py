@@ -6,7 +6,7 @@ import os
 import time
 
 from cronjobs.probe import here, state_files, timer
-from cronjobs.probe.inputs import Inputs, Start
+from cronjobs.probe.inputs import METRICS_EVERY_S, Inputs, Start
 from cronjobs.probe.question import MANY_QUEUES
 from cronjobs.version import __version__
 
@@ -48,6 +48,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
             return None
         # An alarm that may be over, or something to print: that is for a full tick.
         quiet = _kept(descriptor, inputs["alarm"]) in NO_ALARM and _kept(descriptor, inputs["word"]) is None
+        quiet = quiet and not _metrics_are_due(inputs["metrics_by"])
     finally:
         os.close(descriptor)
     lingers = bool(float(inputs["linger_s"])) and not timer.is_given()
@@ -63,6 +64,11 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         return 0 if idle else None
     finally:
         probe.close()
+
+
+def _metrics_are_due(by: str) -> bool:
+    """Whether a full tick has to write them; also if the clock was set back."""
+    return bool(by) and not 0 < float(by) - time.time() <= METRICS_EVERY_S
 
 
 def _kept(folder: int, name: str) -> bytes | None:
@@ -143,6 +149,7 @@ class Probe:
             "most_branches": MANY_QUEUES,
             "beyond_s": float(self.inputs["beyond_s"]),
             "defines_nothing": int(self.inputs["defines_nothing"]),
+            "alerts": int(self.inputs["alerts"]),
         }
         for name in ("project", "environment", "fingerprint", "schema_revision", "oldest_code"):
             facts[name] = self.inputs[name]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Pieces = list[tuple[int, int, int]]
 
 LONGEST_SOURCE = 16 << 20
+METRICS_EVERY_S = 210  # a full tick writes their textfile: with one tick a minute, every four
 SEPARATOR = b"\0"  # no path, variable or argument can contain it
 ALWAYS = (  # variables that a tick looks at besides those of its file
     "CRONJOBS_CONFIG",

@@ -107,6 +107,7 @@ FRAGMENTS: dict[str, Fragment] = {
     "unfinished_sync": """
       a.action = 'sync_begun' AND NOT EXISTS (SELECT 1 FROM {audit} s WHERE s.action = 'sync' AND s.id > a.id)""",
     "beyond": after_now(":beyond_s"),
+    "soon": after_now("1"),  # what is due by then may as well be done now
     # Runners of this host, boot and pid namespace, dead or alive: how their locked_by begins.
     "held_here": "locked_until IS NOT NULL AND substr(locked_by, 1, :place_length) = :place",
     "no_definitions": """
@@ -123,7 +124,8 @@ FRAGMENTS: dict[str, Fragment] = {
 
 # All that an idle tick needs to know, in one row; to be preceded by WITH RECURSIVE {branches}.
 SEEN = """
-  SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at,
+  SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at, m.look_at,
+    CASE WHEN m.look_at > {soon} AND m.look_at < {ahead_3600} THEN 1 = 0 ELSE 1 = 1 END AS look_due,
     EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}) AS expired,
     EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until > {beyond}) AS far_lease,
     EXISTS (SELECT 1 FROM {jobs} WHERE {held_here}) AS held_here,
@@ -161,6 +163,7 @@ IDLE = {
     "no sync was interrupted": "NOT sync_unfinished",
     "old rows were pruned lately": _around_now("pruned_at", PRUNE_EVERY_S),
     "the clock did not jump": _around_now("last_tick_at", WRONG_CLOCK_S),
+    "no finding may have begun or ended, or this host sends no alerts": "(:alerts = 0 OR NOT look_due)",
     "this host's clock is right": f"abs({{now_s}} - :host_s) <= {CLOCK_SKEW_S}",
 }
 

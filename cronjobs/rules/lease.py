@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from cronjobs.model import Job, Status
 from cronjobs.rules.attempt_policy import AttemptPolicy
+from cronjobs.rules.progress import Reported
 
 
 class Lease(NamedTuple):
@@ -25,6 +26,14 @@ class Lease(NamedTuple):
 def lease_of(job: Job) -> Lease:
     assert job.locked_by is not None
     return Lease(job.id, job.attempt, job.locked_by)
+
+
+class Report(NamedTuple):
+    """What a renewal writes besides; ``live_output`` None: what the row has of it is still right."""
+
+    lease: Lease
+    reported: Reported
+    live_output: str | None = None
 
 
 class Finish(NamedTuple):

@@ -21,6 +21,7 @@ class Range:
 
 
 RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for what a wrong clock ran too early
+BACKFILLED: Final = "backfill by"  # and for what a person ran afterwards
 
 
 def ledger_reason(policy: str, *, paused: bool = False) -> str:

@@ -15,7 +15,7 @@ from cronjobs.config.settings import ScheduleSettings
 from cronjobs.crontime.timing import Timing, count_between, timing
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
-from cronjobs.rules.occurrences import overlap
+from cronjobs.rules.occurrences import BACKFILLED, overlap
 from cronjobs.schedules.decide import job_for
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.schedules.pauses import owed_by
@@ -173,9 +173,9 @@ def backfill(
         return filling
     jobs = [_job(schedule, instant, now, f"backfill {actor}", {}) for instant in filling.run]
     ids = insert_jobs(connection, jobs)
-    store.forget_occurrences(connection, filling.gone)
+    store.forget_occurrences(connection, filling.gone, filling.left)
     rows = [
-        LedgerRow(stored.id, instant, instant, 1, "enqueued", f"backfill by {actor}", job_id)
+        LedgerRow(stored.id, instant, instant, 1, "enqueued", f"{BACKFILLED} {actor}", job_id)
         for instant, job_id in zip(filling.run, ids, strict=True)
     ]
     store.record_occurrences(connection, [*filling.left, *rows], now)

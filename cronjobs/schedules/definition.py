@@ -30,6 +30,7 @@ _PLAIN: Final = (
     "catch_up_limit",
     "overlap",
     "retry_until",
+    "warn_after_failures",
 )
 
 
@@ -103,4 +104,5 @@ _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "catch_up_limit": _whole,
     "overlap": lambda value: value in ("skip", "wait", "allow"),
     "retry_until": lambda value: value in (None, "next_occurrence"),
+    "warn_after_failures": lambda value: value is None or _whole(value),
 }

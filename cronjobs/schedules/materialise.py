@@ -51,7 +51,7 @@ def materialise(
     but: Collection[str] = (),
     put_aside: str | None = None,
     within: timedelta = REMEMBERED,
-    before_writing: Callable[[Connection], None] = lambda _: None,
+    before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
     """Settle every due occurrence, the longest due first, many schedules in each transaction.
@@ -59,7 +59,8 @@ def materialise(
     Each schedule's ledger rows, jobs and new watermark are written in one transaction. *but* names schedules to leave
     alone (their entry in the file is broken). When *go_on* returns False, the rest is left to the next call. If the
     database refuses one schedule, that is reported as an event, and the others are still settled. *within*: how far
-    back overlap counts the job types that ticks knew. *put_aside*, a schedule's name or "" for all: before a pause that
+    back overlap counts the job types that ticks knew. *before_writing* begins each transaction, and returns the id of
+    the tick that settles. *put_aside*, a schedule's name or "" for all: before a pause that
     skips is changed, record what it skipped, and turn what another pause holds back into a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
@@ -113,7 +114,7 @@ class Settling:
 
     database: Database
     emit: Callable[[events.Event], None]
-    before_writing: Callable[[Connection], None]
+    before_writing: Callable[[Connection], int | None]
     go_on: Callable[[], bool]
     within: timedelta
 
@@ -132,8 +133,8 @@ class Settling:
             self.done.left = True
             return
         with self.database.write() as connection:
-            self.before_writing(connection)
-            written = write(connection, part, now, self.within)
+            tick = self.before_writing(connection)
+            written = write(connection, part, now, self.within, tick=tick)
         self.done.busy += written.busy
         self.held += [(due, now) for due in written.held]
         self.set_right = self.set_right or written.set_right
@@ -182,7 +183,14 @@ class SettledChunk:
     set_right: bool = False  # watermarks were in the future: look again at what is due by now
 
 
-def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: timedelta = REMEMBERED) -> SettledChunk:
+def write(
+    connection: Connection,
+    chunk: Sequence[Due],
+    now: datetime,
+    within: timedelta = REMEMBERED,
+    *,
+    tick: int | None = None,
+) -> SettledChunk:
     """Settle the schedules of *chunk* that no other session has locked, in as many statements as one schedule takes."""
     # The comparison makes it safe to write in the transaction what was computed outside it.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
@@ -203,7 +211,7 @@ def write(connection: Connection, chunk: Sequence[Due], now: datetime, within: t
                 room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
         settled = [due for due in mine if due not in held]
-        rows = _write(connection, [due for due in settled if not due.ahead], known, room, now)
+        rows = _write(connection, [due for due in settled if not due.ahead], known, room, now, tick)
         told = [_held_back(due) for due in settled if due.held]
         ahead = [due for due in settled if due.ahead]
         told += _set_right(connection, ahead, now) if ahead else []
@@ -219,7 +227,12 @@ def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) 
 
 
 def _write(
-    connection: Connection, mine: Sequence[Due], known: Mapping[int, Known], room: Room, now: datetime
+    connection: Connection,
+    mine: Sequence[Due],
+    known: Mapping[int, Known],
+    room: Room,
+    now: datetime,
+    tick: int | None,
 ) -> tuple[tuple[str, LedgerRow], ...]:
     settled = decide_all(mine, known, room.caps, room.waiting)
     ids = insert_jobs(connection, [job for _, decided in settled for job in decided.jobs])
@@ -231,7 +244,7 @@ def _write(
             for row, place in decided.rows
         ]
         first += len(decided.jobs)
-    store.record_occurrences(connection, [row for _, row in rows], now)
+    store.record_occurrences(connection, [row for _, row in rows], now, tick)
     store.move_watermarks(connection, [Watermark(due.stored.id, due.seen_until, due.next_at) for due in mine])
     _put_pieces(connection, mine)
     return tuple(rows)

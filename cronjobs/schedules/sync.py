@@ -60,7 +60,7 @@ def sync(
     host: str,
     actor: str,
     allow_removals: bool = False,
-    before_writing: Callable[[Connection], None] = lambda _: None,
+    before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
     """Apply the file's schedules and caps. What was due under an old definition is settled first, by that definition.
@@ -114,7 +114,7 @@ class Applying:
     emit: Callable[[events.Event], None]
     host: str
     actor: str
-    before_writing: Callable[[Connection], None]
+    before_writing: Callable[[Connection], int | None]
     go_on: Callable[[], bool]
 
     def __post_init__(self) -> None:
@@ -155,10 +155,10 @@ class Applying:
             self.stopped = True
             return
         with self.database.write() as connection:
-            self.before_writing(connection)
+            tick = self.before_writing(connection)
             if not store.lock_definitions(connection) or not self._is_ours(connection):
                 return
-            done, written = self._settle(connection, chunk)
+            done, written = self._settle(connection, chunk, tick)
             capped = queues.put_caps(connection, self.todo.cap, self.todo.uncap)
             acts = [*self._cap_acts(capped), *self._define(connection, done)]
             over = {*(edit.name for edit in done), *map(_queue, capped)}
@@ -195,7 +195,9 @@ class Applying:
         self.stopped = self.begun or newest != self.mark
         return False
 
-    def _settle(self, connection: Connection, chunk: Sequence[Edit]) -> tuple[list[Edit], SettledChunk]:
+    def _settle(
+        self, connection: Connection, chunk: Sequence[Edit], tick: int | None
+    ) -> tuple[list[Edit], SettledChunk]:
         """Settle what was due under the definitions that end; return the edits that may be made now.
 
         The others wait: a tick is settling their rows or has done so since they were read, or an enqueuer has locked
@@ -204,9 +206,8 @@ class Applying:
         locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
         free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
         due = [edit.due for edit in free if edit.due is not None]
-        written = (
-            write(connection, due, self.now, remembered(self.settings.run.every)) if due else SettledChunk((), (), ())
-        )
+        within = remembered(self.settings.run.every)
+        written = write(connection, due, self.now, within, tick=tick) if due else SettledChunk((), (), ())
         waiting = {found.stored.id for found in written.held}
         # One whose watermark was in the future has to be looked at again, too.
         waiting |= {found.stored.id for found in due if found.ahead or found.stored.name in written.busy}

@@ -19,7 +19,7 @@ Facts = dict[tuple[str, str, str], str]
 """(table, kind, name) → its definition in the database's words; kind is "column", "constraint" or "index"."""
 
 VIEWS: Final = ("cronjobs_dead_jobs", "cronjobs_long_running_jobs")
-_READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit"
+_READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit acks"
 SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
 FUNCTION: Final = "cronjobs_enqueue"
 

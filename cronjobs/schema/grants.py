@@ -40,7 +40,12 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_queues": _EVERYTHING,
     "cronjobs_pauses": _EVERYTHING,
     "cronjobs_audit": "SELECT, INSERT",  # a trail: roles that write it cannot change it
-    "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at, prune_from)",
+    "cronjobs_totals": _EVERYTHING,
+    "cronjobs_acks": _EVERYTHING,
+    "cronjobs_findings": _EVERYTHING,
+    "cronjobs_alerts": _EVERYTHING,
+    "cronjobs_quarters": _EVERYTHING,
+    "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at, prune_from, look_at)",
     VERSION_TABLE: "SELECT",
 }
 
@@ -58,7 +63,7 @@ ENQUEUE: Final[Mapping[str, str]] = {
     # Columns needed to look up a key's row, to return its status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
     # The row of a capped queue is locked, which needs a right to change it.
-    "cronjobs_queues": "SELECT, UPDATE (dropped)",
+    "cronjobs_queues": "SELECT, UPDATE (dropped, refused)",
     # "cronjobs enqueue" reports that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",
     "cronjobs_meta": "SELECT",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -16,52 +17,21 @@ from cronjobs.model import Job
 from cronjobs.probe.question import after_now
 from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
-from cronjobs.store.concurrency import full_parameters, judge_alone, running_by_key
-from cronjobs.store.job_rows import fetch_by_itself, job_from
+from cronjobs.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key
+from cronjobs.store.job_rows import FACTS, fetch_by_itself, job_from
+from cronjobs.store.lanes import lanes_of, types_in
 from cronjobs.store.overlap import runnable_value, take_turns, turn_is_taken
 from cronjobs.store.sizes import stored
-from cronjobs.store.sql import Fragment, among, database_now, define, group_value, is_postgresql, run, run_undecoded
-
-
-def _lanes(kind: str, types: str, where: str = "true") -> Fragment:
-    """The (type, queue, priority) lanes in which jobs of *types* wait, as the body of the recursive part *kind*."""
-    there = f"FROM {{jobs}} j WHERE j.job_type = %s.job_type AND j.{{{kind}}}"
-    first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
-    # SQLite uses only the first column of a row comparison for the index, so it would scan the whole queue.
-    here = f"{there % 'b'} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1"
-    beyond = f"{there % 'b'} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1"
-
-    def body(postgresql: bool) -> str:
-        if postgresql:
-            # The next row of any type. Asked for one type, the planner may take the index without types, and then
-            # read, for a type of which nothing waits, all that waits.
-            row = "j.job_type, j.queue, j.priority"
-            step = f"SELECT {row} FROM {{jobs}} j WHERE j.{{{kind}}} AND %s ORDER BY {row} LIMIT 1"
-            return (
-                f"SELECT h.* FROM {{{types}}} CROSS JOIN LATERAL ({step % 'j.job_type >= t.job_type'}) h "
-                f"WHERE h.job_type = t.job_type AND {where} UNION ALL "
-                f"SELECT h.* FROM {kind} b CROSS JOIN LATERAL "
-                f"({step % f'({row}) > (b.job_type, b.queue, b.priority)'}) h WHERE h.job_type = b.job_type"
-            )
-        columns = ("queue", "priority")
-        firsts = ", ".join(f"(SELECT j.{column} {first})" for column in columns)
-        nexts = ", ".join(f"coalesce((SELECT j.{column} {here}), (SELECT j.{column} {beyond}))" for column in columns)
-        return (
-            f"SELECT t.job_type, {firsts} FROM {{{types}}} WHERE {where} UNION ALL "
-            f"SELECT b.job_type, {nexts} FROM {kind} b WHERE b.queue IS NOT NULL"
-        )
-
-    return body
-
-
-def _types(parameter: str) -> Fragment:
-    """A list of job types as rows."""
-    return lambda postgresql: (
-        f"json_array_elements_text(CAST(:{parameter} AS json)) AS t(job_type)"
-        if postgresql
-        else f"(SELECT value AS job_type FROM json_each(:{parameter})) AS t"
-    )
-
+from cronjobs.store.sql import (
+    among,
+    database_now,
+    define,
+    group_value,
+    is_postgresql,
+    run,
+    run_decoded,
+    run_undecoded,
+)
 
 define(
     # The lanes of due jobs: (type, whether rows have their own timeout, queue, priority), each found by one index step,
@@ -73,15 +43,15 @@ define(
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
         UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)""",
-    lanes_plain=_lanes("plain", "fitting_types"),
-    lanes_timed=_lanes("timed", "known_types", "{some_timeout_suits}"),
+    lanes_plain=lanes_of("plain", "fitting_types"),
+    lanes_timed=lanes_of("timed", "known_types", "{some_timeout_suits}"),
     some_timeout_suits="""
       (EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s > :longest))""",
     plain="{waiting} AND j.timeout_s IS NULL",
     timed="{waiting} AND j.timeout_s IS NOT NULL",
-    fitting_types=_types("fitting"),
-    known_types=_types("known"),
+    fitting_types=types_in("fitting"),
+    known_types=types_in("known"),
     due_plain="j.{plain} AND {due} AND {may_overrun}",
     # Where experience admits a job that its timeout does not, none whose effect was begun and may have to be settled.
     may_overrun="""
@@ -113,7 +83,7 @@ define(
     is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
     after_lease=after_now(":lease_s"),
     # The policy by which any host's recovery decides. It includes the attempt's number because an older version claims
-    # without writing it, and would leave the policy of the attempt before.
+    # without writing it, and would leave the policy of the attempt before. (SQLite: no ``others`` are two braces.)
     policy_at_claim=lambda postgresql: (
         """
       coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
@@ -121,9 +91,10 @@ define(
              (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule))"""
         if postgresql
         else """
-      json_set(coalesce((SELECT p.value FROM json_each(:policies) p WHERE p.key = j.job_type), :usual_policy),
-        '$.attempt', j.attempts + 1, '$.retry_until',
-        (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule))"""
+      json_set(CASE WHEN length(:policies) = 2 THEN :usual_policy ELSE
+          coalesce((SELECT p.value FROM json_each(:policies) p WHERE p.key = j.job_type), :usual_policy) END,
+        '$.attempt', j.attempts + 1, '$.retry_until', CASE WHEN j.schedule IS NOT NULL THEN
+          (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) END)"""
     ),
     leased="""
       status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {after_lease},
@@ -184,14 +155,17 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
         rows = _take(connection, ids, lease_parameters)
     elif is_postgresql(connection):
         statement = CLAIM_ANYWHERE if admission.many_queues else CLAIM_POSTGRESQL
-        rows = run(connection, statement, free=admission.free, **parameters, **lease_parameters).all()
+        rows = run_decoded(connection, statement, free=admission.free, **parameters, **lease_parameters)
     else:
         rows = _claim_sqlite(connection, parameters, admission, lease_parameters)
     if not rows:
         return Claim(database_now(connection), [], more_due or turn_is_taken(connection))
-    take_turns(connection, [row.id for row in rows if row.schedule is not None], admission.runnable)
-    jobs = sorted((job_from(row) for row in rows), key=lambda job: (job.priority, job.run_at, job.id))
-    return Claim(rows[0].now, jobs, more_due)
+    jobs = sorted([job_from(row) for row in rows], key=_order)
+    take_turns(connection, [job.id for job in jobs if job.schedule is not None], admission.runnable)
+    return Claim(rows[0][FACTS], jobs, more_due)
+
+
+_order: Final = attrgetter("priority", "run_at", "id")
 
 
 def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> dict[str, Any]:
@@ -277,7 +251,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
-) -> Sequence[Row[Any]]:
+) -> list[list[Any]]:
     # SQLite's writer is alone (BEGIN IMMEDIATE), so looking and taking can be separate statements.
     due = _due_sqlite(connection, parameters, admission)
     end = next((place for place, row in enumerate(due) if row.no_prefetch and place >= admission.free), len(due))
@@ -300,7 +274,9 @@ def _due_sqlite(
             break
         rows = run_undecoded(
             connection,
-            DUE_SQLITE.replace("{due_in_lane}", ("{due_timed}" if lane.own_timeout else "{due_plain}") + also),
+            DUE_SQLITE.replace(
+                "{due_in_lane}", f"true{also} AND " + ("{due_timed}" if lane.own_timeout else "{due_plain}")
+            ),
             lane_type=lane.job_type,
             lane_queue=stored(lane.queue),
             lane_priority=lane.priority,
@@ -334,15 +310,15 @@ def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
     return {name: parameters[name] for name in names.split()}
 
 
-def _take(connection: Connection, ids: Sequence[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
+def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> list[list[Any]]:
     """Lease the waiting rows of these *ids*; the caller has made sure that nobody else can take them."""
     if not ids:
         return []
     if is_postgresql(connection):
-        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=list(ids), **lease_parameters).all()
+        return run_decoded(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=ids, **lease_parameters)
     # SQLite's RETURNING accepts no alias, and {facts} needs one.
-    run(connection, TAKE, ids=list(ids), **lease_parameters)
-    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=list(ids)).all()
+    run(connection, TAKE, ids=ids, **lease_parameters)
+    return run_decoded(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=ids)
 
 
 TAKE: Final = """
@@ -376,18 +352,15 @@ def claim_warily(
         except DBAPIError as error:
             refused[job_id] = " ".join(str(error.orig).split())
     take_turns(connection, [job.id for job in found if job.schedule is not None], admission.runnable)
-    found.sort(key=lambda job: (job.priority, job.run_at, job.id))
+    found.sort(key=_order)
     return Claim(database_now(connection), found, more_due or bool(refused), refused)  # others may be behind those
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
 ROUNDS: Final = 8  # of looking behind full keys within one claim; the next claim continues
-BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
-LOOK_POSTGRESQL: Final = (
-    PICKED_POSTGRESQL.replace("{due_plain}", "{due_plain}" + BUT).replace("{due_timed}", "{due_timed}" + BUT) + _SEEN
-)
+LOOK_POSTGRESQL: Final = behind_full_keys(PICKED_POSTGRESQL) + _SEEN
 LOOK_ANYWHERE: Final = PICKED_ANYWHERE.replace("{in_some_turn}", "{in_some_turn}" + BUT) + _SEEN
 
 

@@ -14,7 +14,11 @@ from sqlalchemy import Connection, Row, func, select
 
 from cronjobs.database.tables import audit, occurrences, pauses, schedules, ticks
 from cronjobs.probe.question import shifted
-from cronjobs.store import shown  # noqa: F401  its fragments: job_type_shown and the like
+from cronjobs.store import (
+    claims,  # noqa: F401  its fragments: plain, timed
+    shown,  # noqa: F401  its fragments: job_type_shown and the like
+    tailing,  # noqa: F401  its fragment: job_progress
+)
 from cronjobs.store.schedules import StoredSchedule  # and its fragment: schedule_columns
 from cronjobs.store.sql import define, group, run
 
@@ -29,7 +33,19 @@ define(
     has_id=lambda postgresql: (
         "a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))"
         if postgresql
-        else "EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id)"
+        else "CASE WHEN json_valid(a.detail) "
+        "THEN EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id) ELSE 0 END"
+    ),
+    # Each by the index of its kind of waiting jobs.
+    type_plain="j.job_type = :job_type AND j.{plain}",
+    type_timed="j.job_type = :job_type AND j.{timed}",
+    first_plain="SELECT j.id, j.run_at FROM {jobs} j WHERE {type_plain} ORDER BY j.run_at, j.id LIMIT 1",
+    first_timed="SELECT j.id, j.run_at FROM {jobs} j WHERE {type_timed} ORDER BY j.run_at, j.id LIMIT 1",
+    lists_type=lambda postgresql: (
+        "l.names @> to_jsonb(CAST(:job_type AS text))"
+        if postgresql
+        else "CASE WHEN json_valid(l.names) THEN EXISTS (SELECT 1 FROM json_each(l.names) WHERE value = :job_type) "
+        "ELSE 0 END"
     ),
     a_second_before=shifted("o.decided_at", "-1"),
     a_second_after=shifted("o.decided_at", "1"),
@@ -113,6 +129,11 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
     ).all()
 
 
+def job_of_key(connection: Connection, key: str) -> int | None:
+    found: int | None = run(connection, "SELECT j.id FROM {jobs} j WHERE j.idempotency_key = :key", key=key).scalar()
+    return found
+
+
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +145,8 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
         SELECT j.id, {job_type_shown}, {queue_shown}, j.status, j.run_at, j.attempts, j.failures, j.losses,
           j.max_attempts, j.timeout_s, {locked_by_shown}, j.locked_until, {idempotency_key_shown},
           {concurrency_key_shown}, {schedule_shown}, j.scheduled_for, {last_error_shown},
-          {enqueued_by_shown}, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at
+          {enqueued_by_shown}, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at,
+          {job_progress} AS progress
         FROM {jobs} j WHERE j.id {among_ids}""",
         ids=list(job_ids),
     ).all()
@@ -154,11 +176,43 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
     ).all()
 
 
+def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
+    """How many jobs of a type wait, how many of them are due, and the id of the one that is due first."""
+    return run(
+        connection,
+        """
+        SELECT count(*) AS waiting, count(CASE WHEN w.run_at <= {now} THEN 1 END) AS due,
+          (SELECT o.id FROM (SELECT * FROM ({first_plain}) p UNION ALL SELECT * FROM ({first_timed}) t) AS o
+           ORDER BY o.run_at, o.id LIMIT 1) AS oldest
+        FROM (SELECT j.run_at FROM {jobs} j WHERE {type_plain}
+              UNION ALL SELECT j.run_at FROM {jobs} j WHERE {type_timed}) AS w""",
+        job_type=job_type,
+    ).one()
+
+
+def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
+    """The active schedules whose jobs have this type."""
+    return list(
+        run(
+            connection,
+            "SELECT s.name FROM {schedules} s WHERE s.status = 'active' AND {present_type} = :job_type ORDER BY s.name",
+            job_type=job_type,
+        ).scalars()
+    )
+
+
 # --- ticks ------------------------------------------------------------------------------------------------------------
 
 
 def newest_tick(connection: Connection) -> Row[Any] | None:
     return run(connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").first()
+
+
+def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
+    """The ticks that began last, newest first."""
+    return run(
+        connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT :limit", limit=limit
+    ).all()
 
 
 def first_tick_at(connection: Connection) -> datetime | None:
@@ -201,7 +255,7 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
 
 
 def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:
-    """Ended ticks that began in [*begin*, *end*] and left due work, newest first; at most TICKS_READ are looked at."""
+    """Ended ticks that began in [*begin*, *end*], newest first; at most TICKS_READ are looked at."""
     lately = (
         select(ticks)
         .where(ticks.c.started_at >= begin, ticks.c.started_at <= end)
@@ -210,11 +264,47 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
         .subquery()
     )
     found = connection.execute(
-        select(lately.c.host, lately.c.started_at, lately.c.finished_at, lately.c.not_started)
-        .where(lately.c.not_started.is_not(None), lately.c.finished_at.is_not(None))
+        select(lately.c.host, lately.c.started_at, lately.c.finished_at, lately.c.did, lately.c.not_started)
+        .where(lately.c.finished_at.is_not(None))
         .order_by(lately.c.started_at.desc(), lately.c.id.desc())
     )
     return found.all()
+
+
+def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | None:
+    """The newest tick whose recorded job types have this one."""
+    names = (
+        run(connection, "SELECT l.hash FROM {job_type_lists} l WHERE {lists_type}", job_type=job_type).scalars().all()
+    )
+    if not names:
+        return None
+    return run(
+        connection,
+        "SELECT t.* FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.job_types {among_names} "
+        "ORDER BY t.started_at DESC LIMIT 1",
+        names=list(names),
+    ).first()
+
+
+def next_tick_with_types(connection: Connection, after: datetime) -> datetime | None:
+    """When the first tick after *after* began that recorded its job types."""
+    at: datetime | None = run(
+        connection,
+        "SELECT t.started_at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at > :after "
+        "ORDER BY t.started_at LIMIT 1",
+        after=after,
+    ).scalar()
+    return at
+
+
+def newest_ticks_with_types(connection: Connection) -> Sequence[Row[Any]]:
+    """The last ticks that recorded their job types, newest first."""
+    return run(
+        connection,
+        "SELECT t.host, t.started_at, t.did FROM {ticks} t WHERE t.job_types IS NOT NULL "
+        "ORDER BY t.started_at DESC LIMIT :most",
+        most=TICKS_READ,
+    ).all()
 
 
 def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:

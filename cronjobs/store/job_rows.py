@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from cronjobs.model import Job
@@ -68,7 +68,7 @@ _TEXTS: Final = ("payload", "meta", "job_type", "queue", "idempotency_key", "con
 _texts_of: Final = attrgetter(*_TEXTS)
 
 
-def job_from(row: Row[Any]) -> Job:
+def job_from(row: Sequence[Any]) -> Job:
     """The job of a row that begins with ``{facts}``; whatever plain SQL wrote into it is made harmless here."""
     job = Job._make(row[:FACTS])
     for name, value in zip(_TEXTS, _texts_of(job), strict=True):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.database.encoding import fitted
+from cronjobs.database.encoding import UTF8, fitted, server_encoding
 from cronjobs.database.tables import job_runs, jobs
 from cronjobs.model import Job, Status
 from cronjobs.probe.question import after_now
 from cronjobs.rules.ending import late_output
-from cronjobs.rules.lease import Finish, Lease
+from cronjobs.rules.lease import Finish, Lease, Report
+from cronjobs.rules.progress import row_value
 from cronjobs.store.claims import held_by
 from cronjobs.store.concurrency import judge_alone
 from cronjobs.store.sql import (
@@ -28,6 +30,8 @@ from cronjobs.store.sql import (
 )
 
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
+_REPORT_COLUMNS: Final = _LEASE_COLUMNS | {"progress": "text", "live_output": "text"}
+NO_REPORTS: Final[Mapping[int, Report]] = MappingProxyType({})
 _FINISH_COLUMNS: Final = (
     _LEASE_COLUMNS
     | kinds(jobs, "status", "failures", "losses", "interruptions")
@@ -80,9 +84,14 @@ class Renewal:
     succeeded: frozenset[int] = frozenset()
 
 
-def renew(connection: Connection, leases: Sequence[Lease], lease: timedelta) -> Renewal:
-    """Renew by *lease* from the database's now; return which were renewed, asked to cancel, or lost."""
-    renewed = _extend(connection, leases, lease)
+def renew(
+    connection: Connection, leases: Sequence[Lease], lease: timedelta, reports: Mapping[int, Report] = NO_REPORTS
+) -> Renewal:
+    """Renew by *lease* from the database's now; return which were renewed, asked to cancel, or lost.
+
+    *reports*, by job id, are written with it; of the other jobs no further column is touched.
+    """
+    renewed = _extend(connection, [reports.get(each.job_id, each) for each in leases] if reports else leases, lease)
     mine = {row.id: bool(row.cancel_requested) for row in _mine(connection, leases)}
     gone = [held for held in leases if held.job_id not in mine]
     ended = succeeded(connection, gone)
@@ -114,31 +123,48 @@ def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Se
     )
 
 
-Group = Sequence[Lease] | Sequence[Finish]  # at least one
+class _Group(NamedTuple):
+    """Leases or ends as a statement takes them: the SQL for ``{group}`` in it, and the parameters."""
+
+    source: str
+    parameters: dict[str, Any]
+
+    @classmethod
+    def of(cls, connection: Connection, group: Sequence[Lease] | Sequence[Finish] | Sequence[Lease | Report]) -> _Group:
+        """Of at least one."""
+        columns = _LEASE_COLUMNS
+        if isinstance(group[0], Finish):
+            columns = _FINISH_COLUMNS
+        elif any(isinstance(each, Report) for each in group):
+            columns = _REPORT_COLUMNS
+        rows = [each if columns is _LEASE_COLUMNS else _row(connection, each) for each in group]
+        values = dict(zip(columns, zip(*rows, strict=True), strict=True))
+        given, bound, varying = shaped(connection, values, from_json=("id",))
+        return cls(shaped_rows(is_postgresql(connection), columns, bound, varying), given)
+
+
+Group = Sequence[Lease] | Sequence[Finish] | Sequence[Lease | Report] | _Group
 
 
 def _run(connection: Connection, statement: str, group: Group) -> None:
     """Execute *statement*, in which ``{group}`` stands for these leases or ends."""
-    about, parameters = _about(connection, statement, group)
-    run(connection, about, **parameters)
+    about = _about(connection, group)
+    run(connection, statement.replace("{group}", about.source), **about.parameters)
 
 
 def _fetch(connection: Connection, statement: str, group: Group, **more: Any) -> Sequence[Row[Any]]:
     """The rows that *statement* returns: ids, statuses and texts."""
-    about, parameters = _about(connection, statement, group)
-    return run_undecoded(connection, about, **parameters, **more)
+    about = _about(connection, group)
+    return run_undecoded(connection, statement.replace("{group}", about.source), **about.parameters, **more)
 
 
-def _about(connection: Connection, statement: str, group: Group) -> tuple[str, dict[str, Any]]:
-    columns = _LEASE_COLUMNS if isinstance(group[0], Lease) else _FINISH_COLUMNS
-    rows = [each if isinstance(each, Lease) else _row(connection, each) for each in group]
-    values = dict(zip(columns, zip(*rows, strict=True), strict=True))
-    given, bound, varying = shaped(connection, values, from_json=("id",))
-    source = shaped_rows(is_postgresql(connection), columns, bound, varying)
-    return statement.replace("{group}", source), given
+def _about(connection: Connection, group: Group) -> _Group:
+    return group if isinstance(group, _Group) else _Group.of(connection, group)
 
 
-def _row(connection: Connection, end: Finish) -> tuple[Any, ...]:
+def _row(connection: Connection, end: Finish | Lease | Report) -> tuple[Any, ...]:
+    if not isinstance(end, Finish):
+        return _report_row(connection, end)
     if end.error_type is None and end.error is None and end.traceback is None and end.output is None:
         return end.row()
     texts: dict[str, Any] = {
@@ -150,14 +176,28 @@ def _row(connection: Connection, end: Finish) -> tuple[Any, ...]:
 _TEXTS: Final = ("error_type", "error", "traceback", "output")
 
 
-def _extend(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
-    renewed = _update_mine(connection, leases, "locked_until = {after_lease}", lease_s=left.total_seconds())
-    return [row[0] for row in renewed]
+def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]:
+    if isinstance(each, Lease):
+        return (*each, None, None)
+    told = each.reported.progress
+    if told.note is not None and server_encoding(connection) != UTF8:  # an escape in JSON would be refused
+        told = told._replace(note=told.note.encode("ascii", "backslashreplace").decode())
+    progress = row_value(each.reported._replace(progress=told), each.lease.attempt)
+    return (*each.lease, progress, None if each.live_output is None else fitted(connection, each.live_output))
 
 
-def _update_mine(
-    connection: Connection, group: Sequence[Lease] | Sequence[Finish], assignments: str, **parameters: Any
-) -> Sequence[Row[Any]]:
+_REPORTED: Final = """
+  locked_until = {after_lease}, progress = coalesce(CAST(o.progress AS {json_type}), j.progress),
+  live_output = coalesce(o.live_output, j.live_output)"""
+
+
+def _extend(connection: Connection, leases: Sequence[Lease | Report], left: timedelta) -> list[int]:
+    reports = any(isinstance(each, Report) for each in leases)
+    assignments = _REPORTED if reports else "locked_until = {after_lease}"
+    return [row[0] for row in _update_mine(connection, leases, assignments, lease_s=left.total_seconds())]
+
+
+def _update_mine(connection: Connection, group: Group, assignments: str, **parameters: Any) -> Sequence[Row[Any]]:
     """Update those of *group* that pass the fence and are not locked by others; return id, status, last_error.
 
     A row locked by someone's open psql session is skipped (one such row blocked the renewal of fifty leases).
@@ -210,7 +250,8 @@ define(
 
 _FINISH: Final = """
   status = {status_after}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
-  locked_by = NULL, locked_until = NULL, policy = NULL, run_at = coalesce(o.run_at, j.run_at),
+  locked_by = NULL, locked_until = NULL, policy = NULL, progress = NULL, live_output = NULL,
+  run_at = coalesce(o.run_at, j.run_at),
   last_error = CASE WHEN {to_cancel} THEN {cancel_words} ELSE coalesce(o.error, j.last_error) END,
   error_type = coalesce(o.error_type, j.error_type),
   last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
@@ -239,15 +280,16 @@ _FINISH_POSTGRESQL: Final = (
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     """Write how attempts ended, job row and history row together, each only if it passes the fence."""
+    all_of_them = _Group.of(connection, finishes)
     if is_postgresql(connection):
-        ended = _fetch(connection, _FINISH_POSTGRESQL, finishes)
+        ended = _fetch(connection, _FINISH_POSTGRESQL, all_of_them)
     else:
-        ended = _update_mine(connection, finishes, _FINISH)
-    written = frozenset(row[0] for row in ended)
+        ended = _update_mine(connection, all_of_them, _FINISH)
+    written = frozenset([row[0] for row in ended])
     if not is_postgresql(connection):
         history = [end for end in finishes if end.lease.job_id in written and end.outcome]
         if history:
-            _write_history(connection, history)
+            _write_history(connection, all_of_them if len(history) == len(finishes) else history)
     left = [end.lease for end in finishes if end.lease.job_id not in written]
     mine = {row.id for row in _mine(connection, left)} if left else set()
     return Written(
@@ -266,7 +308,7 @@ def finish_here(connection: Connection, end: Finish) -> bool:
     return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
 
 
-def _write_history(connection: Connection, ends: Sequence[Finish]) -> None:
+def _write_history(connection: Connection, ends: Group) -> None:
     """Add history rows of attempts whose lease this transaction has locked, or has just given up."""
     _run(
         connection,

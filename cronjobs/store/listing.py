@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     CompoundSelect,
     Connection,
@@ -40,19 +41,20 @@ ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
 
 
-def _waiting(kind: str) -> str:
-    """Waiting jobs of the *kind* that an index by type has, by type and queue."""
+def _due(kind: str) -> str:
+    """Due jobs of the *kind* that an index by type has, by type and queue."""
     return f"""
-      SELECT j.queue, j.job_type, count(*) AS waiting, count(CASE WHEN j.status = 'failed' THEN 1 END) AS failed,
-        count(CASE WHEN j.run_at <= {{now}} THEN 1 END) AS due,
-        count(CASE WHEN j.run_at <= {{late_before}} THEN 1 END) AS late, min(j.run_at) AS run_at
-      FROM {{jobs}} j WHERE j.{{{kind}}} GROUP BY j.job_type, j.queue"""
+      SELECT j.queue, j.job_type, count(*) AS due, count(CASE WHEN j.run_at <= {{late_before}} THEN 1 END) AS late,
+        min(j.run_at) AS run_at
+      FROM {{jobs}} j WHERE j.{{{kind}}} AND j.run_at <= {{now}} GROUP BY j.job_type, j.queue"""
 
 
 define(
+    # For a condition that no index has: PostgreSQL would compute it for each row.
+    now_once=lambda postgresql: "(SELECT {now})" if postgresql else "{now}",
     late_before=after_now(":late_s"),
-    waiting_plainly=_waiting("plain"),
-    waiting_timed=_waiting("timed"),
+    due_by_type=_due("plain"),
+    due_by_type_timed=_due("timed"),
     an_hour_ago=after_now("-3600"),
     a_day_ago=after_now("-86400"),
     # Not "l.host = h.name": for a host that ticks no more PostgreSQL would read back through all later ticks.
@@ -67,17 +69,33 @@ define(
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def waiting_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
-    """Waiting jobs by queue and type: how many in all, failed, due, due for longer than *late*, the oldest ``run_at``.
+def waiting_by_queue(connection: Connection) -> Sequence[Row[Any]]:
+    """Waiting jobs by queue: how many in all, failed, due, and the oldest ``run_at`` of those due.
 
-    One pass over the indexes of waiting jobs by type, whose order needs no sorting; finished ones are not read.
+    One pass over the index of waiting jobs by queue. No index has the status, so each row is looked up; in the order of
+    this index neighbours are often rows that were enqueued together, in that by type they are not.
     """
     return run(
         connection,
         """
-        SELECT queue, job_type, CAST(sum(waiting) AS bigint) AS waiting, CAST(sum(failed) AS bigint) AS failed,
-          CAST(sum(due) AS bigint) AS due, CAST(sum(late) AS bigint) AS late, min(run_at) AS run_at
-        FROM ({waiting_plainly} UNION ALL {waiting_timed}) AS w GROUP BY queue, job_type ORDER BY queue, job_type""",
+        SELECT queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
+          count(*) FILTER (WHERE j.run_at <= {now_once}) AS due,
+          min(j.run_at) FILTER (WHERE j.run_at <= {now_once}) AS run_at
+        FROM {jobs} j WHERE j.{waiting} GROUP BY j.queue ORDER BY j.queue""",
+    ).all()
+
+
+def due_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
+    """Due jobs by queue and type: how many, how many for longer than *late*, the oldest ``run_at``.
+
+    By the indexes of waiting jobs by type, whose order needs no sorting; the rows themselves are not read.
+    """
+    return run(
+        connection,
+        """
+        SELECT queue, job_type, CAST(sum(due) AS bigint) AS due, CAST(sum(late) AS bigint) AS late,
+          min(run_at) AS run_at
+        FROM ({due_by_type} UNION ALL {due_by_type_timed}) AS w GROUP BY queue, job_type ORDER BY queue, job_type""",
         late_s=-late.total_seconds(),
     ).all()
 
@@ -119,14 +137,20 @@ def dead_counts(connection: Connection) -> dict[str, int]:
 
 
 def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
-    """The average duration by job type, over the *last* runs that succeeded."""
+    """The average duration by job type, over the *last* runs that succeeded.
+
+    The type is looked up for each of them: of a join PostgreSQL may make a walk over all jobs.
+    """
     rows = run(
         connection,
         """
-        SELECT substr(j.job_type, 1, :longest) AS job_type, avg({run_seconds}) AS seconds FROM (
-          SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
-          ORDER BY finished_at DESC LIMIT :last) r
-        JOIN {jobs} j ON j.id = r.job_id GROUP BY 1 ORDER BY 1""",
+        SELECT job_type, avg({run_seconds}) AS seconds FROM (
+          SELECT started_at, finished_at,
+            (SELECT substr(j.job_type, 1, :longest) FROM {jobs} j WHERE j.id = last.job_id) AS job_type
+          FROM (
+            SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
+            ORDER BY finished_at DESC LIMIT :last) last) r
+        WHERE job_type IS NOT NULL GROUP BY job_type ORDER BY job_type""",
         last=last,
         longest=LONGEST,
     )
@@ -328,8 +352,9 @@ def attempts_since(
     schedule: str | None = None,
     job_type: str | None = None,
     outcome: str | None = None,
+    until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* attempts that ended since, newest first."""
+    """The newest *limit* attempts that ended since, and before *until*, newest first."""
     query: Select[Any] = (
         select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
         .join(jobs, jobs.c.id == job_runs.c.job_id)
@@ -340,13 +365,23 @@ def attempts_since(
     for column, value in ((jobs.c.schedule, schedule), (jobs.c.job_type, job_type), (job_runs.c.outcome, outcome)):
         if value is not None:
             query = query.where(column == value)
-    return connection.execute(query).all()
+    return connection.execute(_before(query, job_runs.c.finished_at, until)).all()
+
+
+def _before(query: Select[Any], column: Column[Any], until: datetime | None) -> Select[Any]:
+    return query if until is None else query.where(column < until)
 
 
 def deaths_since(
-    connection: Connection, since: datetime, limit: int, *, schedule: str | None = None, job_type: str | None = None
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule: str | None = None,
+    job_type: str | None = None,
+    until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* jobs that died since and are still dead, newest first."""
+    """The newest *limit* jobs that died since, and before *until*, and are still dead, newest first."""
     dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
     columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
     query: Select[Any] = (
@@ -360,7 +395,7 @@ def deaths_since(
         .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
         .limit(limit)
     )
-    return connection.execute(query).all()
+    return connection.execute(_before(query, jobs.c.finished_at, until)).all()
 
 
 def not_run_since(
@@ -370,6 +405,7 @@ def not_run_since(
     *,
     schedule_ids: Collection[int] | None = None,
     outcomes: Collection[str] = DID_NOT_RUN,
+    until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
     """The newest *limit* ledger rows of occurrences that made no run of their own, newest first."""
     query = (
@@ -381,7 +417,7 @@ def not_run_since(
     )
     if schedule_ids is not None:
         query = query.where(occurrences.c.schedule_id.in_(list(schedule_ids)))
-    return connection.execute(query).all()
+    return connection.execute(_before(query, occurrences.c.last_for, until)).all()
 
 
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:

@@ -22,6 +22,7 @@ from cronjobs.store.leases import Written
 from cronjobs.store.sizes import in_bytes
 from cronjobs.store.sql import database_now, define, is_postgresql, run
 from cronjobs.store.ticks import record
+from cronjobs.store.totals import Leaving
 
 BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
 
@@ -75,7 +76,17 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     """
     again = """status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
       cancel_requested_at = NULL, dismissed_at = NULL"""
-    done = _change(connection, ids, "{can_retry}", again)
+    leaving = Leaving(connection)
+    found = run(
+        connection,
+        """SELECT j.id, j.job_type, j.schedule, j.status, j.run_at, j.started_at, j.finished_at FROM {jobs} j
+           WHERE j.id {among_ids} AND {can_retry} {lock}""",
+        ids=sorted(ids),
+    ).all()
+    done = _change(connection, [row.id for row in found], "{can_retry}", again)
+    # Their ends go on counting, though these rows no longer show them.
+    leaving.jobs(row for row in found if row.id in done and row.finished_at is not None)
+    leaving.write()
     record_act(connection, act, done)
     return Changed(done)
 

@@ -5,6 +5,7 @@ What was removed is RETURNING: SQLite's driver counts no rows for a statement th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from cronjobs.database.tables import meta
 from cronjobs.store.sql import among, define, run
+from cronjobs.store.totals import Leaving, occurrences_gone
 
 # The payload is gone for good, so the job must not run again; see {stripped} in store/sql.py.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
@@ -76,24 +78,31 @@ define(
 _RUNS: Final = """
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {job_runs} r
     WHERE r.job_id IN (SELECT j.id FROM {jobs} j WHERE {still_old}) LIMIT :limit {unlocked})
-  DELETE FROM {job_runs} WHERE (job_id, attempt) IN (SELECT job_id, attempt FROM mine) RETURNING job_id"""
+  DELETE FROM {job_runs} WHERE (job_id, attempt) IN (SELECT job_id, attempt FROM mine)
+  RETURNING job_id, attempt, (SELECT j.job_type FROM {jobs} j WHERE j.id = job_id) AS job_type, outcome, started_at,
+    finished_at"""
 _JOBS: Final = """
   WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
-  DELETE FROM {jobs} WHERE id IN (SELECT id FROM mine) RETURNING id"""
+  DELETE FROM {jobs} WHERE id IN (SELECT id FROM mine)
+  RETURNING id, job_type, schedule, status, run_at, started_at, finished_at"""
 _STRIP: Final = """
   WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
   UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:mark AS {json_type}), result = NULL
   WHERE id IN (SELECT id FROM mine) RETURNING id"""
 
 
-def remove_runs(connection: Connection, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
+def remove_runs(leaving: Leaving, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
     """Remove up to *limit* attempts of these jobs; return how many were removed."""
-    return len(_of(connection, _RUNS, ids, status, before, limit=limit).all())
+    gone = _of(leaving.connection, _RUNS, ids, status, before, limit=limit).all()
+    leaving.attempts(gone)
+    return len(gone)
 
 
-def delete_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
+def delete_jobs(leaving: Leaving, ids: Collection[int], status: str, before: datetime) -> set[int]:
     """Delete those of these jobs that have no attempts left and are not locked; return them."""
-    return set(_of(connection, _JOBS, ids, status, before).scalars())
+    gone = _of(leaving.connection, _JOBS, ids, status, before).all()
+    leaving.jobs(gone)
+    return {row.id for row in gone}
 
 
 def strip_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
@@ -116,7 +125,7 @@ _OCCURRENCES: Final = """
     AND {from_here} AND EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
     ORDER BY c.last_for LIMIT :limit {unlocked_c})
   DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (SELECT schedule_id, last_for FROM mine)
-  RETURNING last_for"""
+  RETURNING schedule_id, last_for, outcome, count"""
 _TICKS: Final = """
   WITH mine AS MATERIALIZED (SELECT t.id FROM {ticks} t WHERE t.started_at < :before AND {from_here}
     ORDER BY t.started_at LIMIT :limit {unlocked})
@@ -140,7 +149,12 @@ define(
 
 def remove_occurrences(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
     """Remove up to *limit* ledger rows that end no earlier than *after*; return their instants."""
-    return list(_from(connection, _OCCURRENCES, "c.last_for", before, after, limit).scalars())
+    rows = _from(connection, _OCCURRENCES, "c.last_for", before, after, limit).all()
+    counts: Counter[tuple[int, str]] = Counter()
+    for schedule_id, _, outcome, count in rows:
+        counts[schedule_id, outcome] += count
+    occurrences_gone(connection, counts)
+    return [row.last_for for row in rows]
 
 
 def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
@@ -186,6 +200,96 @@ def remove_job_type_lists(connection: Connection, hashes: Sequence[str], before:
         WHERE l.hash {among_keys} AND l.recorded_at < :before {unlocked})
       DELETE FROM {job_type_lists} WHERE hash IN (SELECT hash FROM mine) RETURNING hash"""
     return len(run(connection, statement, keys=list(hashes), before=before).all())
+
+
+# --- what would go ----------------------------------------------------------------------------------------------------
+
+# Kind → its table, and the setting that says how long its rows are kept; in the order in which they go.
+KINDS: Final = {
+    "succeeded": ("cronjobs_jobs", "succeeded"),
+    "dead": ("cronjobs_jobs", "dead"),
+    "cancelled": ("cronjobs_jobs", "dead"),
+    "stripped": ("cronjobs_jobs", ""),
+    "attempts": ("cronjobs_job_runs", ""),
+    "occurrences": ("cronjobs_occurrences", "occurrences"),
+    "ticks": ("cronjobs_ticks", "occurrences"),
+    "findings": ("cronjobs_findings", "occurrences"),
+    "effects": ("cronjobs_effects", "effects"),
+    "job_type_lists": ("cronjobs_job_type_lists", "occurrences"),
+}
+
+Past = tuple[int, datetime | None]
+"""How many rows would go, and the instant of the oldest."""
+
+define(
+    old_job="j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
+    key_goes="(j.idempotency_key IS NULL OR j.finished_at < :keys)",
+    # A job that died and goes, too, keeps its effects no longer.
+    job_stays="""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
+      AND j.finished_at < :dead AND {key_goes})""",
+)
+
+
+def past_jobs(connection: Connection, status: str, before: datetime, keys: datetime) -> dict[str, Past]:
+    """What would go of the jobs in *status*: whole jobs, attempts, and what those leave whose key stays."""
+    limits = {"status": status, "before": before, "keys": min(keys, before)}
+    found = {}
+    for kind, what in (
+        (status, "{jobs} j WHERE {old_job} AND {key_goes}"),
+        ("stripped", "{jobs} j WHERE {old_job} AND NOT {key_goes} AND NOT {stripped}"),
+        (
+            "attempts",
+            "{jobs} j JOIN {job_runs} r ON r.job_id = j.id WHERE {old_job} AND ({key_goes} OR NOT {stripped})",
+        ),
+    ):
+        found[kind] = _past(connection, f"min(j.finished_at) AS finished_at FROM {what}", **limits)
+    return found
+
+
+def past_occurrences(connection: Connection, before: datetime) -> Past:
+    return _past(
+        connection,
+        """min(c.last_for) AS last_for FROM {occurrences} c WHERE c.last_for < :before
+           AND EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)""",
+        before=before,
+    )
+
+
+def past_ticks(connection: Connection, before: datetime) -> Past:
+    return _past(
+        connection, "min(t.started_at) AS started_at FROM {ticks} t WHERE t.started_at < :before", before=before
+    )
+
+
+def past_effects(connection: Connection, before: datetime, dead: datetime, keys: datetime) -> Past:
+    return _past(
+        connection,
+        """min(e.begun_at) AS begun_at FROM {effects} e WHERE e.begun_at < :before
+           AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND {job_stays})""",
+        before=before,
+        dead=dead,
+        keys=min(keys, dead),
+    )
+
+
+def past_job_type_lists(connection: Connection, before: datetime) -> Past:
+    return _past(
+        connection,
+        """min(l.recorded_at) AS recorded_at FROM {job_type_lists} l WHERE l.recorded_at < :before AND NOT EXISTS (
+             SELECT 1 FROM {ticks} t WHERE t.job_types = l.hash AND t.started_at >= :before)""",
+        before=before,
+    )
+
+
+def last_tick_at(connection: Connection) -> datetime | None:
+    """When the newest tick by its id began; see ``clock_jumped``."""
+    at: datetime | None = run(connection, "SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1").scalar()
+    return at
+
+
+def _past(connection: Connection, what: str, **limits: Any) -> Past:
+    count, oldest = list[Any](run(connection, f"SELECT count(*), {what}", **limits).one())
+    return int(count), oldest
 
 
 # --- how far it got ---------------------------------------------------------------------------------------------------

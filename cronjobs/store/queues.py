@@ -119,6 +119,11 @@ def count_dropped(connection: Connection, queue: str, count: int) -> None:
     run(connection, statement, queue=queue, count=count)
 
 
+def count_refused(connection: Connection, queue: str, count: int) -> None:
+    statement = "UPDATE {queues} SET refused = refused + :count WHERE name = :queue"
+    run(connection, statement, queue=queue, count=count)
+
+
 # --- what sync writes, what status shows ------------------------------------------------------------------------------
 
 

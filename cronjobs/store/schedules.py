@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,6 +53,7 @@ class LedgerRow:
     reason: str | None = None
     job_id: int | None = None
     decided_at: datetime | None = None  # None: when it is written
+    tick: int | None = None  # the id of the tick that decided it
 
 
 _ABOVE: Final = "c.schedule_id = r.schedule_id AND c.last_for > r.above"
@@ -71,14 +73,15 @@ define(
     watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
     schedule_columns="""
       j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, j.owed,
-      (SELECT {paused_words} FROM {pauses} p WHERE {stops_schedule} ORDER BY p.scope LIMIT 1) AS paused,
-      {now} AS read_at""",
+      {paused_by} AS paused, {now} AS read_at""",
+    paused_by="(SELECT {paused_words} FROM {pauses} p WHERE {stops_schedule} ORDER BY p.scope LIMIT 1)",
     paused_words="coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '')",
     due_since="coalesce(j.next_at, j.seen_until)",
 )
 
 
-def _stored(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredSchedule]:
+def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredSchedule]:
+    """Rows of ``{schedule_columns}`` as objects."""
     if not rows:
         return []
     of_everything: list[Row[Any]] = []
@@ -94,7 +97,9 @@ _schedule: Any = StoredSchedule  # mypy does not know how many columns a row has
 
 def all_schedules(connection: Connection) -> list[StoredSchedule]:
     """Every definition in the database, including retired ones, by name."""
-    return _stored(connection, run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all())
+    return stored_schedules(
+        connection, run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all()
+    )
 
 
 def due_schedules(
@@ -121,7 +126,7 @@ def due_schedules(
         limit=1 << 31 if limit is None else limit,
         **place,
     ).all()
-    return _stored(connection, rows)
+    return stored_schedules(connection, rows)
 
 
 def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled]:
@@ -205,9 +210,24 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
     return found
 
 
-def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
-    """Delete ledger rows whose occurrences are about to be written again."""
+def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow], instead: Sequence[LedgerRow] = ()) -> None:
+    """Delete ledger rows whose occurrences are about to be written again; *instead* comes in their place.
+
+    An occurrence that was missed once goes on counting as missed.
+    """
     if rows:
+        counts: Counter[tuple[int, str]] = Counter()
+        for row in rows:
+            counts[row.schedule_id, row.outcome] += row.count
+        for row in instead:
+            counts[row.schedule_id, row.outcome] -= row.count
+        from cronjobs.store.totals import occurrences_gone
+
+        occurrences_gone(connection, counts)
+        from cronjobs.store.quarters import forget_hours
+
+        names = ("schedule_id", "first_for", "last_for")
+        forget_hours(connection, [{name: getattr(row, name) for name in names} for row in rows])
         run(
             connection,
             """DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (
@@ -216,15 +236,22 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> Non
         )
 
 
-def record_occurrences(connection: Connection, rows: Sequence[LedgerRow], now: datetime) -> None:
-    """Insert ledger rows; if an occurrence already has one, the primary key makes the transaction fail."""
+def record_occurrences(
+    connection: Connection, rows: Sequence[LedgerRow], now: datetime, tick: int | None = None
+) -> None:
+    """Insert ledger rows; if an occurrence already has one, the primary key makes the transaction fail.
+
+    *now* and *tick* are of the rows that are decided here; others, of which a part is left, keep theirs.
+    """
     if rows:
-        written = [vars(row) | {"decided_at": row.decided_at or now} for row in rows]
+        here = {"decided_at": now, "tick": tick}
+        written = [vars(row) | (here if row.decided_at is None else {}) for row in rows]
         run(
             connection,
             """INSERT INTO {occurrences}
-                 (schedule_id, first_for, last_for, count, outcome, reason, job_id, decided_at)
-               SELECT r.schedule_id, r.first_for, r.last_for, r.count, r.outcome, r.reason, r.job_id, r.decided_at
+                 (schedule_id, first_for, last_for, count, outcome, reason, job_id, decided_at, tick)
+               SELECT r.schedule_id, r.first_for, r.last_for, r.count, r.outcome, r.reason, r.job_id, r.decided_at,
+                 r.tick
                FROM {ledger_rows} r""",
             rows=written,
         )

@@ -10,13 +10,20 @@ from sqlalchemy.exc import DBAPIError
 
 from cronjobs.database.column_types import Json
 from cronjobs.rules.payload import TOO_LARGE
+from cronjobs.rules.progress import LIVE_LIMIT
 from cronjobs.store.sizes import if_not_too_large
 from cronjobs.store.sql import define, is_postgresql
 from cronjobs.text import OUTPUT_LIMIT
 
 # In characters; more than any value that cronjobs itself writes.
 LONGEST: Final = 2_000
-_LONGER: Final = {"last_error": 4_000, "error": 4_000, "traceback": OUTPUT_LIMIT, "output": OUTPUT_LIMIT}
+_LONGER: Final = {
+    "last_error": 4_000,
+    "error": 4_000,
+    "traceback": OUTPUT_LIMIT,
+    "output": OUTPUT_LIMIT,
+    "live_output": 2 * LIVE_LIMIT,
+}
 
 
 _TEXTS: Final = "job_type queue locked_by idempotency_key concurrency_key schedule enqueued_by error_type"

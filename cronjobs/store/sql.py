@@ -29,6 +29,7 @@ Fragment = str | Callable[[bool], str]  # a function of "is this PostgreSQL?" if
 _fragments: dict[str, Fragment] = FRAGMENTS | {
     # A write about an attempt counts only while that attempt still has the lease.
     "fence": "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'",
+    "instant_type": lambda postgresql: "timestamptz" if postgresql else "integer",
     "json_type": lambda postgresql: "jsonb" if postgresql else "text",
     "open_queue": "(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
     # Skips rows that others have locked. On SQLite a writer is alone.
@@ -240,23 +241,23 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
     """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``."""
+    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema_of(connection))
+    result: CursorResult[Any] = connection.execute(prepared, _to_bind(connection, parameters, needs_clock))
+    return result
+
+
+def _to_bind(connection: Connection, parameters: dict[str, Any], needs_clock: bool) -> dict[str, Any]:
     postgresql = is_postgresql(connection)
-    prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection))
     for name, value in parameters.items():
         if isinstance(value, list | tuple):
             parameters[name] = group_value(connection, value)
         elif isinstance(value, datetime) and not postgresql:
             parameters[name] = to_microseconds(value)
     if needs_clock:
-        parameters["now_"] = _now_parameter(connection)
-    result: CursorResult[Any] = connection.execute(prepared, parameters)
-    return result
-
-
-def _now_parameter(connection: Connection) -> float:
-    clock = clock_of(connection)
-    # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
-    return clock.shift.total_seconds() if is_postgresql(connection) else to_microseconds(clock.now())
+        clock = clock_of(connection)
+        # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
+        parameters["now_"] = clock.shift.total_seconds() if postgresql else to_microseconds(clock.now())
+    return parameters
 
 
 def run_undecoded(connection: Connection, statement: str, /, **parameters: Any) -> Sequence[Any]:
@@ -265,20 +266,40 @@ def run_undecoded(connection: Connection, statement: str, /, **parameters: Any) 
     On a driver that we know it is handed the SQL, which saves most of what SQLAlchemy costs. Listeners to executed
     statements see only those of SQLAlchemy's own making, so for them it is ``run`` as well; those to cursors see both.
     """
-    if not (
-        isinstance(connection, Connection) and connection.dialect.driver in _KNOWN_DRIVERS and _unheard(connection)
-    ):
+    if not _takes_sql(connection):
         return run(connection, statement, **parameters).all()
     sql, names, needs_clock = _rendered(statement, connection.dialect, schema_of(connection))
-    if needs_clock:
-        parameters["now_"] = _now_parameter(connection)
+    _to_bind(connection, parameters, needs_clock)
     values: Any = parameters if names is None else tuple([parameters[name] for name in names])
     return connection.exec_driver_sql(sql, values).all()
 
 
-def _unheard(connection: Connection) -> bool:
+def run_decoded(connection: Connection, statement: str, /, **parameters: Any) -> list[list[Any]]:
+    """The values of the rows that ``run`` returns, at a third of the price."""
+    if not _takes_sql(connection):
+        return [list(row) for row in run(connection, statement, **parameters)]
+    found = run_undecoded(connection, statement, **parameters)
+    rows = [list(row) for row in found]
+    if rows:
+        for place, decode in _decoders(found[0]._fields, connection.dialect):
+            for row in rows:
+                row[place] = decode(row[place])
+    return rows
+
+
+def _takes_sql(connection: Connection) -> bool:
+    if not isinstance(connection, Connection) or connection.dialect.driver not in _KNOWN_DRIVERS:
+        return False
     heard: Any = connection.dispatch
     return not (heard.before_execute or heard.after_execute)
+
+
+@lru_cache(maxsize=256)
+def _decoders(names: tuple[str, ...], dialect: Dialect) -> list[tuple[int, Callable[[Any], Any]]]:
+    """The places of the values that need decoding, and how, in rows with columns of these *names*."""
+    types = [(place, _TYPES[name].dialect_impl(dialect)) for place, name in enumerate(names) if name in _TYPES]
+    found = [(place, kind.result_processor(dialect, None)) for place, kind in types]
+    return [(place, decode) for place, decode in found if decode is not None]
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, insert
 
 from cronjobs.database.tables import audit, ticks
 from cronjobs.probe.question import HANDLERS_EVERY_S, MANY_QUEUES, SEEN, after_now
+from cronjobs.store.alerts import look_soon
 from cronjobs.store.sql import define, group, inserted_into, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
@@ -38,6 +39,8 @@ class Overview:
     paused_due: bool  # jobs are due in paused queues
     not_started: Any  # the record of this host's last tick that loaded handlers
     handlers_at: datetime | None  # when that tick started
+    look_at: datetime | None  # the earliest at which a finding may begin, end or be repeated
+    look_due: bool  # it has come
     many_queues: bool  # so many that reading all waiting jobs is quicker than stepping from queue to queue
 
     @property
@@ -71,6 +74,7 @@ def overview(
         "fingerprint_known",
         "sync_unfinished",
         "paused_due",
+        "look_due",
         "many_queues",
     )
     for name in booleans:
@@ -78,9 +82,10 @@ def overview(
     return Overview(**facts)
 
 
-def begin_tick(connection: Connection, row: dict[str, Any]) -> None:
-    """Write the row of a tick that has work; ``end_tick`` completes it."""
-    _put_tick(connection, row, {"job_types": row.get("job_types")})  # it may load its handlers after its first write
+def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
+    """Write the row of a tick that has work, and return its id; ``end_tick`` completes it."""
+    # It may load its handlers after its first write.
+    return _put_tick(connection, row, {"job_types": row.get("job_types")})
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:
@@ -101,9 +106,11 @@ def end_tick(connection: Connection, row: dict[str, Any]) -> None:
     _put_tick(connection, row, {name: row[name] for name in _AT_THE_END if name in row})
 
 
-def _put_tick(connection: Connection, row: dict[str, Any], changes: dict[str, Any]) -> None:
+def _put_tick(connection: Connection, row: dict[str, Any], changes: dict[str, Any]) -> int:
     new = inserted_into(connection, ticks).values(row)
-    connection.execute(new.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes))
+    put = new.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes).returning(ticks.c.id)
+    id_: int = connection.execute(put).scalar_one()
+    return id_
 
 
 def any_schedule(connection: Connection) -> bool:
@@ -131,6 +138,7 @@ def record(
         values["actor"] = actor
     if at is not None:
         values["at"] = at  # type: ignore[assignment]
+    look_soon(connection)  # whatever a person does may begin or end a finding
     id_: int = connection.execute(insert(audit).values(values).returning(audit.c.id)).scalar_one()
     return id_
 
@@ -168,7 +176,6 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str, a
 
 define(
     audit_rows=group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"}),
-    instant_type=lambda postgresql: "timestamptz" if postgresql else "integer",
 )
 
 

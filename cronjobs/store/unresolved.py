@@ -17,6 +17,7 @@ from cronjobs.probe.question import after_now
 from cronjobs.store.sql import define, run
 
 DEATHS_COUNTED: Final = 10_000
+DEATHS_NAMED: Final = 1000
 TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
 
 define(
@@ -28,10 +29,14 @@ define(
 
 @dataclass(frozen=True)
 class Deaths:
-    """Dead jobs that were not retried, cancelled or dismissed: how many, at most DEATHS_COUNTED, and since when."""
+    """Dead jobs that were not retried, cancelled or dismissed: how many, at most DEATHS_COUNTED, and since when.
+
+    ``newest``: the ids of those that died last, at most DEATHS_NAMED.
+    """
 
     count: int
     since: datetime | None
+    newest: tuple[int, ...] = ()
 
 
 def deaths(connection: Connection) -> Deaths:
@@ -41,7 +46,10 @@ def deaths(connection: Connection) -> Deaths:
         "WHERE {undealt} ORDER BY j.finished_at LIMIT :most) AS dead",
         most=DEATHS_COUNTED,
     ).one()
-    return Deaths(row.deaths, row.finished_at)
+    if not row.deaths:
+        return Deaths(0, None)
+    newest = "SELECT j.id FROM {jobs} j WHERE {undealt} ORDER BY j.finished_at DESC LIMIT :most"
+    return Deaths(row.deaths, row.finished_at, tuple(run(connection, newest, most=DEATHS_NAMED).scalars()))
 
 
 @dataclass(frozen=True)
@@ -63,24 +71,6 @@ class Happened:
     def went_well(self) -> bool:
         """It ran and succeeded, or so long ago that its job was pruned."""
         return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
-
-
-def went_badly(connection: Connection) -> set[int]:
-    """The ids of schedules whose newest ledger row needs a closer look: it did not run, or its job has not succeeded.
-
-    A row in the future proves nothing, as a clock was wrong; a job that is not there any more ended long ago.
-    """
-    rows = run(
-        connection,
-        # Subqueries with a limit, not joins: PostgreSQL would read the whole ledger, and all jobs.
-        """
-        SELECT s.id FROM {schedules} s WHERE (
-          SELECT CASE WHEN c.last_for <= {now} AND c.outcome IN ('enqueued', 'coalesced')
-            AND coalesce((SELECT j.status FROM {jobs} j WHERE j.id = c.job_id), 'succeeded') = 'succeeded'
-            THEN 0 ELSE 1 END
-          FROM {occurrences} c WHERE c.schedule_id = s.id ORDER BY c.last_for DESC LIMIT 1) = 1""",
-    )
-    return set(rows.scalars())
 
 
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
@@ -147,8 +137,8 @@ def last_fired_at(connection: Connection) -> datetime | None:
     return at
 
 
-def refused_since(connection: Connection, host: str) -> datetime | None:
-    """When this host's file was first refused, if all its ticks since have had it refused; else None."""
+def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
+    """Since when all ticks of this host have recorded one of these *names*; None: the last one did not."""
     since = None
     rows = run(
         connection,
@@ -157,10 +147,34 @@ def refused_since(connection: Connection, host: str) -> datetime | None:
         most=TICKS_READ,
     )
     for row in rows:
-        if not isinstance(row.did, Mapping) or "refused" not in row.did:
+        if not isinstance(row.did, Mapping) or row.did.keys().isdisjoint(names):
             break
         since = row.started_at
     return since
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Ticks of a host that did not end: how many of those that began in the last time, and when the first began."""
+
+    ticks: int
+    since: datetime
+    within: timedelta
+
+
+def killed_lately(connection: Connection, within: timedelta, longest: timedelta, least: int) -> dict[str, Killed]:
+    """By host; a tick that began more than *longest* ago has ended, or was killed. Hosts with *least* or more."""
+    rows = run(
+        connection,
+        """
+        SELECT t.host, count(*) AS ticks, min(t.started_at) AS started_at FROM {ticks} t
+        WHERE t.started_at >= {some_ago} AND t.started_at <= {later_ago} AND t.finished_at IS NULL
+        GROUP BY t.host HAVING count(*) >= :least ORDER BY t.host""",
+        ago_s=-within.total_seconds(),
+        later_s=-longest.total_seconds(),
+        least=least,
+    )
+    return {row.host: Killed(row.ticks, row.started_at, within) for row in rows}
 
 
 def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:

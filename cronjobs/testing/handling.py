@@ -21,6 +21,7 @@ from cronjobs.jobs.transaction import OwnTransaction
 from cronjobs.model import Job, duration
 from cronjobs.rules.lease import Lease
 from cronjobs.rules.payload import result_json
+from cronjobs.rules.progress import HowFar
 from cronjobs.store.effects import Record
 from cronjobs.testing.clocks import StillClock
 from cronjobs.testing.lending import LentDatabase
@@ -41,11 +42,13 @@ class FakeContext(Context):
     """A Context without a database, which records what the handler did with it.
 
     ``effects``: what is recorded now, by key (a step's is "job:1:step:render"); ``UNKNOWN`` for what was only begun.
+    ``reported``: what it said by ``progress()``, in order, each (done, of, note).
     ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result``: its result.
     """
 
     _ledger: _MemoryLedger
     _ending: _MemoryEnding
+    reported: list[HowFar]
 
     @property
     def effects(self) -> dict[str, Any]:
@@ -109,7 +112,11 @@ def context(
     stop = StopSignal()
     if cancelled:
         stop.set("cancelled" if cancelled is True else cancelled)
-    made = FakeContext(job, timeout=duration(remaining), stop=stop, clock=clock)
+    reported: list[HowFar] = []
+    made = FakeContext(
+        job, timeout=duration(remaining), stop=stop, clock=clock, report=lambda told, _at: reported.append(told)
+    )
+    made.reported = reported
     made.scheduled_for = scheduled_for  # in the zone that the test gave it
     made._ledger = _MemoryLedger(Lease(job_id, attempt, "test"), made.log)
     for key, value in (effects or {}).items():

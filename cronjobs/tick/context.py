@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection
 
@@ -22,6 +23,9 @@ from cronjobs.tick.result import Result, TickFilter
 from cronjobs.tick.tick_row import TickRow
 from cronjobs.tick.trouble import SafetyNet
 from cronjobs.tick.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from cronjobs.alerts.pings import Pings
 
 PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work may retry
 
@@ -40,6 +44,7 @@ class TickContext:
     emit: Callable[[events.Event], None]
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
+    say_progress_s: float = math.inf  # see ``Loop``
     waits_for_long_jobs: bool = False  # if True, signals are passed on to them
     start: Start | None = None  # how this process was started, for the fast path of the next one
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
@@ -51,6 +56,7 @@ class TickContext:
         self.emit = self.net.emit
         self.result = Result()
         self.row = TickRow(self.identity, self.fire_schedules)
+        self.pings: Pings | None = None  # where the file asks for any
         self.stop_requested: str | None = None
         self.database_gone = False
         self.many_queues = False  # see ``Overview``

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import queue
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.clock import Clock
@@ -24,6 +27,8 @@ from cronjobs.rules.ending import (
     succeeded_itself,
 )
 from cronjobs.rules.lease import Finish
+from cronjobs.rules.progress import in_words
+from cronjobs.store.alerts import look_soon
 from cronjobs.tick.long_jobs import ADOPTED, FULL
 from cronjobs.tick.pacing import Pace
 from cronjobs.tick.result import Counts
@@ -55,11 +60,12 @@ class Ends:
     database_now: datetime
     now_read_at: float
     last: Decided | None = None
+    progress_at: float = -math.inf  # when it was said last
 
     # --- collecting ---------------------------------------------------------------------------------------------------
 
     def collect(self, wait_s: float) -> None:
-        """Wait for an end, then take all that are there."""
+        """Wait for an end, then take all that are there, and of short jobs those that come in a moment."""
         try:
             ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()
@@ -73,14 +79,22 @@ class Ends:
             pass
 
     def _next_end(self, until: float, may_wait: bool) -> Ended | None:
-        """The next end that is there. With short jobs in flight, wait a little, so that one write takes many."""
+        try:
+            return self.workers.ended.get_nowait()
+        except queue.Empty:
+            patience_s = self._patience_s(until) if may_wait else 0.0
+            if not patience_s:
+                raise
+        return self.workers.ended.get(timeout=patience_s)
+
+    def _patience_s(self, until: float) -> float:
+        """How long to wait for another end, so that one write takes many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        if may_wait and left > 0 and running > max(self.workers.count, self.planner.ahead() // 2):
-            return self.workers.ended.get(timeout=left)
-        if may_wait and running and self.planner.last_s <= BRIEF_S:
-            return self.workers.ended.get(timeout=BRIEF_S)
-        return self.workers.ended.get_nowait()
+        waiting = sum(end.attempt.let_go is not None for end in self.in_flight.unwritten)  # workers, for this write
+        if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
+            return left
+        return BRIEF_S if running and waiting < self.workers.count and self.planner.last_s <= BRIEF_S else 0.0
 
     def _take_safely(self, ended: Ended) -> None:
         try:
@@ -88,7 +102,7 @@ class Ends:
         except Exception as error:  # it is on no queue any more: it must not be forgotten
             self.caught(error)
             if self.in_flight.holds(ended.attempt) and not self.in_flight.has_ended(ended.attempt):
-                self.in_flight.unwritten.append(_plain(ended, error))
+                self.in_flight.end(_plain(ended, error))
 
     def _take(self, ended: Ended) -> None:
         attempt = ended.attempt
@@ -107,7 +121,7 @@ class Ends:
         outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
         if outcome is not ended.finished.outcome:
             ended = ended._replace(finished=ended.finished._replace(outcome=outcome))
-        self.in_flight.unwritten.append(ended)
+        self.in_flight.end(ended)
 
     def _answered(self, attempt: Attempt, answer: str) -> None:
         """A long job's process answered, or did not start."""
@@ -129,7 +143,7 @@ class Ends:
         for attempt in attempts:
             if self.in_flight.holds(attempt) and not self.in_flight.has_ended(attempt):
                 outcome = unbegun(attempt) or why
-                self.in_flight.unwritten.append(Ended(attempt, Finished(attempt.job, outcome), now))
+                self.in_flight.end(Ended(attempt, Finished(attempt.job, outcome), now))
                 self.planner.typical_s = None  # and claim no further ahead until the pace is known again
 
     # --- what does not end --------------------------------------------------------------------------------------------
@@ -173,22 +187,34 @@ class Ends:
         self.counts.lease_lost += 1
         self.emit(events.lease_lost(attempt.job, attempt.worker))
 
+    def say_progress(self, every_s: float) -> None:
+        """Report how far what runs has come, no oftener than *every_s*."""
+        now = self.clock.monotonic()
+        if now < self.progress_at + every_s:
+            return
+        self.progress_at = now
+        for attempt in self.in_flight.busy():
+            reporting = attempt.reporting
+            if reporting.progress is not None and reporting.progress is not reporting.told:
+                reporting.told = reporting.progress
+                self.emit(events.job_progress(attempt.job, attempt.worker, in_words(reporting.told)))
+
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decided(self) -> list[End]:
         """What is to be written, each end with what becomes of its job."""
-        return [(ended, self._decide(ended)) for ended in self.in_flight.unwritten]
+        now = self.clock.monotonic()
+        return [(ended, self._decide(ended, now)) for ended in self.in_flight.unwritten]
 
-    def _decide(self, ended: Ended) -> Decided:
+    def _decide(self, ended: Ended, now: float) -> Decided:
         policy = self.planner.retry_policy(ended.attempt)
         try:
-            return self._decide_by(ended, policy)
+            return self._decide_by(ended, policy, now)
         except Exception as error:
             self.caught(error)
-            return self._decide_by(_plain(ended, error), RetryPolicy())
+            return self._decide_by(_plain(ended, error), RetryPolicy(), now)
 
-    def _decide_by(self, ended: Ended, policy: RetryPolicy) -> Decided:
-        now = self.clock.monotonic()
+    def _decide_by(self, ended: Ended, policy: RetryPolicy, now: float) -> Decided:
         run = self.planner.settings.run
         return decide_end(
             ended.finished,
@@ -221,12 +247,12 @@ class Ends:
 
     def _write_one(self, ended: Ended) -> BatchResult:
         try:
-            return self.writer.write_one((ended, self._decide(ended)))
+            return self.writer.write_one((ended, self._decide(ended, self.clock.monotonic())))
         except DatabaseError:
             raise
         except Exception as error:
             self.caught(error)
-            return self.writer.write_one((ended, self._decide(_plain(ended, error))))
+            return self.writer.write_one((ended, self._decide(_plain(ended, error), self.clock.monotonic())))
 
     def _drop(self, ended: Ended, error: Exception) -> None:
         self.in_flight.drop(ended)
@@ -287,7 +313,7 @@ class Ends:
         for attempt in [attempt for attempt in self.in_flight.without_lease if attempt.succeeded]:
             ran = timedelta(seconds=now - (attempt.started or now))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
-            self._report(attempt, self._decide(Ended(attempt, finished, 0.0)))
+            self._report(attempt, self._decide(Ended(attempt, finished, 0.0), now))
 
 
 def _timed_out(attempt: Attempt) -> TimedOut:
@@ -296,3 +322,8 @@ def _timed_out(attempt: Attempt) -> TimedOut:
 
 def _plain(ended: Ended, error: Exception) -> Ended:
     return ended._replace(finished=plain_end(ended.finished, type(error).__name__))
+
+
+def without_a_row(connection: Connection) -> None:
+    """The last write of a loop that is not a tick's: what ended may begin or end a finding."""
+    look_soon(connection)

@@ -50,7 +50,7 @@ class Firing:
             self._emit,
             host=tick.identity.host,
             actor="tick",
-            before_writing=tick.row.begin,
+            before_writing=tick.row.settle,
             go_on=self._has_time,
         )
         if done.plan.refused:
@@ -70,7 +70,7 @@ class Firing:
             self._emit,
             but=self.tick.settings.disabled_schedules,
             within=remembered(self.tick.settings.run.every),
-            before_writing=self.tick.row.begin,
+            before_writing=self.tick.row.settle,
             go_on=self._has_time,
         )
 

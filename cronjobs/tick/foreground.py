@@ -46,6 +46,7 @@ from cronjobs.text import one_line
 from cronjobs.tick.loop import Loop
 
 SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
+PROGRESS_S: Final = 0.25  # what was told too soon after another word is shown by then
 LOCKED: Final = "somebody's transaction holds the job's row"
 HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which a person ends a run
 
@@ -126,6 +127,7 @@ class Foreground:
         claimed: float,
         streams: Streams,
         emit: Callable[[events.Event], None],
+        on_progress: Callable[..., None] | None = None,
     ) -> None:
         self._secrets, self._lease_s = settings.secrets, settings.run.lease.total_seconds()
         self._job, self._clock = job, database.clock
@@ -141,6 +143,7 @@ class Foreground:
             claimed=claimed,
             started=self._clock.monotonic(),
         )
+        self._attempt.reporting.listener = self._on_progress = on_progress
         self._main = threading.get_ident()
         self._signal: int | None = None
         self._was_stopped = False  # by a person
@@ -156,6 +159,8 @@ class Foreground:
             database_now=job.started_at or self._clock.now(),
             emit=self._tell,
         )
+        if on_progress is not None:
+            self._loop.say_progress_s = PROGRESS_S
 
     def run(self) -> RunResult:
         """Run it and record what came of it. Raises DatabaseError if that could not be recorded."""
@@ -209,6 +214,7 @@ class Foreground:
     def _finished(self) -> Finished:
         began = self._clock.monotonic()
         with self._streams.recorded() as output:
+            self._attempt.reporting.output = output
             try:
                 self._running = True
                 if self._signal is not None:
@@ -249,6 +255,11 @@ class Foreground:
     # --- what the loop says, from its thread --------------------------------------------------------------------------
 
     def _tell(self, event: events.Event) -> None:
+        if event.name == "job.progress":
+            told = self._attempt.reporting.progress
+            if self._on_progress is not None and told is not None:
+                self._on_progress(told)
+            return
         if event.name == "database.trouble" and not self._ended:
             self._streams.say(f"the lease cannot be renewed just now: {event.facts['error']}")
         elif event.name == "job.lease_lost" and not self._lost:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import Address
 from cronjobs.host.state_folder import State
 from cronjobs.probe.here import read
-from cronjobs.probe.inputs import ALWAYS, Inputs, Sources, Start
+from cronjobs.probe.inputs import ALWAYS, METRICS_EVERY_S, Inputs, Sources, Start
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.tick.mail_throttle import alarm_name, word_name
@@ -35,6 +36,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
     ours = {
         "fingerprint": fingerprint(settings),
         "defines_nothing": str(int(not settings.defines_something)),
+        "alerts": str(int(settings.alerts is not None)),
         "schema_revision": seen.schema_revision,
         "oldest_code": seen.oldest_code,
         "linger_s": str(_linger_s(start, settings)),
@@ -43,6 +45,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         "beyond_s": str((settings.run.lease + CLOCK_SLACK).total_seconds()),
         "alarm": alarm_name(settings.file),
         "word": word_name(settings.file),
+        "metrics_by": str(int(SYSTEM.now().timestamp()) + METRICS_EVERY_S) if _often(settings) else "",
     }
     theirs = {"project": settings.project, "environment": settings.environment, "schema": address.schema or ""}
     if address.is_sqlite:
@@ -58,6 +61,11 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
     found = {name: sources.pieces_of(text) for name, text in theirs.items()}
     pieces: dict[str, Pieces] = {name: piece for name, piece in found.items() if piece is not None}
     return Inputs(sources, ours, pieces) if len(pieces) == len(found) else None
+
+
+def _often(settings: Settings) -> bool:
+    """Whether something is to be written or sent every few minutes, however idle all is."""
+    return settings.metrics.textfile is not None or settings.run.ping is not None
 
 
 def _linger_s(start: Start, settings: Settings) -> float:

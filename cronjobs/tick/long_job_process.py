@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from cronjobs import masking
+from cronjobs.alerts.pings import FLUSH_S, Pings
 from cronjobs.clock import SYSTEM
 from cronjobs.config import load
 from cronjobs.database.address import parse_url
@@ -93,6 +95,9 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     """Run one adopted job to its end, by the loop that ticks use; return the exit code."""
     settings, database = around.settings, around.database
     assert database is not None
+    emit = Log(settings.log).write
+    pings = Pings(settings, emit)
+    around = replace(around, on_start=pings.started, on_end=pings.ended)
     loop = Loop.of_one(
         attempt,
         database,
@@ -100,13 +105,14 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
-        emit=Log(settings.log).write,
+        emit=pings.listening(emit),
         watchdog=watchdog,
     )
     loop.begin_adopted(attempt)
     signals.pass_to(loop)
     loop.run()
     loop.finish()
+    pings.flush(FLUSH_S)
     if loop.counts.dead:
         # The next tick prints it: this process has no output, and cron mails what a tick prints.
         word = f"long job {attempt.job.id} {attempt.job.job_type} is dead: cronjobs jobs show {attempt.job.id}"

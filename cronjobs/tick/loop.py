@@ -23,7 +23,7 @@ from cronjobs.execution.attempt import Attempt, InFlight, timeout_of
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
-from cronjobs.tick.ends import Ends
+from cronjobs.tick.ends import Ends, without_a_row
 from cronjobs.tick.long_jobs import Handovers
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.tick.result import Counts, TickFilter
@@ -62,6 +62,7 @@ class Loop:
     many_queues: bool = False  # see ``Overview``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
     overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
+    say_progress_s: float = math.inf  # how often a person who watches hears how far jobs have come
     catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
     def __post_init__(self) -> None:
@@ -111,6 +112,7 @@ class Loop:
         self.hurry = False  # a second signal: end now
         self.renewed_at = -math.inf
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
+        self.takes_reports = True
         self.gone_by = math.inf  # the process must be gone by then, whatever else is
 
     @classmethod
@@ -169,7 +171,8 @@ class Loop:
         state = self._state()
         ended = why_ended(state)
         if ended is None:
-            self.ends.collect(wait_s(state))
+            self.ends.collect(min(wait_s(state), self.say_progress_s))
+            self.ends.say_progress(self.say_progress_s)
         return ended
 
     def _caught(self, error: Exception) -> None:
@@ -197,8 +200,10 @@ class Loop:
             self.stop_told = True
             self.emit(events.signalled(self.stopping))
 
-    def finish(self, last_write: Callable[[Connection], None] = nothing) -> bool:
+    def finish(self, last_write: Callable[[Connection], None] = without_a_row) -> bool:
         """The last transaction: ends, history of what still runs, leases cut to 2 s; whether a thread still runs.
+
+        A loop without a tick, whose row it would be, only says that facts have changed.
 
         If one does, the caller must end the process before those leases end, so that no second owner can begin while
         the code still runs here. From the first try on they may be cut, whatever its answer was.
@@ -230,10 +235,13 @@ class Loop:
                 last_write(connection)
 
             unsettled = self.writer.claim_unsettled  # what this turn finds of it goes back in another one
-            done = self._turn(last=write) and not unsettled
+            went_well = self._turn(last=write)
+            done = went_well and not unsettled
+            # A second signal ends it at once, but for what this turn found: the database is there, and it can go back.
+            hurried = self.hurry and not (went_well and unsettled)
             until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
-            if done or self.hurry or hopeless or self.clock.monotonic() >= until:
+            if done or hurried or hopeless or self.clock.monotonic() >= until:
                 self.ends.report_the_rest()
                 return bool(stuck or self.in_flight.without_lease)
             sleep(max(0.0, min(self.outage.pause_s, until - self.clock.monotonic())))
@@ -254,8 +262,9 @@ class Loop:
         batch = Batch(
             ends=self.ends.decided(),
             overdue=self.ends.overdue_rows(),
-            held=self.in_flight.leases(),
+            held=self.in_flight.leases() if renew or self.writer.claim_unsettled else (),
             renew=renew,
+            reports=self.in_flight.reports(self.settings.secrets) if renew and self.takes_reports else {},
             room=room,
             admission=self.planner.admission(timedelta(seconds=self.deadline - now), self.in_flight),
             long=long,
@@ -268,6 +277,9 @@ class Loop:
         try:
             turn = self.writer.write(batch)
         except DatabaseError as error:
+            if batch.reports and isinstance(error, BadValue):
+                self.takes_reports = False  # whatever they hold, no lease may be lost for it
+                return False
             if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
                 return last is None
             if not self.writer.may_work_row_by_row(error):
@@ -277,6 +289,7 @@ class Loop:
             self._caught(error)
             self.ends.write_one_by_one()
             return False
+        self.planner.write_s = self.clock.monotonic() - turn.sent
         self.outage.over()
         if long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
@@ -305,6 +318,7 @@ class Loop:
             self.suspected = set(self.suspected) - set(turn.cleared)
             self._isolate(set(self.crashing) - set(turn.cleared))
         self._after_renewal(turn)
+        self.in_flight.reported(turn.reported)
         if turn.database_now is not None:
             self.ends.database_now, self.ends.now_read_at = turn.database_now, turn.sent
         for job_id, why in turn.refused.items():

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from cronjobs.host.state_folder import State
 from cronjobs.model import duration_text
+from cronjobs.rules.repeating import DAILY, HOURLY, silence
 from cronjobs.text import one_line
 
-HOURLY: Final = timedelta(hours=1)
-DAILY: Final = timedelta(hours=24)  # once the cause has lasted this long
 CAUSES_KEPT: Final = 500
 
 
@@ -25,9 +24,19 @@ class Alarm:
     Never fails: where nothing can be remembered, every cause is reported every time.
     """
 
-    def __init__(self, config: Path, folder: Path | None = None) -> None:
+    def __init__(self, config: Path, folder: Path | None = None, *, name: str | None = None) -> None:
         self._state = State(folder)
-        self._name = alarm_name(config)
+        self._name = name or alarm_name(config)
+
+    def causes(self) -> list[str]:
+        """Those that were reported, and are not over."""
+        return list(self._load())
+
+    def forget(self, cause: str) -> None:
+        """As if *cause* had never been reported."""
+        known = self._load()
+        if known.pop(cause, None) is not None:
+            self._store(known)
 
     def worth_telling(self, cause: str, now: datetime, *, job_type: str | None = None, times: int = 1) -> bool:
         """Whether to report *cause* (its text) now; remembers that it occurred.
@@ -43,9 +52,13 @@ class Alarm:
         worth = now >= datetime.fromisoformat(entry["next"])
         if worth:
             lasted = now - datetime.fromisoformat(entry["since"])
-            silence = HOURLY if lasted < DAILY else DAILY
             untold = entry.get("quiet", 0)
-            entry |= {"next": (now + silence).isoformat(), "told": entry["told"] + 1, "untold": untold, "quiet": 0}
+            entry |= {
+                "next": (now + silence(lasted)).isoformat(),
+                "told": entry["told"] + 1,
+                "untold": untold,
+                "quiet": 0,
+            }
         else:
             entry["quiet"] = entry.get("quiet", 0) + times
         self._store(known)
@@ -135,6 +148,11 @@ def known_log(config: Path) -> Path | None:
 def alarm_name(config: Path) -> str:
     """The file of the causes that were reported."""
     return f"alarm-{_name(config)}.json"
+
+
+def away_name(config: Path) -> str:
+    """The file of the channels that were told that the database is away."""
+    return f"away-{_name(config)}.json"
 
 
 def word_name(config: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ from cronjobs.clock import Clock, sleep
 from cronjobs.config.settings import Retention
 from cronjobs.database.connection import Database
 from cronjobs.store import pruning as store
+from cronjobs.store.alerts import past_findings, remove_findings
 from cronjobs.store.pruning import OldJob, Slot
+from cronjobs.store.totals import Leaving
 
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
@@ -38,6 +41,26 @@ class Before:
     def of(cls, retention: Retention, now: datetime) -> Before:
         return cls(**{name: now - getattr(retention, name) for name in cls.__dataclass_fields__})
 
+    @property
+    def jobs(self) -> tuple[tuple[str, datetime], ...]:
+        """For each status of an ended job."""
+        return (("succeeded", self.succeeded), ("dead", self.dead), ("cancelled", self.dead))
+
+
+def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
+    """What a ``Pruner`` would remove now if nobody has locked it, by kind; writes nothing."""
+    found: dict[str, store.Past] = {}
+    for status, limit in before.jobs:
+        for kind, (rows, oldest) in store.past_jobs(connection, status, limit, before.keys).items():
+            more, older = found.get(kind, (0, None))
+            found[kind] = (rows + more, min((at for at in (oldest, older) if at is not None), default=None))
+    found["occurrences"] = store.past_occurrences(connection, before.occurrences)
+    found["ticks"] = store.past_ticks(connection, before.occurrences)
+    found["findings"] = past_findings(connection, before.occurrences)
+    found["effects"] = store.past_effects(connection, before.effects, before.dead, before.keys)
+    found["job_type_lists"] = store.past_job_type_lists(connection, before.occurrences)
+    return found
+
 
 def next_batch(rows: int, took_s: float, share_s: float) -> int:
     """How many rows the next batch takes, if the last *rows* took *took_s*."""
@@ -48,16 +71,24 @@ def next_batch(rows: int, took_s: float, share_s: float) -> int:
 
 @dataclass
 class Pruner:
-    """Removes rows older than *before* in batches while *go_on* returns True. ``gone`` counts whole rows."""
+    """Removes rows older than *before* in batches while *go_on* returns True.
+
+    ``counts``: what it removed, by the kinds of ``store.pruning.KINDS``.
+    """
 
     database: Database
     before: Before
     clock: Clock
     go_on: Callable[[], bool]
     before_writing: Callable[[Connection], None] = lambda _: None
-    gone: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     _batch: int = FIRST_BATCH
     _places: dict[str, datetime] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> int:
+        """The number of whole rows, without the attempts of their jobs."""
+        return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
         """Prune; return whether nothing is left. A second call continues where this one stops. Raises DatabaseError."""
@@ -72,11 +103,12 @@ class Pruner:
 
     def _parts(self) -> Iterator[bool]:
         before = self.before
-        for status, limit in (("succeeded", before.succeeded), ("dead", before.dead), ("cancelled", before.dead)):
+        for status, limit in before.jobs:
             yield self._ended_jobs(status, limit)
             yield self._keyed_jobs(status, min(before.keys, limit))
-        yield self._rows(store.remove_occurrences, before.occurrences)
-        yield self._rows(store.remove_ticks, before.occurrences)
+        yield self._rows("occurrences", store.remove_occurrences, before.occurrences)
+        yield self._rows("ticks", store.remove_ticks, before.occurrences)
+        yield self._rows("findings", remove_findings, before.occurrences)
         yield self._effects()
         yield self._job_type_lists()
 
@@ -111,14 +143,19 @@ class Pruner:
         left = {job.id: job for job in jobs}
         while left and self.go_on():
             with self._write() as connection:
-                runs = store.remove_runs(connection, left, status, before, self._batch)
+                leaving = Leaving(connection)
+                runs = store.remove_runs(leaving, left, status, before, self._batch)
                 keyed = [job.id for job in left.values() if job.keyed]
                 done = store.strip_jobs(connection, keyed, status, before) if keyed else set()
                 if len(keyed) < len(left):
-                    done |= store.delete_jobs(connection, left.keys() - set(keyed), status, before)
-            self.gone += sum(not left[id_].keyed for id_ in done)
-            for id_ in done:
-                del left[id_]
+                    done |= store.delete_jobs(leaving, left.keys() - set(keyed), status, before)
+                leaving.write()
+            self.counts["attempts"] += runs
+            for job in [left.pop(id_) for id_ in done]:
+                if not job.keyed:
+                    self.counts[status] += 1
+                elif job.finished_at >= self.before.keys:  # else it goes, too, in this round
+                    self.counts["stripped"] += 1
             if not runs and not done:
                 break
         return list(left.values())
@@ -139,7 +176,10 @@ class Pruner:
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def _rows(
-        self, remove: Callable[[Connection, datetime, datetime | None, int], list[datetime]], before: datetime
+        self,
+        kind: str,
+        remove: Callable[[Connection, datetime, datetime | None, int], list[datetime]],
+        before: datetime,
     ) -> bool:
         after: datetime | None = None
         while self.go_on():
@@ -147,7 +187,7 @@ class Pruner:
                 gone = remove(connection, before, after, self._batch)
             if not gone:
                 return True
-            self.gone += len(gone)
+            self.counts[kind] += len(gone)
             after = max(gone)
         return False
 
@@ -160,7 +200,7 @@ class Pruner:
                 return True
             with self._write() as connection:
                 gone = store.remove_effects(connection, [row.key for row in found], self.before.effects)
-            self.gone += gone
+            self.counts["effects"] += gone
             if gone == 0 and after == found[-1].begun_at:
                 return True  # all of this instant are locked
             after = found[-1].begun_at
@@ -174,7 +214,7 @@ class Pruner:
                 return True
             with self._write() as connection:
                 gone = store.remove_job_type_lists(connection, found, self.before.occurrences)
-            self.gone += gone
+            self.counts["job_type_lists"] += gone
             if gone == 0:
                 return True
         return False

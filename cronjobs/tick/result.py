@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cronjobs.errors import EX_SOFTWARE
 from cronjobs.model import Interrupted, Released, Status, TimedOut
 from cronjobs.probe import question
+from cronjobs.text import one_line
 
 if TYPE_CHECKING:
     from cronjobs.rules.ending import Decided
@@ -23,6 +24,11 @@ class TickFilter:
     queue: str | None = None
     only: str | None = None  # a job type
     jobs: int | None = None  # how many are claimed at most
+
+    def options(self) -> dict[str, Any]:
+        """Those that were given, by the names of the options."""
+        given = {"queue": self.queue, "only": self.only, "limit": self.jobs}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass
@@ -64,6 +70,9 @@ class Counts:
                 setattr(self, name, getattr(self, name) + 1)
 
 
+TOLD_CODES: Final = (3, 4, EX_SOFTWARE)  # exit codes that a tick's row has; the others it shows otherwise
+
+
 @dataclass
 class Result:
     """What a tick did. ``stuck``: a thread still runs, so the process must exit at once."""
@@ -75,6 +84,10 @@ class Result:
     pruned: int = 0
     overran: set[str] = field(default_factory=set)  # types that experience said would fit, and were interrupted
     not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs it left, see not_started.py
+    options: dict[str, Any] = field(default_factory=dict)  # how the caller restricted it
+    broken: dict[str, str] = field(default_factory=dict)  # bad entries of its file, and what is wrong with them
+    not_loaded: dict[str, str] = field(default_factory=dict)  # modules and job types, and why
+    skew_s: float = 0  # how far this host's clock is ahead of the database's, if that is too far
     faults: int = 0  # in the user's code and configuration
     refused: str | None = None  # why the file was not applied
     trouble: str | None = None  # with the database
@@ -87,6 +100,9 @@ class Result:
         counts = {name: count for name, count in asdict(self.counts).items() if count}
         more: dict[str, Any] = {"recovered": self.recovered, "pruned": self.pruned, "occurrences": self.occurrences}
         more |= {"refused": self.refused, "overran": sorted(self.overran)}
+        code = self.exit_code("never")
+        more |= {"code": code if code in TOLD_CODES else 0, "skew_s": self.skew_s}
+        more |= {"options": self.options, "broken": noted(self.broken), "not_loaded": noted(self.not_loaded)}
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
@@ -101,6 +117,14 @@ class Result:
             return 3
         failed = self.counts.dead + (self.counts.failed + self.counts.timed_out if fail_on == "any" else 0)
         return 1 if failed and fail_on != "never" else 0
+
+
+MOST_NOTED: Final = 5  # a file may stay broken for weeks, and each tick records it
+
+
+def noted(faults: dict[str, str]) -> dict[str, str]:
+    """The beginning of *faults*, for the tick's row."""
+    return {one_line(where, 120): one_line(what, 200) for where, what in list(faults.items())[:MOST_NOTED]}
 
 
 def knew_no_type(not_started: Any) -> bool:

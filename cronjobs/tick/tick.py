@@ -20,10 +20,10 @@ from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
 from cronjobs.store.meta import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
-from cronjobs.tick import pruning
 from cronjobs.tick.context import TickContext
 from cronjobs.tick.firing import Firing
 from cronjobs.tick.result import NOTHING_DUE, Result, knew_no_type
+from cronjobs.tick.spare_time import SpareTime
 from cronjobs.tick.watchdog import PAST_DEADLINE_S
 
 # An idle tick runs 1,440 times a day: what only a tick with work needs is imported where it is used.
@@ -53,12 +53,13 @@ class Tick(TickContext):
         """Do the tick and return what it did. Raises ForeignDatabase or a schema error before anything has run."""
         result = self.result
         result.faults += len(self.settings.problems)
+        result.options = self.limits.options()
+        result.broken = {problem.path: problem.message for problem in self.settings.problems}
         self.database.give_up_at = self.deadline
         with self._signals():
             self.seen = seen = first_look(self._look, self.clock)
-            if pruning.clock_jumped(seen.last_tick_at, seen.now):
-                # Before the tick's row is written: compared with it, the next tick would see no jump.
-                self.try_part(partial(pruning.note_pruned, self, seen.now))
+            spare = self._spare_time(seen)
+            spare.begin()
             if self.to_recover:
                 self.try_part(self._recover)
             if self.fire_schedules:
@@ -67,8 +68,7 @@ class Tick(TickContext):
                     self.try_part(self.firing.materialise)  # by itself: a retry does not apply the file again
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self.go_on():
-                if pruning.is_overdue(seen.pruned_at, seen.now):
-                    self.try_part(partial(self._prune, seen, pruning.OVERDUE_SHARE))
+                spare.before_work()
                 self.try_part(self._work, retry_until=0)  # the loop does its own retries
                 self.try_part(self.work.note_waiting)
                 self.work.report_left_behind()
@@ -76,13 +76,16 @@ class Tick(TickContext):
                 result.not_started = [{"why": "paused"}]
             # If this host's last tick found an unknown type, even a tick without work loads its handlers: they may be
             # fixed by now. And once an hour: a deploy may have changed only Python.
-            loaded = self._work_here is not None and self._work_here.loaded is not None
-            if loaded or self.firing.applied or seen.handlers_stale or knew_no_type(seen.not_started):
+            if self._has_loaded() or self.firing.applied or seen.handlers_stale or knew_no_type(seen.not_started):
                 self.try_part(self.work.note_unknown_types)
-            self.try_part(partial(self._prune, seen))
+            spare.after_work()
             self.try_part(self._record, retry_until=self.deadline)
-        result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
+            spare.end()
+        self._note_fault()
         return result
+
+    def _note_fault(self) -> None:
+        self.result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
 
     @property
     def work(self) -> Work:
@@ -91,6 +94,17 @@ class Tick(TickContext):
 
             self._work_here = Work(self)
         return self._work_here
+
+    def _has_loaded(self) -> bool:
+        """Whether the handlers are loaded."""
+        return self._work_here is not None and self._work_here.loaded is not None
+
+    def _spare_time(self, seen: Overview) -> SpareTime:
+        def held() -> bool:
+            loop = self.loop
+            return loop is not None and (bool(loop.in_flight.held) or loop.outage.error is not None)
+
+        return SpareTime(self, seen, types=lambda: self.work.types(), loaded=self._has_loaded, held=held)
 
     @property
     def loop(self) -> Loop | None:
@@ -122,6 +136,7 @@ class Tick(TickContext):
         self.row.started_at = seen.now - timedelta(seconds=sent - self.began)
         skew = self.clock.now() - seen.now
         if abs(skew) > SKEW:
+            self.result.skew_s = round(skew.total_seconds(), 1)
             self.emit(events.clock_skew(skew.total_seconds()))
         return seen
 
@@ -154,13 +169,8 @@ class Tick(TickContext):
         if loop.outage.told and loop.outage.error is not None:
             self.result.trouble = str(loop.outage.error)  # even if the last write succeeds: work was left undone
 
-    def _prune(self, seen: Overview, share: float = pruning.SHARE) -> None:
-        may = pruning.is_due(seen.pruned_at, seen.now) and not pruning.clock_jumped(seen.last_tick_at, seen.now)
-        held = self.loop is not None and (self.loop.in_flight.held or self.loop.outage.error is not None)
-        if may and not held:
-            pruning.prune(self, seen.now, share)
-
     def _record(self) -> None:
+        self._note_fault()
         if not self.result.ended:
             self.result.ended = self.stop_requested or self._why_idle()
         if self.loop is not None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from cronjobs.host.identity import Identity
 from cronjobs.store import ticks
+from cronjobs.store.alerts import look_soon
 from cronjobs.tick.result import Result
 from cronjobs.version import __version__
 
@@ -38,6 +39,14 @@ class TickRow:
             self._begun, self._types_recorded = True, types
             ticks.begin_tick(connection, self._facts(connection))
 
+    def settle(self, connection: Connection) -> int:
+        """``begin`` for a transaction that writes ledger rows, which name the row by its id.
+
+        Each such transaction writes it, as the one that did so before may have been rolled back.
+        """
+        self._begun, self._types_recorded = True, self.known is not None
+        return ticks.begin_tick(connection, self._facts(connection))
+
     def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
         """Write the whole row, whether ``begin`` did or not."""
         ends = {
@@ -47,6 +56,8 @@ class TickRow:
             "not_started": result.not_started or None,
         }
         ticks.end_tick(connection, self._facts(connection) | ends)
+        if ends["did"]:
+            look_soon(connection)
 
     def _facts(self, connection: Connection) -> dict[str, Any]:
         return {

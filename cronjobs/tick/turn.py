@@ -35,7 +35,7 @@ from cronjobs.model import Job, RetryPolicy
 from cronjobs.rules.attempt_policy import ClaimPolicies
 from cronjobs.rules.crashing_types import count_ends
 from cronjobs.rules.ending import Decided, without_texts
-from cronjobs.rules.lease import Finish, Lease, lease_of
+from cronjobs.rules.lease import Finish, Lease, Report, lease_of
 from cronjobs.store import claims, crashing_types, leases
 from cronjobs.store.claims import Claim, ClaimFilter
 from cronjobs.store.leases import Renewal, Written, settle
@@ -95,8 +95,9 @@ def unknown() -> None:
 class ClaimPlanner:
     """Plans the claims of one tick. ``typical_s``: how long jobs took lately that may be claimed ahead; None: unknown.
 
-    ``last_s``: how long the last job took. ``claimed``: how many jobs so far. ``runner``: the highest age this tick's
-    process can reach; None: unknown. ``many_queues``: see ``Overview``. ``experience``: how long jobs take, by type.
+    ``last_s``: how long the last job took; ``write_s``: the last turn's transaction. ``claimed``: how many jobs so far.
+    ``runner``: the highest age this tick's process can reach; None: unknown. ``many_queues``: see ``Overview``.
+    ``experience``: how long jobs take, by type.
     """
 
     settings: Settings
@@ -106,6 +107,7 @@ class ClaimPlanner:
     claimed: int = 0
     typical_s: float | None = None
     last_s: float = math.inf
+    write_s: float = 0.0
     runner: timedelta | None = None
     many_queues: bool = False
     experience: Experience = field(default_factory=lambda: Experience(unknown))
@@ -120,6 +122,8 @@ class ClaimPlanner:
         known = self.job_types.types.get(job_type)
         if known is not None and known.starts_at_once:  # none of them is claimed ahead, so do not look for them there
             return
+        if known is not None and known.durable == "each":  # its worker was busy until the commit
+            seconds += self.write_s
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
 
     # --- how many -----------------------------------------------------------------------------------------------------
@@ -131,11 +135,12 @@ class ClaimPlanner:
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
 
     def room(self, in_flight: InFlight) -> int:
-        """How many jobs to claim: for free slots, and what will start within about 50 ms."""
+        """How many jobs to claim: for free slots, and what will start within about 50 ms, once half of that is left."""
         overdue = sum(attempt.recorded is not None for attempt in in_flight.busy())
-        if self._slots(overdue, in_flight) <= 0:
+        free, ahead = self.free(in_flight), self.ahead()
+        if self._slots(overdue, in_flight) <= 0 or -free > ahead // 2:
             return 0
-        return max(0, min(self.free(in_flight) + self.ahead(), self.left()))
+        return max(0, min(free + ahead, self.left()))
 
     def ahead(self) -> int:
         """How many jobs will start within about 50 ms; with one worker none, so that jobs run in exact order."""
@@ -245,6 +250,8 @@ End = tuple[Ended, Decided]
 class Batch:
     """What a turn is to write. ``held``: all our leases; ``room``: how many jobs to claim.
 
+    ``reports``: what a renewal writes besides, by job id.
+
     ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
     """
 
@@ -259,6 +266,7 @@ class Batch:
     long_room: int = 0
     host: str = ""
     watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs ended cleanly
+    reports: Mapping[int, Report] = field(default_factory=dict)
     last: Callable[[Connection], None] | None = None  # runs after everything else, at the end of the tick
 
 
@@ -274,6 +282,7 @@ class BatchResult:
     written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
     recorded: frozenset[int] = frozenset()  # jobs whose overdue row is in the history
     renewal: Renewal | None = None
+    reported: Sequence[Report] = ()  # what the renewal wrote besides
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
@@ -320,7 +329,7 @@ class Writer:
             cleared = self._count_ends(connection, order, written)
             recorded = leases.record_overdue(connection, order.overdue)
             if order.renew and order.held:
-                renewal = leases.renew(connection, order.held, self.lease)
+                renewal = leases.renew(connection, order.held, self.lease, order.reports)
             if self.claim_unsettled:
                 settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
             if order.room:
@@ -338,6 +347,7 @@ class Writer:
             written=written,
             recorded=recorded,
             renewal=renewal,
+            reported=[order.reports[id_] for id_ in order.reports.keys() & renewal.renewed] if renewal else (),
             settled=settled,
             claimed=claim.jobs if claim else (),
             long=long.jobs if long else (),

@@ -53,10 +53,10 @@ class Watchdog:
 
     def stand_at(self, instant: float) -> None:
         """Move the end to *instant* (monotonic seconds); one in the past ends the process now."""
-        # Set it even if it is unchanged: a handler's signal.alarm() shares this timer, and may have stopped it.
         left_s = max(0.001, instant - self._clock.monotonic())
-        if self._hard is not None:
+        if self._hard is not None and instant != self.instant:  # to call it gives another thread the interpreter
             self._hard.stand_in(left_s + self._hard_after_s)
+        # Set it even if it is unchanged: a handler's signal.alarm() shares this timer, and may have stopped it.
         signal.setitimer(signal.ITIMER_REAL, left_s, timer.STRIKE_AGAIN_S)
         self.instant = instant
 
@@ -71,7 +71,7 @@ class Watchdog:
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
             with suppress(OSError):  # not Linux, or this user has no timers left: then SIGALRM has to do
                 self._hard = HardLimit()
-            self.stand_at(self.instant)
+                self._hard.stand_in(max(0.001, self.instant - self._clock.monotonic()) + self._hard_after_s)
 
     def dismiss(self) -> None:
         """Remove the timers: for tests, and for commands that are no ticks."""

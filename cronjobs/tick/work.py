@@ -44,6 +44,7 @@ class Work:
             self.loaded = self._load()
             self.tick.row.known = self.loaded.types.keys()
             self.tick.result.faults += len(self.loaded.faults)
+            self.tick.result.not_loaded = {fault.where: fault.what for fault in self.loaded.faults}
             for fault in self.loaded.faults:
                 self.tick.emit(events.fault(fault.where, fault.what))
         return self.loaded
@@ -63,6 +64,10 @@ class Work:
         tick, types = self.tick, self.types()
         keep_orphans()
         around = WorkerContext(tick.settings, tick.database)
+        emit, pings = tick.emit, tick.pings
+        if pings is not None and pings.of_schedules:
+            around = replace(around, on_start=pings.started, on_end=pings.ended)
+            emit = pings.listening(tick.emit)
         with tick.database.read() as connection:
             seen = watched(connection)
         self.loop = Loop(
@@ -74,7 +79,7 @@ class Work:
             deadline=tick.deadline,
             database_now=tick.database_now,
             now_read_at=tick.now_read_at,
-            emit=tick.emit,
+            emit=emit,
             before_writing=tick.row.begin,
             host=tick.identity.host,
             limits=tick.limits,
@@ -83,6 +88,7 @@ class Work:
             suspected=[each.job_type for each in seen if each.suspected],
             many_queues=tick.many_queues,
             overran=self._overran,
+            say_progress_s=tick.say_progress_s,
             overran_now=tick.result.overran,
         )
         return self.loop

@@ -23,7 +23,7 @@ from cronjobs.execution.attempt import InFlight
 from cronjobs.execution.child_protocol import Request
 from cronjobs.execution.command import Command
 from cronjobs.insight.findings import troubles
-from cronjobs.insight.health import look
+from cronjobs.insight.gathering import look
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import load
 from cronjobs.model import (

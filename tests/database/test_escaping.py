@@ -55,6 +55,8 @@ queues: {mail: {max_waiting: 10}}
 LOOKING = [
     ("status",),
     ("history",),
+    ("audit",),
+    ("explain", "--type", "t.known"),
     ("jobs", "list"),
     ("jobs", "list", "--group-by", "error"),
     ("jobs", "show", "1"),
@@ -156,7 +158,8 @@ def test_what_rich_would_take_for_markup_is_shown_as_it_is(
         connection.execute(insert(tables.effects).values(key=MARKUP, job_id=6, attempt=1))
     for command, count in (("jobs list", 2), ("jobs show 6", 4), ("effects list", 1), ("status", 2), ("explain 6", 1)):
         assert project.call(*command.split()).out.count(MARKUP) >= count, command
-    for command in ("jobs list --status", "jobs show", "schedules show", "explain", "run", "trigger"):
+    assert MARKUP in project.call("explain", MARKUP).out  # the type of a job that waits
+    for command in ("jobs list --status", "jobs show", "schedules show", "explain --key", "run", "trigger"):
         answer = project.call(*command.split(), MARKUP)
         assert answer.code in (1, 2), command
         assert "[red]x" in answer.err or "unable to parse" in answer.err, answer

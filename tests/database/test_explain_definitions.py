@@ -169,7 +169,7 @@ def test_an_unknown_schedule_names_near_ones(world: World) -> None:
     assert (told.verdict, told.found["subject"]) == ("unknown", "nightly-reprot")
     answer = world.say("nightly-reprot", "--at", "02:15")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == 'there is no schedule "nightly-reprot": did you mean nightly-report?\n'
+    assert answer.err == 'there is no schedule or job type "nightly-reprot": did you mean nightly-report?\n'
 
 
 # --- clocks that change -----------------------------------------------------------------------------------------------

@@ -140,8 +140,8 @@ def test_a_job_of_a_schedule_tells_its_life(world: World) -> None:
     assert told.verdict == "succeeded"
     assert told.steady == [
         "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31 UTC, 12 s late.",
-        "It was due at 02:31 and begun 12 s late, at 02:31:12.",
         "It stands for 32 more occurrences of s, from 01:59 to 02:30.",
+        "It was due at 02:31 and begun 12 s late, at 02:31:12.",
         "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
     ]
     assert told.found["subject"] == "job 3"

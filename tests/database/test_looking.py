@@ -15,11 +15,13 @@ from support.lookingrows import rows as rows
 
 from cronjobs.cli import output, project_database
 from cronjobs.cli.jobs_list import next_step
-from cronjobs.cli.output import Times, fit
+from cronjobs.cli.output import Times
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
+
+DAY = timedelta(days=1)
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 
@@ -32,29 +34,35 @@ def clock() -> FakeClock:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 STATUS = """\
-database   {database}
-           project shop, environment production, tables 0002
+           project shop, environment production, tables 0005
 now        2026-07-01 14:03:07 Europe/Berlin
 
-TROUBLE    - 1 job has been due for more than 2 minutes: the ticks do not keep
-             up, or do not run
-           - 1 due job waits: no handler or command "os:system" is registered
-             here
-           - 2 dead jobs that nobody has retried or dismissed, since 2026-06-28
-             14:03:07: "cronjobs jobs list --status dead"
+TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or
+             command "os:system" is registered here, since 14:02:57: "cronjobs
+             check"
+           - critical dead: 2 dead jobs that nobody has retried or dismissed,
+             since 2026-06-28 14:03:07: "cronjobs jobs list --status dead"
+           - warning late: 1 job has been due for more than 2 minutes: the ticks
+             do not keep up, or do not run, since 14:01:07: "cronjobs jobs list
+             --status queued"
 
-ticks      host  began       took  version  file      did
-           web1  6 s ago   310 ms  0.1.0    3f2a9c1b  3 succeeded, 1 dead
-           web2  31 s ago          0.1.0    3f2a9c1b  at work
+schedule        last      ago  took  usual  last 20               next in
+nightly-report  retrying  6 h    4m   90 s  ▁▁▁▁▁▁▁▁▁▁▁▁▁░▁▁▁▁▁▄  18 h
+refresh-cache   none yet                                          7 min
+▁ succeeded  ▄ retrying  ░ skipped
+
 running    id  type             host    for
             2  reports.nightly  web2  3 min  OVERDUE: lease ended 2 min ago
             1  mail.send        web1   12 s  lease 48 s left, failed 2 of 5
-waiting    3 due, 2 in the future, 1 of these failed before
+waiting    3 due, 3 in the future, 2 of these failed before
            1 late; the oldest was due 4 min ago (13:59:07)
+queues     queue    due  oldest  trend
+           default    3   4 min  growing: +3 in 10 min
 dead       2 in all, 1 in the last 24 h
 paused     queue mail until 15:00:00, by hugo: provider down
-next       refresh-cache in 7 min (14:10:00)
-           nightly-report in 18 h (2026-07-02 08:15:00)
+ticks      host  began       took  version  file      did
+           web1  6 s ago   310 ms  0.1.0    3f2a9c1b  3 succeeded, 1 dead
+           web2  31 s ago          0.1.0    3f2a9c1b  at work
 """
 
 
@@ -75,16 +83,29 @@ def test_status_says_how_things_stand_on_one_screen_of_80_columns(
     rows.job(status="dead")
     rows.job(status="dead", finished_at=ago(days=3))
     rows.pause("queue", "mail", until=NOW.replace(hour=13, minute=0, second=0), by="hugo", why="provider down")
-    rows.schedule("nightly-report", next_at=datetime(2026, 7, 2, 6, 15, tzinfo=UTC))
+    nightly = rows.schedule("nightly-report", next_at=datetime(2026, 7, 2, 6, 15, tzinfo=UTC))
     rows.schedule("refresh-cache", next_at=NOW.replace(minute=10, second=0))
     rows.schedule("gone", status="retired", next_at=None)
+    for days in range(22):
+        came = ago(days=days, hours=6)
+        status = "failed" if days == 0 else "succeeded"
+        ended: dict[str, Any] = (
+            {"last_failed_at": came} if days == 0 else {"finished_at": came + timedelta(minutes=1, seconds=30)}
+        )
+        job_id = rows.job(
+            status=status, schedule="nightly-report", started_at=came, attempts=1, **ended, run_at=NOW + DAY
+        )
+        rows.attempt(job_id, status, started_at=came, finished_at=came + timedelta(seconds=240 if days == 0 else 90))
+        rows.occurrence(nightly, came, **({"outcome": "skipped"} if days == 6 else {"job_id": job_id}))
 
     answer = cronjobs("status")
 
-    assert answer.out == STATUS.format(database=fit(str(database.address), 300))
+    assert "".join(answer.out.partition("           project")[1:]) == STATUS
+    told = answer.out.partition("           project")[0]
+    assert "".join(line[11:] for line in told.splitlines()) == str(database.address)
     assert answer.code == 0
-    assert all(len(line) <= 80 for line in answer.out.splitlines()[1:])
-    assert len(answer.out.splitlines()) <= 25
+    assert all(len(line) <= 80 for line in answer.out.splitlines())
+    assert len(answer.out.splitlines()) <= 31
 
 
 def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -96,6 +117,7 @@ def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs,
     assert list(seen) == [
         *("database", "project", "environment", "schema_revision", "config", "now", "timezone", "trouble", "ticks"),
         *("running", "waiting", "unresolved", "dead", "pauses", "schedules", "problems"),
+        "schedule_facts",
     ]
     assert set(seen["ticks"][0]) == set(tables.ticks.c.keys())
     assert seen["ticks"][0]["started_at"] == ago(seconds=6).isoformat() == "2026-07-01T12:03:01.200000+00:00"
@@ -104,7 +126,12 @@ def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs,
     assert seen["running"]["jobs"][0]["overdue"] is False
     assert seen["waiting"]["queues"] == [
         {"queue": "mail", "due": 1, "future": 0, "failed": 0, "late": 0, "paused": False}
-        | {"max_waiting": None, "on_full": None, "dropped": 0}
+        | {"max_waiting": None, "on_full": None, "dropped": 0, "oldest_due_at": ago(seconds=30).isoformat()}
+        | {"change": 1, "change_over_s": 600}
+    ]
+    assert seen["schedule_facts"] == [
+        {"name": "nightly-report", "next_at": (NOW + timedelta(hours=1)).isoformat(), "paused": None, "last": None}
+        | {"median_s": None, "p95_s": None, "strip": [], "runs": []}
     ]
     assert seen["dead"] == {"total": 0, "last_24h": 0, "last_1h": 0}
     assert seen["schedules"][0]["name"] == "nightly-report"
@@ -169,7 +196,7 @@ def test_trouble_is_red_on_a_terminal_only(cronjobs: Cronjobs, rows: Rows, monke
     rows.job(status="dead")
     assert "\x1b" not in cronjobs("status").out
     monkeypatch.setattr(output, "is_terminal", lambda *_: True)
-    assert "\x1b[31m- 1 dead job that nobody has retried or dismissed" in cronjobs("status").out
+    assert "\x1b[31m- critical dead: 1 dead job that nobody has retried or dismissed" in cronjobs("status").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in cronjobs("status").out
 

@@ -132,18 +132,19 @@ def a_night(rows: Rows) -> None:
 
 
 HISTORY = """\
-times are Europe/Berlin
+since 2026-06-30 14:03:07 Europe/Berlin: 1 succeeded, 1 failed, 1 dead, 1
+skipped, 2 coalesced, 1 time without ticks
 
 Wednesday 2026-07-01
-01:58:00  no tick      reached the database between 01:58:00 and 02:31:01
-02:20:00  coalesced    refresh-cache, 2 occurrences from 02:01:00 to 02:20:00
-                       (job 1)
-02:31:02  failed       mail.send #1 of refresh-cache, 3.20 s on web1: 503 from
-                       the mail provider
-02:31:02  dead         mail.send #1 of refresh-cache, and nobody has dealt with
-                       it
-13:54:07  succeeded    reports.nightly #2, 1m on web1
-13:58:07  skipped      refresh-cache (job 1): job 1 was still running
+01:58:00     no tick      reached the database between 01:58:00 and 02:31:01
+02:20:00     coalesced    refresh-cache, 2 occurrences from 02:01:00 to 02:20:00
+                          (job 1)
+02:31:02     failed       mail.send #1 of refresh-cache, 3.20 s on web1: 503
+                          from the mail provider
+02:31:02     dead         mail.send #1 of refresh-cache, and nobody has dealt
+                          with it
+13:54:07     succeeded    reports.nightly #2, 1m on web1
+13:58:07     skipped      refresh-cache (job 1): job 1 was still running
 """
 
 
@@ -217,7 +218,8 @@ def looks(database: Database) -> list[tuple[str, Any]]:
     hour = NOW - timedelta(hours=1)
     event.listen(database.engine, "before_cursor_execute", note)
     with database.read() as connection:
-        listing.waiting_groups(connection, timedelta(minutes=2))
+        listing.waiting_by_queue(connection)
+        listing.due_groups(connection, timedelta(minutes=2))
         listing.running_jobs(connection, 5)
         listing.running_count(connection)
         listing.dead_counts(connection)
@@ -227,8 +229,9 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         unresolved.dealt_with_at(connection, "a")
         unresolved.fired_lately(connection, timedelta(minutes=5))
         unresolved.last_fired_at(connection)
-        unresolved.refused_since(connection, "web1")
+        unresolved.recorded_since(connection, "web1", "refused")
         unresolved.files_between(connection, timedelta(minutes=20), timedelta(minutes=15))
+        unresolved.killed_lately(connection, timedelta(minutes=20), timedelta(minutes=2), 2)
         unresolved.scheduled_and_waiting(connection)
         listing.last_ticks(connection)
         for status in Status:

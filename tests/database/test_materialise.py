@@ -332,10 +332,10 @@ def test_a_lock_that_one_schedule_meets_delays_only_that_one(
     blocked = yard.definition("s011").id
     write = store.record_occurrences
 
-    def refuse(connection: Any, rows: Any, now: Any) -> None:
+    def refuse(connection: Any, rows: Any, *more: Any) -> None:
         if any(row.schedule_id == blocked for row in rows):
             raise DatabaseBusy("db", 2)
-        write(connection, rows, now)
+        write(connection, rows, *more)
 
     yard.clock.advance(MINUTE)
     with monkeypatch.context() as patch:

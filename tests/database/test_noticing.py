@@ -14,7 +14,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs, jobs, ticks
 from cronjobs.insight.findings import Finding, troubles
-from cronjobs.insight.health import look
+from cronjobs.insight.gathering import look
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store import schedules as store
 from cronjobs.testing import FakeClock

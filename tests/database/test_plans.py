@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,35 @@ from cronjobs.cli.known_types import known_types
 from cronjobs.config.load import load
 from cronjobs.config.settings import Retention
 from cronjobs.database.connection import Database
+from cronjobs.database.tables import SCHEMA_REVISION
+from cronjobs.insight.book_evidence import books
 from cronjobs.insight.evidence import ScheduleEvidence
 from cronjobs.insight.explain_job import explain_job
 from cronjobs.insight.explain_occurrence import explain_occurrence
-from cronjobs.insight.health import look
+from cronjobs.insight.explain_type import type_life
+from cronjobs.insight.gathering import look
 from cronjobs.insight.job_evidence import job_life
+from cronjobs.insight.moment import look_around
+from cronjobs.insight.schedule_facts import schedule_facts
+from cronjobs.insight.worst_first import schedules_shown, worst_first
+from cronjobs.metrics.families import gather
 from cronjobs.model import Status
 from cronjobs.probe.question import MANY_QUEUES
 from cronjobs.rules.concurrency import Limit
 from cronjobs.schedules.materialise import materialise
-from cronjobs.store import claims, expiry, listing, not_started
+from cronjobs.store import claims, expiry, explaining, listing, not_started, quarters, trends
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.store.listing import Filter
-from cronjobs.store.sql import run
+from cronjobs.store.quarters import close_hour
+from cronjobs.store.sql import database_now, run
+from cronjobs.store.totals import count_on
 from cronjobs.tick.pruner import Before, Pruner
+from cronjobs.web.strip import QUARTERS, first_quarter
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables, and ANALYZE
 
 HOUR = timedelta(hours=1)
+FAR = datetime(2100, 1, 1, tzinfo=UTC)
 YAML = """\
 database: "@database@"
 job_types:
@@ -57,11 +68,23 @@ MORE = {"finished": 6000, "future": 3000, "schedules": 400}
 GROWS = {
     ("probe", "schedules"): (20, 0.2),  # their next_at has no index: it would be written each minute
     ("materialise", "schedules"): (70, 0.4),
-    ("status", "schedules"): (150, 20),
-    ("status", "future"): (40, 1.2),  # it counts what waits
+    ("status", "schedules"): (130, 7),  # the newest row of each one's ledger, and its job
+    ("status", "future"): (20, 0.6),  # it counts what waits
+    ("first page", "schedules"): (120, 10),  # more are shown; the newest row of each one's ledger, and its job
+    ("metrics", "schedules"): (220, 11),  # each has ten occurrences here, and it reads an index of the ledger
+    ("metrics", "future"): (40, 1.2),  # it counts what waits
+    ("what status adds", "schedules"): (40, 0.3),  # the next ones are looked for among all
+    ("around an instant", "finished"): (2, 0.1),  # up to 5,000 attempts that ended since
+    ("around an instant", "schedules"): (250, 5),  # up to 5,000 rows of the ledger; each schedule has ten here
+    ("around an instant", "future"): (10, 0.6),  # it counts what has waited since
+    ("books", "schedules"): (130, 10),  # it reads each one's ledger
     ("jobs list queued", "future"): (25, 1.2),
     ("jobs list since", "future"): (45, 2.4),
-    ("claim under limits", "a full limit"): (60, 1.2),
+    ("explain a type", "schedules"): (25, 1),
+    ("explain a type", "future"): (70, 2.4),  # it counts what waits
+    ("explain a type that no tick knows", "schedules"): (25, 1),
+    ("explain a type that no tick knows", "future"): (70, 2.4),
+    ("claim under limits", "a full limit"): (33, 0.05),
     ("due jobs that wait", "an unknown type"): (20, 0.6),  # up to 5,000 of each lane are counted
     ("due jobs that wait", "a paused queue"): (20, 0.6),
     ("due jobs that wait", "a full limit"): (20, 0.6),
@@ -123,8 +146,9 @@ class Undo(Exception):
 
 
 def probe(world: World) -> Counted:
-    project = {"project": "", "environment": "", "schema_revision": "0002", "oldest_code": "0001"}
+    project = {"project": "", "environment": "", "schema_revision": SCHEMA_REVISION, "oldest_code": "0001"}
     here = {"host": "alpha", "place": "alpha:b:1:", "place_length": 10, "fingerprint": "f", "defines_nothing": 0}
+    here["alerts"] = 1
     return world.reading(
         lambda connection: run(
             connection,
@@ -197,6 +221,46 @@ def explain_one_job(world: World) -> Counted:
     return world.reading(explain)
 
 
+def scrape(world: World) -> Counted:
+    """Once ticks have counted."""
+    more = True
+    while more:
+        with world.database.write() as connection:
+            more = count_on(connection)
+    return world.reading(lambda connection: gather(connection, ()))
+
+
+def first_page(world: World) -> Counted:
+    """What it asks beside ``status``, once hours are kept."""
+    more = True
+    while more:
+        with world.database.write() as connection:
+            more = close_hour(connection, database_now(connection))
+
+    with world.database.read() as connection:
+        health = look(connection, world.settings, known_types(world.settings))
+
+    def look_at_it(connection: Connection) -> None:
+        now = database_now(connection)
+        ids = worst_first(connection, health, world.settings, 50)
+        quarters.strips(connection, ids, first_quarter(now), QUARTERS)
+        quarters.newest_rows(connection, ids)
+
+    return world.reading(look_at_it)
+
+
+def what_status_adds(world: World) -> Counted:
+    """To ``look``, which is counted above."""
+    with world.database.read() as connection:
+        health = look(connection, world.settings, known_types(world.settings))
+
+    def add(connection: Connection) -> None:
+        schedules_shown(connection, health, world.settings, 12)
+        trends.changes(connection, ["default"], trends.compared_with(connection))
+
+    return world.reading(add)
+
+
 OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "probe": probe,
     "claim": claim,
@@ -204,9 +268,17 @@ OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "recover": recover,
     "materialise": settle_schedules,
     "prune": prune,
+    "metrics": scrape,
     "status": lambda world: world.reading(
         lambda connection: look(connection, world.settings, known_types(world.settings))
     ),
+    "what status adds": what_status_adds,
+    "around an instant": lambda world: world.reading(
+        lambda connection: look_around(connection, world.database.clock.now() - HOUR, world.settings)
+    ),
+    "facts of schedules": lambda world: world.reading(lambda connection: schedule_facts(connection, range(1, 12))),
+    "first page": first_page,
+    "hosts page": lambda world: world.reading(lambda connection: explaining.newest_ticks(connection, 1)),
     "jobs list": jobs_list,
     "jobs list dead": lambda world: jobs_list(world, status=Status.DEAD),
     "jobs list succeeded": lambda world: jobs_list(world, status=Status.SUCCEEDED),
@@ -215,6 +287,15 @@ OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "jobs list since": lambda world: jobs_list(world, since=world.database.clock.now() - timedelta(minutes=5)),
     "explain a schedule": explain_schedule,
     "explain a job": explain_one_job,
+    "explain a type": lambda world: world.reading(
+        lambda connection: type_life(connection, "kind1", world.settings, known_types(world.settings))
+    ),
+    "explain a type that no tick knows": lambda world: world.reading(
+        lambda connection: type_life(connection, "kind2", world.settings, known_types(world.settings))
+    ),
+    "books": lambda world: world.reading(
+        lambda connection: books(connection, world.settings, world.database.clock.now() - HOUR, FAR)
+    ),
     "due jobs that wait": lambda world: world.reading(
         lambda connection: not_started.lanes_due(connection, ["kind0", "kind1"])
     ),
@@ -265,6 +346,17 @@ def test_the_work_does_not_grow_with(world: World, what: str) -> None:
     assert grown_too_much(world, before, what, rows) == {}
 
 
+def test_status_makes_no_objects_of_schedules_that_are_well_and_are_not_shown(world: World) -> None:
+    world.grown.schedules(400, occurrences=10)
+    world.grown.run("UPDATE cronjobs_schedules SET owed = '[]' WHERE name IN ('grown-5', 'grown-7')")
+    with world.database.read() as connection:
+        health = look(connection, world.settings, known_types(world.settings))
+    assert len(health.watch.schedules) < 10
+    assert {each.name for each in health.watch.schedules} >= {"grown-5", "grown-7"}
+    assert len(health.next) == 5
+    assert (health.schedules.active, health.schedules.coming) == (SCHEDULES + 401, SCHEDULES + 401)
+
+
 BEHIND = {
     "an unknown type": {"job_type": "'nobody'"},
     "a paused queue": {"job_type": "'kind1'", "queue": "'stopped'"},
@@ -305,6 +397,6 @@ def test_the_work_does_not_grow_with_what_was_drained_and_not_vacuumed(world: Wo
     found = {
         name: f"{before[name].work} → {now.work}: {now.most()}"
         for name, now in world.work().items()
-        if now.work > 1.25 * before[name].work + slack
+        if now.work > 1.25 * before[name].work + slack and name != "books"  # it reads what ended since
     }
     assert found == {}

@@ -405,6 +405,14 @@ def jumped(world: World) -> None:
     world.execute(update(tables.ticks).where(tables.ticks.c.id == newest).values(started_at=long_ago))
 
 
+def with_alerts(look_at: Any) -> Callable[[World], None]:
+    def do(world: World) -> None:
+        world.inputs.ours["alerts"] = "1"
+        changed(tables.meta, look_at=look_at)(world)
+
+    return do
+
+
 # A question of the fast path → states in which it alone says no.
 ASKED: dict[str, list[Callable[[World], None]]] = {
     "it is our database": [changed(tables.meta, project="other"), changed(tables.meta, environment="test")],
@@ -431,8 +439,21 @@ ASKED: dict[str, list[Callable[[World], None]]] = {
         changed(tables.meta, pruned_at=soon(3700)),
     ],
     "the clock did not jump": [jumped],
+    "no finding may have begun or ended, or this host sends no alerts": [
+        with_alerts(soon(-1)),
+        with_alerts(None),
+        with_alerts(soon(7200)),  # by a wrong clock
+    ],
     "this host's clock is right": [],  # of a server; see below
 }
+
+
+def test_an_idle_tick_of_a_host_that_sends_alerts_waits_for_the_next_look(world: World) -> None:
+    assert world.probe(), "it is the same to a host without alerts"
+    with_alerts(soon(60))(world)
+    assert world.probe()
+    world.clock.advance(timedelta(seconds=61))
+    assert not world.probe()
 
 
 def void(_: object) -> None:

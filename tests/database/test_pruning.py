@@ -21,6 +21,7 @@ from cronjobs.database import column_types, tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.store import pruning as store
+from cronjobs.store.totals import Leaving
 from cronjobs.testing import FakeClock
 from cronjobs.tick.pruner import LARGEST_BATCH, SMALLEST_BATCH, Before, Pruner, next_batch
 from cronjobs.tick.pruning import is_due, is_overdue
@@ -165,7 +166,7 @@ def test_a_job_that_was_retried_since_it_was_read_stays(database: Database, host
             connection.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values(values))
         ids = [retried, recent, old]
         assert store.strip_jobs(connection, [retried, recent], "succeeded", before) == set()
-        assert store.delete_jobs(connection, ids, "succeeded", before) == {old}
+        assert store.delete_jobs(Leaving(connection), ids, "succeeded", before) == {old}
 
 
 def test_stripped_jobs_are_not_read_again_each_hour(database: Database, host: Host, clock: FakeClock) -> None:
@@ -241,7 +242,7 @@ def test_a_tick_after_a_jump_prunes_nothing_nor_does_the_next_hour_also_if_that_
     fill(database, "cronjobs_jobs", 10)
     clock.advance(25 * HOUR)
     with monkeypatch.context() as patched:
-        patched.setattr("cronjobs.tick.tick.Tick._prune", lambda *_: None)
+        patched.setattr("cronjobs.tick.spare_time.SpareTime._prune", lambda *_: None)
         host.tick()
     for _ in range(5):
         clock.advance(11 * MINUTE)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, text
+from sqlalchemy import text
 from support.databases import opened
 from support.postgres import OWNER
 from support.project import Project
@@ -174,10 +174,11 @@ def test_too_little_memory_for_a_row_costs_its_own_job(database_url: str, monkey
         enqueue(connection, "t.keep", {"name": "healthy"})
     real = job_rows.job_from
 
-    def short_of_memory(row: Row[Any]) -> Job:
-        if row.payload == {"name": "heavy"}:
+    def short_of_memory(row: Sequence[Any]) -> Job:
+        job = real(row)
+        if job.payload == {"name": "heavy"}:
             raise MemoryError
-        return real(row)
+        return job
 
     monkeypatch.setattr(claims, "job_from", short_of_memory)
     monkeypatch.setattr(job_rows, "job_from", short_of_memory)

@@ -16,7 +16,7 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_type_lists, occurrences, ticks
 from cronjobs.database.tables import jobs as jobs_table
 from cronjobs.insight.findings import troubles
-from cronjobs.insight.health import look
+from cronjobs.insight.gathering import look
 from cronjobs.jobs import registry as jobs
 from cronjobs.jobs.job_types import load
 from cronjobs.store.job_types import runnable_types

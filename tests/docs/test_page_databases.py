@@ -33,7 +33,7 @@ CRONJOBS = str(Path(sys.executable).parent)  # where the command is that users t
 
 
 def test_every_block_is_known_here_and_no_link_is_dead() -> None:
-    assert PAGE.counts() == {"yaml": 1, "python": 4, "sql": 2, "ts": 1, "console": 3}
+    assert PAGE.counts() == {"yaml": 1, "python": 4, "sql": 3, "ts": 1, "console": 3}
     assert PAGE.dead_links() == []
 
 

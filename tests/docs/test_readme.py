@@ -323,12 +323,13 @@ def test_the_figures_of_the_text_are_those_of_the_code() -> None:
 
 @pytest.fixture
 def busy_shop(shop: Shop) -> Shop:
-    """With a job 17 that waits."""
+    """With a job 17 that waits, and one that has the key invoice:42."""
     shop.does("run-due")
     with sqlite3.connect(shop.folder / "cronjobs.db") as connection:
         insert = "INSERT INTO cronjobs_jobs (job_type, payload) VALUES ('billing.send_invoice', '{\"invoice_id\": 1}')"
         for _ in range(17):
             connection.execute(insert)
+        connection.execute("UPDATE cronjobs_jobs SET idempotency_key = 'invoice:42' WHERE id = 1")
     connection.close()
     return shop
 

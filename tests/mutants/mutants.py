@@ -22,9 +22,12 @@ class Mutant:
 
 
 SQL = "cronjobs/store/sql.py"
+WEB = "cronjobs/web/security.py"
+PAGES = "tests/database/test_web.py"
 LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
 FENCE = "tests/database/test_fence.py"
+ALERTS = "tests/database/test_alerts_races.py"
 SHAPES = "tests/database/test_enqueue_shapes.py"
 CRASHES = "tests/process/test_crashes.py"
 HANGING = "tests/process/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
@@ -41,9 +44,9 @@ MUTANTS = (
     Mutant(
         "no fence in renew",
         LEASES,
-        'renewed = _update_mine(connection, leases, "locked_until = {after_lease}", ',
-        'renewed = run(connection, "UPDATE {jobs} AS j SET locked_until = {after_lease} WHERE j.id {among_ids} '
-        'RETURNING id", ids=[held.job_id for held in leases], ',
+        "in _update_mine(connection, leases, assignments, lease_s=left.total_seconds())]",
+        'in run(connection, "UPDATE {jobs} AS j SET locked_until = {after_lease} WHERE j.id {among_ids} RETURNING id", '
+        "ids=[held.job_id for held in leases], lease_s=left.total_seconds())]",
         (FENCE,),
     ),
     Mutant(
@@ -156,7 +159,7 @@ MUTANTS = (
                 self.in_flight.unrecorded.append(attempt)
 """,
         """                attempt.stop.set("timeout")
-                self.in_flight.unwritten.append(Ended(attempt, Finished(attempt.job, _timed_out(attempt)), now))
+                self.in_flight.end(Ended(attempt, Finished(attempt.job, _timed_out(attempt)), now))
 """,
         (HANGING,),
     ),
@@ -322,6 +325,21 @@ MUTANTS = (
         ("tests/unit/database/test_write_turns.py",),
     ),
     Mutant(
+        "a ledger row names a tick's row that was rolled back",
+        "cronjobs/tick/tick_row.py",
+        "        return ticks.begin_tick(connection, self._facts(connection))",
+        '        self.id = getattr(self, "id", None) or ticks.begin_tick(connection, self._facts(connection))\n'
+        "        return self.id",
+        ("tests/database/test_tick_of_occurrence.py",),
+    ),
+    Mutant(
+        "what is left of a ledger row names who split it",
+        "cronjobs/store/schedules.py",
+        "(here if row.decided_at is None else {})",
+        "here",
+        ("tests/database/test_tick_of_occurrence.py",),
+    ),
+    Mutant(
         "pruning waits for locked rows",
         "cronjobs/store/pruning.py",
         '    unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED"',
@@ -442,5 +460,128 @@ MUTANTS = (
         "?mode=rw",
         "?mode=rwc",
         ("tests/process/test_idle_tick.py",),
+    ),
+    Mutant(
+        "totals forget the attempts that ran when they were counted",
+        "cronjobs/store/totals.py",
+        "pending = frozenset((row.id, row.attempts) for row in leased)",
+        "pending = frozenset({(row.id, row.attempts) for row in leased} & {(0, 0)})",
+        ("tests/database/test_totals.py",),
+    ),
+    Mutant(
+        "totals count what is gone and was counted twice",
+        "cronjobs/store/totals.py",
+        "        if counted:\n            add(self._counted",
+        "        if not key:\n            add(self._counted",
+        ("tests/database/test_totals.py",),
+    ),
+    Mutant(
+        "a retry takes an end out of the totals",
+        "cronjobs/store/operating.py",
+        "leaving.jobs(row for row in found if row.id in done and row.finished_at is not None)",
+        "leaving.jobs(row for row in found if row.id in done and row.finished_at is not None and not row)",
+        ("tests/database/test_totals.py",),
+    ),
+    Mutant(
+        "two count at once",
+        "cronjobs/store/totals.py",
+        'if_free=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",',
+        'if_free="",',
+        ("tests/database/test_totals.py",),
+    ),
+    Mutant(
+        "who takes rows away does not wait for who counts",
+        "cronjobs/store/totals.py",
+        'for_update=lambda postgresql: "FOR UPDATE" if postgresql else "",',
+        'for_update="",',
+        ("tests/database/test_totals.py",),
+    ),
+    Mutant(
+        "the textfile is written through a link",
+        "cronjobs/metrics/textfile.py",
+        "beside.replace(path)",
+        "beside.replace(path.resolve())",
+        ("tests/process/test_metrics.py",),
+    ),
+    Mutant(
+        "an alert that is being sent by one host is sent by another",
+        "cronjobs/store/alerts.py",
+        "AND (a.locked_until IS NULL OR a.locked_until < {now}) {skip_locked}",
+        "{skip_locked}",
+        (f"{ALERTS}::test_what_one_host_is_sending_nobody_else_sends",),
+    ),
+    Mutant(
+        "who lost the lease of an alert marks it",
+        "cronjobs/store/alerts.py",
+        "AND channel = :channel AND locked_by = :locked_by RETURNING finding_id",
+        "AND channel = :channel AND :locked_by = :locked_by RETURNING finding_id",
+        (f"{ALERTS}::test_who_lost_the_lease_marks_nothing",),
+    ),
+    Mutant(
+        "an end that comes while the message is on its way is never told",
+        "cronjobs/store/alerts.py",
+        "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {instant_type}) ELSE :now END",
+        "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {instant_type}) ELSE CAST(NULL AS {instant_type}) END",
+        (f"{ALERTS}::test_an_end_that_comes_while_the_message_is_on_its_way_is_told",),
+    ),
+    Mutant(
+        "a look writes what it saw before facts changed",
+        "cronjobs/store/alerts.py",
+        "WHERE id = 1 AND look_at = :token RETURNING id",
+        "WHERE id = 1 AND :token = :token RETURNING id",
+        (f"{ALERTS}::test_a_look_that_facts_overtook_is_done_again",),
+    ),
+    Mutant(
+        "progress of whichever attempt",
+        "cronjobs/rules/progress.py",
+        ' or value.get("attempt") != attempt',
+        "",
+        ("tests/database/test_progress.py",),
+    ),
+    Mutant(
+        "an attempt's end leaves its progress",
+        LEASES,
+        " progress = NULL, live_output = NULL,",
+        "",
+        ("tests/database/test_progress.py",),
+    ),
+    Mutant(
+        "the beginning of a secret is shown before its end is there",
+        "cronjobs/execution/reporting.py",
+        "ready = safe_until(text, secrets)",
+        "ready = len(text)",
+        ("tests/unit/execution/test_reporting.py",),
+    ),
+    Mutant("a form without the session's token", WEB, "if not _same(given, visitor.csrf):", "if False:", (PAGES,)),
+    Mutant("any host name", WEB, "if request.host not in self.hosts:", "if False:", (PAGES,)),
+    Mutant("a form of another site", WEB, 'ours = site in ("", "same-origin")', "ours = True", (PAGES,)),
+    Mutant("the link works twice", WEB, "self._session is not None or not _same(", "not _same(", (PAGES,)),
+    Mutant(
+        "a page may write",
+        "cronjobs/store/reading.py",
+        'run(connection, "PRAGMA query_only = ON")',
+        "pass",
+        (PAGES,),
+    ),
+    Mutant(
+        "a backfill leaves the hours that were kept",
+        "cronjobs/store/schedules.py",
+        "        forget_hours(connection, ",
+        "        (lambda *_: 0)(connection, ",
+        ("tests/database/test_quarters.py",),
+    ),
+    Mutant(
+        "an ack covers rows that came later",
+        "cronjobs/insight/findings.py",
+        "if stored is None or not set(finding.rows) <= set(stored.rows):",
+        "if stored is None:",
+        ("tests/database/test_ack.py",),
+    ),
+    Mutant(
+        "an ack covers what became worse",
+        "cronjobs/insight/findings.py",
+        "finding.severity.rank < Severity(stored.severity).rank:",
+        "False:",
+        ("tests/database/test_ack.py",),
     ),
 )

@@ -44,7 +44,16 @@ main()
 # or of the tick: 1,440 times a day.
 FACTS = (
     *("tick", "host", "boot_id", "pid", "version", "age_s", "host_s", "now_", "place", "place_length", "most_branches"),
-    *("beyond_s", "defines_nothing", "project", "environment", "fingerprint", "schema_revision", "oldest_code"),
+    *(
+        "beyond_s",
+        "defines_nothing",
+        "alerts",
+        "project",
+        "environment",
+        "fingerprint",
+        "schema_revision",
+        "oldest_code",
+    ),
 )
 MAY_LOAD = {
     *("cronjobs", "cronjobs.__main__", "cronjobs.version", "cronjobs.probe", "cronjobs.probe.idle"),
@@ -181,18 +190,21 @@ FULL: dict[str, Callable[[Project], dict[str, object]]] = {
 }
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("why", FULL)
 def test_this_takes_the_full_tick(idle: Project, why: str) -> None:
     changes = FULL[why](idle)
     assert not is_fast(modules_of(idle, **changes))
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("options", [["--queue", "mail"], ["--limit", "3"], ["--quiet"], ["--wait"]])
 def test_options_have_a_fast_path_of_their_own(idle: Project, options: list[str]) -> None:
     assert not is_fast(modules_of(idle, *options))
     assert is_fast(modules_of(idle, *options))
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("options", [["--json"], ["--verbose"], ["--dry-run"]])
 def test_what_prints_is_always_a_full_tick(idle: Project, options: list[str]) -> None:
     for _ in range(2):

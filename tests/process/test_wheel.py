@@ -63,6 +63,7 @@ def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -
     names = set(zipfile.ZipFile(wheel).namelist())
     migrations = {f"cronjobs/{file.relative_to(ROOT)}" for file in ROOT.glob("alembic/versions/*.py")}
     assert names >= {"cronjobs/py.typed", "cronjobs/alembic/env.py", "cronjobs/alembic/script.py.mako"} | migrations
+    assert names >= {"cronjobs/web/style.css", "cronjobs/web/icon.svg"}
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert folders == {"cronjobs", "cronjobs_copy", "cronjobs_demo", "cronjobs_drill"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".db"))]

@@ -8,11 +8,11 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from cronjobs.database.column_types import Json
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import metadata
+from cronjobs.database.tables import acks, alerts, findings, metadata
 from cronjobs.jobs.enqueue import enqueue
 from cronjobs.model import Status
 from cronjobs.rules.lease import Finish, Lease
@@ -77,6 +77,13 @@ def fill(database: Database) -> None:
         connection.exec_driver_sql("INSERT INTO cronjobs_queues (name, max_waiting, dropped) VALUES ('mail', 5, 2)")
         connection.exec_driver_sql("INSERT INTO cronjobs_job_type_lists (hash, names) VALUES ('h1', '[\"t.work\"]')")
         connection.exec_driver_sql("INSERT INTO cronjobs_crashing_types (job_type, clean_ends) VALUES ('t.work', 3)")
+        hour = "(1, 1700000000000000, 's..k')"
+        connection.exec_driver_sql(f"INSERT INTO cronjobs_quarters (schedule_id, hour, quarters) VALUES {hour}")
+        in_force = {"finding": "dead", "severity": "notice", "rows": ["1"]}
+        connection.execute(insert(acks).values(in_force | {"until": now, "by": "ann"}))
+        kept = {"kind": "dead", "text": "1 dead job", "began_at": now}
+        connection.execute(insert(findings).values(in_force | kept))
+        connection.execute(insert(alerts).values(finding_id=1, channel="ops", rows=["1"], due_at=now))
         facts = {"tick": "t1", "host": "alpha", "pid": 7, "version": "0.1", "started_at": now, "finished_at": now}
         ticks.end_tick(connection, facts | {"did": {"succeeded": 1}, "ended": "nothing is due", "fingerprint": "f1"})
         connection.exec_driver_sql("DELETE FROM cronjobs_jobs WHERE job_type = 'gone'")

@@ -12,8 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "cronjobs"
 # Lowest first: a module imports only what stands before it; inside a room, no circle.
 ORDER = [
     *("version", "starting", "probe", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
-    *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
-    *("jobs", "execution", "tick", "insight", "crontab", "testing", "cli", "__main__"),
+    *("crontime", "database", "config", "store", "metrics", "schema", "autogenerate", "schedules"),
+    *("jobs", "execution", "tick.not_started", "insight", "alerts", "tick", "crontab", "doctor", "testing", "web"),
+    *("cli", "__main__"),
 ]
 BESIDE = ("cronjobs_copy", "cronjobs_demo", "cronjobs_drill")  # programs that use the package
 STUBS = ("launcher", "child", "long")  # where the version before looks for them; for one release

@@ -150,7 +150,7 @@ run: 4
     2:6: run: write it as a mapping: workers: …
 run: {worker: 4}
     2:7: run.worker: unknown key, did you mean "workers"? Allowed here: budget, every, lease, linger, long_jobs,
-    max_losses, shutdown_grace, trust_files, workers
+    max_losses, ping, shutdown_grace, trust_files, workers
 retention: {succeeded: 14}
     2:24: retention.succeeded: "14" has no unit: write it as 55s, 10m, 24h or 7d
 timezone: europe/berlin
@@ -216,8 +216,8 @@ job_types: {a: {durable: yes}}
 job_types: {a: {on_lost: drop}}
     2:26: job_types.a.on_lost: "drop" is not one of retry, dead
 job_types: {a: {on_los: dead}}
-    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, durable, env, inherit_env,
-    isolation, max_memory, on_lost, on_shutdown, retry, retry_exit_codes, success_exit_codes, timeout
+    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, durable, env, hide,
+    inherit_env, isolation, max_memory, on_lost, on_shutdown, retry, retry_exit_codes, success_exit_codes, timeout
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255
 job_types: {a: {command: [ls], success_exit_codes: 3}}
@@ -261,11 +261,11 @@ schedules: {a: {every: 1m, job: x, timeout: 50ms}}
 schedules: {a: {every: 1m, job: x, payload: [1]}}
     2:45: schedules.a.payload: a payload is a mapping: {invoice_id: 42}
 nonsense: 1
-    2:1: nonsense: unknown key. Allowed here: database, defaults, env, env_file, environment, imports,
-    job_types, limits, log, project, python_path, queues, retention, run, schedules, schema, setup, timezone
+    2:1: nonsense: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, imports,
+    job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
 on: 1
-    2:1: on: unknown key. Allowed here: database, defaults, env, env_file, environment, imports, job_types, limits,
-    log, project, python_path, queues, retention, run, schedules, schema, setup, timezone
+    2:1: on: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, imports,
+    job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
 """)
 
 

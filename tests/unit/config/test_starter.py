@@ -42,7 +42,18 @@ def test_every_example_in_the_starter_is_valid() -> None:
     assert set(found.schedules) == {"hello", "nightly-report", "tidy-up"}
     shown = {key for schedule in yaml.safe_load(text)["schedules"].values() for key in schedule}
     assert shown == SCHEDULE.keys() - {
-        *("queue", "priority", "catch_up_limit", "environments", "retry_until", "grace", "spread", "renamed_from")
+        *(
+            "queue",
+            "priority",
+            "catch_up_limit",
+            "environments",
+            "retry_until",
+            "grace",
+            "spread",
+            "renamed_from",
+            "warn_after_failures",
+            "ping",
+        )
     }
     assert yaml.safe_load(text)["run"].keys() <= RUN.keys()
 

@@ -51,11 +51,12 @@ def test_every_field_of_a_schedule_is_in_its_definition() -> None:
         "timeout": DAY,
         "spread": DAY,
         "grace": DAY,
+        "warn_after_failures": 5,
         "max_attempts": 1,
         "retry_until": "next_occurrence",
     }
     stored = definition(replace(SIMPLE, **full))  # type: ignore[arg-type]
-    of_the_file = {"name", "environments", "renamed_from"}  # what sync reads before it writes a definition
+    of_the_file = {"name", "environments", "renamed_from", "ping"}  # what sync reads before it writes a definition
     assert {key.removesuffix("_s") for key in stored} | of_the_file == set(ScheduleSettings.__dataclass_fields__)
 
 

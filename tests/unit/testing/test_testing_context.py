@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 from support import billing
 
 from cronjobs import Cancelled, Context, EffectUnknown, GiveUp
@@ -119,7 +120,7 @@ def test_work_of_several_steps_goes_on_after_the_last_one_done() -> None:
 
 
 def test_a_transaction_is_a_savepoint_on_the_connection_that_was_given() -> None:
-    with create_engine("sqlite://").connect() as connection:
+    with create_engine("sqlite://", poolclass=NullPool).connect() as connection:
         connection.execute(text("CREATE TABLE t (n int)"))
         ctx = context(connection=connection)
         with ctx.transaction() as given:
@@ -156,3 +157,15 @@ def test_a_handler_that_finishes_its_own_transaction_is_seen_to() -> None:
 def test_fields_that_cannot_be_meant_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         context(**fields)
+
+
+def test_what_a_handler_says_of_its_progress_is_kept_and_judged_as_in_a_tick() -> None:
+    ctx = context()
+    for number in range(3):
+        ctx.progress(number, of=2, note=f"step\n{number}")
+    ctx.progress(Decimal("2.5"))  # type: ignore[arg-type]
+    assert ctx.reported[-2:] == [(2, 2, r"step\n2"), (2.5, None, None)]
+    for wrong in (-1, float("nan"), float("inf"), "many", None, 1e300):
+        with pytest.raises(UsageError, match=r"ctx\.progress\(done="):
+            ctx.progress(wrong)  # type: ignore[arg-type]
+    assert len(ctx.reported) == 4

@@ -1,0 +1,183 @@
+"""One look: judge, keep the findings, say what is due to whom; and send that, which is a separate step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.alerts import decide, texts
+from cronjobs.alerts.deliver import CHANNEL_S, deliver
+from cronjobs.config.settings import AlertChannel, Settings
+from cronjobs.database.connection import Database
+from cronjobs.insight.findings import Finding, judge
+from cronjobs.insight.gathering import look
+from cronjobs.insight.health import Health
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.rules.repeating import HOURLY
+from cronjobs.store import alerts as store
+from cronjobs.store.alerts import DueAlert, Episode, FailedJob
+from cronjobs.store.job_types import remembered, runnable_types
+from cronjobs.store.sql import database_now
+
+JOBS_SHOWN: Final = 3  # of one finding
+PATIENCE_S: Final = 2.0  # for SQLite's write lock
+
+
+@dataclass(frozen=True)
+class Alerting:
+    """What a look needs to know of the host that looks; ``me`` names the tick, as a lease does."""
+
+    settings: Settings
+    database: Database
+    host: str
+    me: str
+    emit: Callable[[events.Event], None]
+
+    @property
+    def channels(self) -> dict[str, AlertChannel]:
+        return {} if self.settings.alerts is None else self.settings.alerts.channels
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def look(self, types: Callable[[], JobTypes], *, loaded: bool, anyway: bool) -> bool:
+        """Look if that is due, or *anyway*; return whether it was this one's turn. Raises DatabaseError.
+
+        *types* is asked for the job types of this host, with its handlers, if these are *loaded* or to be loaded.
+        """
+        with self.database.write(patience=PATIENCE_S) as connection:
+            token = store.begin_look(connection, anyway=anyway)
+        if token is None:
+            return False
+        with self.database.read() as connection:
+            loaded = loaded or runnable_types(connection, remembered(self.settings.run.every)) is None
+        known = types() if loaded else JobTypes({})
+        with self.database.read() as connection:
+            health = look(connection, self.settings, known)
+        found = decide.merged(judge(health, self.settings), self.host)
+        with self.database.write(patience=PATIENCE_S) as connection:
+            self._write(connection, health, found, token, sees_all=loaded)
+        return True
+
+    def _write(
+        self, connection: Connection, health: Health, found: Sequence[Finding], token: datetime, *, sees_all: bool
+    ) -> None:
+        """Write what a look found, unless facts have changed since it began: then the next tick looks again."""
+        next_at = decide.next_look(health, self.settings, self.host, open_or_waiting=True)
+        # First of all: of two that look at once, the second waits here for the first, and then finds another token.
+        if not store.end_look(connection, token, next_at):
+            return
+        episodes = store.open_episodes(connection)
+        ticking = decide.ticking_hosts(health)
+        changes = decide.compare(found, episodes, self.host, sees_all=sees_all, ticking=ticking)
+        for episode, values in changes.changed:
+            store.change_episode(connection, episode.id, **values)
+        often = {
+            name
+            for name, times in store.episodes_since(connection, health.now - HOURLY).items()
+            if times >= decide.OFTEN
+        }
+        for finding in changes.opened:
+            opened = self._open(connection, finding, health)
+            if opened is not None:
+                changes.lasting[opened.id] = finding
+        states = store.states_of(connection, [*changes.lasting, *(episode.id for episode in changes.ended)])
+        for id_, finding in changes.lasting.items():
+            for channel in self.channels.values():
+                state = states.get((id_, channel.name))
+                wanted = decide.wants(channel, finding)
+                if state is None and not wanted:
+                    continue
+                came_often = finding.key in often
+                due = decide.due_at(finding, state, health.now, came_often=came_often) if wanted else None
+                if state is None or state.due_at != due:
+                    store.put_state(connection, id_, channel.name, due, over=False)
+        for episode in changes.ended:
+            store.change_episode(connection, episode.id, ended_at=health.now)
+            for (id_, name), state in states.items():
+                if id_ == episode.id:
+                    due = decide.over_at(state, health.now)
+                    store.put_state(connection, id_, name, due, over=due is not None)
+        news = any(decide.wants(way, each) for way in self.channels.values() for each in changes.lasting.values())
+        if not (news or store.something_waits(connection, self.channels)):
+            quiet = decide.next_look(health, self.settings, self.host, open_or_waiting=False)
+            store.end_look(connection, next_at, quiet)
+
+    def _open(self, connection: Connection, finding: Finding, health: Health) -> Episode | None:
+        since = finding.since
+        return store.open_episode(
+            connection,
+            finding=finding.key,
+            kind=finding.kind,
+            severity=str(finding.severity),
+            text=finding.text,
+            command=finding.command,
+            rows=decide.kept_rows(finding),
+            host=decide.host_of(finding),
+            began_at=health.now if since is None else min(since, health.now),
+            found_at=health.now,
+        )
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def send(self, left_s: Callable[[], float]) -> None:
+        """Send what is due, a message for each channel, as long as there is time. Raises DatabaseError.
+
+        Leased first, sent outside of any transaction, marked after that: who is killed in between has sent it, and when
+        the lease is over it is sent again.
+        """
+        for channel in self.channels.values():
+            timeout_s = min(CHANNEL_S, left_s())
+            if timeout_s < 1:
+                return
+            with self.database.read() as connection:
+                if not store.anything_due(connection, channel.name):
+                    continue
+            with self.database.write(patience=PATIENCE_S) as connection:
+                due = store.lease_due(connection, channel.name, self.me)
+                now = database_now(connection)
+            if not due:
+                continue
+            with self.database.read() as connection:
+                jobs = jobs_behind(connection, due[: texts.MOST])
+            message = texts.message(due, jobs, self.settings, self.host, now)
+            error = deliver(channel, message, self.settings, timeout_s)
+            self._mark(due, error)
+            self.emit(
+                events.alert_sent(channel.name, len(due))
+                if error is None
+                else events.alert_not_sent(channel.name, len(due), error)
+            )
+
+    def _mark(self, due: Sequence[DueAlert], error: str | None) -> None:
+        with self.database.write(patience=PATIENCE_S) as connection:
+            now = database_now(connection)
+            for alert in due:
+                if error is None:
+                    store.mark_sent(connection, alert, self.me, now, decide.after_sending(alert, now))
+                else:
+                    again = decide.after_failing(alert, now)
+                    store.mark_failed(connection, alert, self.me, now, next_at=again, error=error)
+
+
+def jobs_behind(connection: Connection, alerts: Sequence[DueAlert]) -> dict[int, list[FailedJob]]:
+    """By the episode's id, a few of the jobs that it is about."""
+    ids: dict[int, list[int]] = {}
+    for alert in alerts:
+        if not alert.state.over:
+            ids[alert.episode.id] = _job_ids(connection, alert.episode)
+    jobs = {job.id: job for job in store.failed_jobs(connection, {id_ for found in ids.values() for id_ in found})}
+    return {episode: [jobs[id_] for id_ in found if id_ in jobs] for episode, found in ids.items()}
+
+
+def _job_ids(connection: Connection, episode: Episode) -> list[int]:
+    match episode.kind:
+        case "dead" | "threshold":
+            return store.newest_dead(connection, JOBS_SHOWN)
+        case "failing" | "missed" | "schedule":
+            return store.newest_failed(connection, episode.rows, JOBS_SHOWN)
+    return []

@@ -1,0 +1,52 @@
+"""``cronjobs alerts …``: try the channels of ``alerts:``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cronjobs.alerts.deliver import deliver
+from cronjobs.alerts.texts import note, test_words
+from cronjobs.cli.commands import Commands
+from cronjobs.cli.loading import load_settings
+from cronjobs.cli.options import Source
+from cronjobs.cli.output import complain, echo, safe
+from cronjobs.clock import SYSTEM
+from cronjobs.errors import UsageError
+from cronjobs.host.identity import Identity
+
+app = Commands("Alerts: try the channels by which they are sent.")
+
+
+@app.command("test", epilog="For example: cronjobs alerts test ops")
+def send_test(
+    source: Source,
+    channel: Annotated[str | None, typer.Argument(help="One of alerts.channels; default: all of them.")] = None,
+) -> None:
+    """Send a test message by one channel, or by all: a mail, a POST, or a run of the command.
+
+    It needs no database, and changes nothing there. Exit codes: 0 each was delivered, 1 one was not (stderr says why),
+    2 there is no such channel.
+    """
+    settings = load_settings(source, need_database=False)
+    channels = {} if settings.alerts is None else settings.alerts.channels
+    for problem in settings.problems:
+        complain(str(problem))
+    if not channels:
+        raise UsageError(f"{settings.file} has no alerts.channels: docs/alerts.md shows what to write")
+    if channel is not None and channel not in channels:
+        raise UsageError(f'there is no channel "{channel}"; there are: {", ".join(sorted(channels))}')
+    failed = False
+    for name, way in channels.items():
+        if channel not in (None, name):
+            continue
+        message = note(test_words(name), settings, Identity.here().host, SYSTEM.now())
+        error = deliver(way, message, settings)
+        failed = failed or error is not None
+        if error is None:
+            echo(f"{safe(name)}: delivered")
+        else:
+            complain(f"{name}: not delivered: {error}")
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,51 @@
+"""``cronjobs report``: how things are, as one HTML file for a mail or a ticket."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs.cli import leaving
+from cronjobs.cli.known_types import known_types
+from cronjobs.cli.options import Source
+from cronjobs.cli.output import complain
+from cronjobs.cli.project_database import jobs_database
+from cronjobs.errors import CronjobsError
+from cronjobs.store.reading import only_reading
+from cronjobs.web import report as pages
+
+
+def report(
+    source: Source,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it; a file there is replaced.")],
+) -> None:
+    """Write how things are as one HTML file, for a mail or a ticket.
+
+    It is the first pages of cronjobs web: findings, schedules with their last day, dead and latest jobs, errors,
+    queues, hosts. The file fetches nothing and leads nowhere; secrets and what job_types hide: names are left out, as
+    on the pages, and only its owner may read it.
+    """
+    with jobs_database(source, only_database=True) as (settings, database):
+        types = known_types(settings)
+        with database.read() as connection, only_reading(connection):
+            written = pages.report(connection, settings, types).encode(errors="replace")
+    _put(out, written)
+    complain(f"written: {out} ({len(written):,} bytes)")
+    leaving.leave(0, stuck=False)
+
+
+def _put(file: Path, written: bytes) -> None:
+    """All of it or nothing: somebody may be reading the one from before."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
+            opened.write(written)
+        beside.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise CronjobsError(f"{file} cannot be written: {error.strerror or error}") from None

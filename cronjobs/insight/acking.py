@@ -1,0 +1,27 @@
+"""A person acknowledges a finding as it is now."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from cronjobs.insight.finding import Finding
+from cronjobs.store.acks import StoredAck, put_ack
+from cronjobs.store.ticks import record
+
+
+def acknowledge(
+    connection: Connection,
+    finding: Finding,
+    *,
+    until: datetime,
+    now: datetime,
+    by: str | None,
+    host: str | None,
+    why: str | None,
+) -> None:
+    """Write the ack, for the rows and the severity that *finding* has, and who did it."""
+    put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
+    detail = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}
+    record(connection, action="ack", subject=finding.key, actor=by, host=host, why=why, detail=detail, at=now)

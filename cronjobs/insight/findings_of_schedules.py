@@ -1,0 +1,175 @@
+"""What is wrong with schedules, and with pauses that hold them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cronjobs.config.settings import Settings
+from cronjobs.insight.finding import Finding, Severity, several, typed
+from cronjobs.insight.health import Health
+from cronjobs.insight.watched import Watched, missed, quiet_after, ticking
+from cronjobs.model import duration_text
+from cronjobs.rules.pausing import what
+from cronjobs.schedules.applying import silence_after
+from cronjobs.store.schedules import StoredSchedule
+from cronjobs.store.unresolved import Happened
+
+FORGOTTEN_PAUSE: Final = timedelta(days=1)
+FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
+
+
+def schedule_findings(health: Health, settings: Settings) -> Iterator[Finding]:
+    if ticking(health.ticks, health.now, settings):
+        off = list(_schedules_off(health, settings))
+        yield from off or _behind(health.watch.schedules, health.now, quiet_after(settings))
+    for name, found in health.watch.without_run.items():
+        text = f"{name} has not run within its grace; {found.why}"
+        command = typed("cronjobs explain", name)
+        yield Finding("schedule", text, Severity.CRITICAL, since=found.since, command=command, subject=name)
+    yield from _unwell(health.watch)
+    for run in health.slower:
+        runs = "has been running for" if run.running else "ran for"
+        text = (
+            f"{run.schedule} {runs} {duration_text(_rounded(run.took))}; usual is {duration_text(_rounded(run.usual))}"
+        )
+        severity = Severity.WARNING if run.running else Severity.NOTICE
+        command = f"cronjobs jobs show {run.job_id}" if run.job_id else typed("cronjobs explain", run.schedule)
+        yield Finding("slower", text, severity, since=run.since, command=command, subject=run.schedule)
+    yield from _held_back(health.watch, health.pauses, health.now)
+
+
+def _rounded(span: timedelta) -> timedelta:
+    return timedelta(seconds=max(1, round(span.total_seconds())))
+
+
+def _schedules_off(health: Health, settings: Settings) -> Iterator[Finding]:
+    if health.watch.fires or not health.schedules.active:
+        return
+    minutes = round(silence_after(settings).total_seconds() / 60)
+    yield Finding(
+        "schedules_off",
+        f"no tick of the last {minutes} minutes fires schedules: CRONJOBS_SCHEDULES is off wherever ticks come from",
+        Severity.CRITICAL,
+        since=health.watch.fired_at,
+        command="cronjobs crontab show",
+    )
+
+
+def _behind(schedules: Sequence[StoredSchedule], now: datetime, patience: timedelta) -> Iterator[Finding]:
+    """Schedules that were due a while ago and that ticks do not fire, perhaps for an unreadable definition."""
+    late = sorted(
+        (schedule.next_at, schedule.name)
+        for schedule in schedules
+        if schedule.status == "active"
+        and not schedule.paused
+        and schedule.next_at
+        and now - schedule.next_at > patience
+    )
+    if late:
+        names = [name for _, name in late]
+        yield Finding(
+            "behind",
+            f"{several(names)} was due, and ticks come and do not fire it",
+            Severity.CRITICAL,
+            since=late[0][0],
+            command=typed("cronjobs explain", names[0]),
+            rows=tuple(names),
+        )
+
+
+def _unwell(found: Watched) -> Iterator[Finding]:
+    """Schedules whose last runs failed, and runs that were missed in an outage."""
+    failing: dict[int, list[tuple[datetime, str]]] = {}  # by how many failures are too many
+    gone: list[tuple[datetime, str]] = []
+    for schedule in found.schedules:
+        rows = found.lately.get(schedule.id, [])
+        most = _warn_after(schedule)
+        if since := _failing(rows, most):
+            failing.setdefault(most, []).append((since, schedule.name))
+        row = missed(rows)
+        if row is not None and found.dealt_with.get(schedule.name, row.decided_at) <= row.decided_at:
+            gone.append((row.first_for, schedule.name))
+    for most, failed in sorted(failing.items()):
+        since, name = min(failed)
+        names = tuple(name for _, name in sorted(failed))
+        runs = "the last run" if most == 1 else f"the last {most} runs"
+        yield Finding(
+            "failing",
+            f"{runs} of {several(names)} failed",
+            since=since,
+            command=f"{typed('cronjobs history --schedule', name)} --since 7d",
+            subject="" if most == FAILED_IN_A_ROW else str(most),
+            rows=names,
+        )
+    if gone:
+        since, name = min(gone)
+        names = tuple(name for _, name in sorted(gone))
+        text = f"{several(names)} missed runs, and none has gone well since"
+        yield Finding("missed", text, since=since, command=typed("cronjobs trigger", name), rows=names)
+
+
+def _warn_after(schedule: StoredSchedule) -> int:
+    stored = schedule.definition.get("warn_after_failures") if isinstance(schedule.definition, dict) else None
+    return stored if isinstance(stored, int) and not isinstance(stored, bool) and stored > 0 else FAILED_IN_A_ROW
+
+
+def _failing(rows: Sequence[Happened], most: int) -> datetime | None:
+    """Since which occurrence runs have failed, if the last *most* did; each try of a job is a run."""
+    failed, since = 0, None
+    for row in rows:
+        if row.outcome != "enqueued":
+            continue
+        if row.went_well or row.dismissed or row.status == "cancelled":
+            break
+        if not row.failures:
+            if row.status == "dead":  # without a try, for example because its payload is unreadable
+                failed, since = failed + 1, row.last_for
+            continue  # it waits or runs, so the result is open
+        failed, since = failed + row.failures, row.last_for
+    return since if failed >= most else None
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Finding]:
+    """Pauses that may have been forgotten: older than a day, or holding back something of a schedule."""
+    for pause in pauses:
+        scope, name = pause["scope"], pause["name"]
+        names = [] if scope == "queue" else sorted(_behind_pause(found, pause, now))
+        waits = bool(found.waiting) if scope == "all" else scope == "queue" and name in found.waiting
+        if names:
+            why = f"it holds back {several(names)}"
+        elif waits:
+            why = "jobs of schedules wait behind it"
+        elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
+            why = "for more than a day"
+        else:
+            continue
+        text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"
+        options = {"all": ["--all"], "queue": ["--queue", name], "schedule": [name]}[scope]
+        yield Finding(
+            "pause",
+            text,
+            since=pause["paused_at"],
+            command=typed("cronjobs resume", *options),
+            subject=scope if scope == "all" else f"{scope}/{name}",
+            rows=tuple(names),
+        )
+
+
+def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> Iterator[str]:
+    for schedule in found.schedules:
+        if pause["scope"] == "schedule" and pause["name"] != schedule.name:
+            continue
+        if schedule.owed:  # owed by a definition that ended meanwhile, also of a retired schedule
+            yield schedule.name
+            continue
+        if schedule.status != "active":
+            continue
+        rows = found.lately.get(schedule.id, [])
+        skipped = any(row.outcome == "skipped" and row.decided_at >= pause["paused_at"] for row in rows[:1])
+        if (schedule.next_at and schedule.next_at <= now) or (skipped and (rows[0].reason or "").startswith("paused")):
+            yield schedule.name

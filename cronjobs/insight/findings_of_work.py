@@ -1,0 +1,125 @@
+"""What is wrong with jobs, queues and job types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cronjobs.config.settings import Settings
+from cronjobs.insight.finding import Finding, Severity, jobs_text, typed
+from cronjobs.insight.health import Health
+from cronjobs.insight.troubled_types import RUNS_IN_A_LEASE
+from cronjobs.insight.watched import late_after
+from cronjobs.model import duration_text
+from cronjobs.rules.crashing_types import CLEAN_ENDS
+from cronjobs.store.unresolved import DEATHS_COUNTED
+
+NEARLY_FULL: Final = 0.8
+_WHEN_FULL: Final = {
+    "error": "whoever enqueues there is refused",
+    "drop": "what is enqueued there is dropped",
+    "wait": "whoever enqueues there waits, or is refused",
+}
+
+
+def work_findings(health: Health, settings: Settings) -> Iterator[Finding]:
+    yield from _late(health, settings)
+    for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
+        yield _unknown_type(job_type, health)
+    for left in health.left_alone:
+        attempts = "a lost attempt of" if left.jobs == 1 else f"{left.jobs:,} lost attempts of"
+        text = (
+            f"{attempts} {left.job_type} by an older version: without its handler nobody knows whether it may run again"
+        )
+        command = f"cronjobs jobs cancel {left.sample}"
+        yield Finding("left_alone", text, since=left.since, command=command, subject=left.job_type)
+    yield from _deaths(health)
+    yield from _queues(health)
+    for each in health.crashing:
+        text = (
+            f"{each.job_type} takes its runners down: its jobs run in child processes until {CLEAN_ENDS} in a row have "
+            f"ended without a crash ({each.clean_ends} so far), or for an hour"
+        )
+        command = typed("cronjobs history --type", each.job_type)
+        yield Finding("crashing", text, Severity.NOTICE, since=each.found_at, command=command, subject=each.job_type)
+    for job_type, took in health.slow.items():
+        lease = duration_text(settings.run.lease)
+        text = (
+            f"{job_type} typically runs for {duration_text(took)}, and run.lease is {lease}: "
+            f"{RUNS_IN_A_LEASE} runs should fit into a lease, or a few late heartbeats cost a run its job"
+        )
+        yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
+
+
+def _late(health: Health, settings: Settings) -> Iterator[Finding]:
+    minutes = round(late_after(settings).total_seconds() / 60)
+    beyond = sum(found.jobs for found in health.out_of_reach)
+    if late := health.total("late") - beyond:
+        have = "1 job has" if late == 1 else f"{late:,} jobs have"
+        why = "the ticks do not keep up, or do not run"
+        if limited := sum(health.limited.values()):
+            why += f"; {limited:,} of those due wait for a limit"
+        text = f"{have} been due for more than {minutes} minutes: {why}"
+        yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
+    for found in health.out_of_reach:
+        waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
+        options = ", ".join(found.options)
+        text = (
+            f'{waits} in queue "{found.queue}", type {found.job_type}: no tick\'s options reach '
+            f"{'it' if found.jobs == 1 else 'them'}, all ran with {options}"
+        )
+        command = typed("cronjobs jobs list --queue", found.queue)
+        subject = f"{found.queue}/{found.job_type}"
+        yield Finding("out_of_reach", text, since=found.since, command=command, subject=subject)
+
+
+def _unknown_type(job_type: str, health: Health) -> Finding:
+    count, names = health.unresolved.get(job_type, 0), health.unknown_schedules.get(job_type, [])
+    what = []
+    if count:
+        what.append("1 due job waits" if count == 1 else f"{count:,} due jobs wait")
+    if names:
+        what.append(f"{'schedule' if len(names) == 1 else 'schedules'} {', '.join(names[:3])} cannot run")
+        what[-1] += ", …" if len(names) > 3 else ""
+    why = f'no handler or command "{job_type}" is registered here'
+    if health.judged_by_ticks:
+        why = f'no tick of the last minutes knew a handler or command "{job_type}"'
+    text = f"{' and '.join(what)}: {why}"
+    return Finding(
+        "unresolved",
+        text,
+        Severity.CRITICAL,
+        since=health.unknown_since.get(job_type),
+        command="cronjobs check",
+        subject=job_type,
+        rows=tuple(names),
+    )
+
+
+def _deaths(health: Health) -> Iterator[Finding]:
+    found = health.watch.deaths
+    if not found.count:
+        return
+    more = f"{found.count:,} or more" if found.count == DEATHS_COUNTED else f"{found.count:,}"
+    jobs = "1 dead job that nobody has" if found.count == 1 else f"{more} dead jobs that nobody has"
+    yield Finding(
+        "dead",
+        f"{jobs} retried or dismissed",
+        Severity.CRITICAL,
+        since=found.since,
+        command="cronjobs jobs list --status dead",
+        rows=tuple(map(str, found.newest)),
+    )
+
+
+def _queues(health: Health) -> Iterator[Finding]:
+    for name, queue in health.queues.items():
+        if not isinstance(queue.max_waiting, int) or queue.waiting < NEARLY_FULL * queue.max_waiting:
+            continue
+        then = _WHEN_FULL[queue.on_full or "error"]
+        filled = f"({queue.waiting:,} of {queue.max_waiting:,})"
+        text = f'queue "{name}" is full {filled}: {then}'
+        if not queue.full:
+            text = f'queue "{name}" is nearly full {filled}; then {then}'
+        command = typed("cronjobs jobs list --queue", name)
+        yield Finding("full", text, Severity.NOTICE, command=command, subject=name)

@@ -1,0 +1,122 @@
+"""How people read rows: instants and spans, how often something failed, what a tick did. For terminals and for pages.
+
+Texts in the rows were written by anybody. ``safe`` takes the power of control characters away, and hides secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from cronjobs import masking
+from cronjobs.model import duration_text, in_zone
+from cronjobs.text import one_line
+
+CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
+
+# What a tick did, as its row counts it.
+DID: Final = {
+    "succeeded": "succeeded",
+    "failed": "will retry",
+    "dead": "dead",
+    "cancelled": "cancelled",
+    "lost": "lost",
+    "interrupted": "interrupted",
+    "snoozed": "snoozed",
+    "timed_out": "timed out",
+    "handed_over": "handed over",
+    "released": "given back",
+    "recovered": "recovered",
+}
+
+
+def safe(value: object, limit: int = CELL_LIMIT) -> str:
+    """*value* as one line that does nothing to a terminal; "" for None."""
+    return "" if value is None else one_line(masking.hide(str(value)), limit)
+
+
+def status_word(status: str) -> str:
+    """A job's status as people read it: the column's "failed" means that it will be tried again."""
+    return "retrying" if status == "failed" else status
+
+
+@dataclass(frozen=True)
+class Times:
+    """Instants as people read them: on the clocks of *timezone*, and how far from *now*, the database's."""
+
+    now: datetime
+    timezone: str
+
+    def clock(self, instant: datetime) -> str:
+        """ "14:03:07" on the day of now, else with its date; in a doubled hour with the offset that tells which."""
+        local = self.local(instant)
+        text = f"{local:%H:%M:%S}"
+        if local.date() != self.local(self.now).date():
+            text = f"{local:%Y-%m-%d} {text}"
+        first, second = (local.replace(fold=fold).utcoffset() for fold in (0, 1))
+        return f"{text} {local:%z}" if first is not None and second is not None and first > second else text
+
+    def local(self, instant: datetime) -> datetime:
+        return in_zone(instant, ZoneInfo(self.timezone))
+
+    def ago(self, instant: datetime) -> str:
+        """ "3 min ago", "in 4 h", "now"."""
+        span = self.now - instant
+        if abs(span) < timedelta(seconds=1):
+            return "now"
+        return f"{rough(span)} ago" if span > timedelta(0) else f"in {rough(span)}"
+
+    def both(self, instant: datetime) -> str:
+        return f"{self.ago(instant)} ({self.clock(instant)})"
+
+    @property
+    def said(self) -> str:
+        return f"{self.local(self.now):%Y-%m-%d %H:%M:%S} {self.timezone}"
+
+
+def rough(span: timedelta) -> str:
+    """A span in one unit: "42 s", "3 min", "5 h", "9 d"."""
+    seconds = abs(span.total_seconds())
+    for unit, size, enough in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 36)):
+        if round(seconds / size) < enough:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds / 86400)} d"
+
+
+def took(started_at: datetime | None, finished_at: datetime | None) -> str:
+    """How long something ran: "31 ms", "3.21 s", "1m5s"; "" when it is not known."""
+    if started_at is None or finished_at is None:
+        return ""
+    seconds = (finished_at - started_at).total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    return f"{seconds:.2f} s" if seconds < 10 else duration_text(timedelta(seconds=round(seconds)))
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def tries(failures: int, most: int | None) -> str:
+    """ "failed 3 of 10": what people are told instead of the fence."""
+    if not failures:
+        return ""
+    return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"
+
+
+def did(counts: Mapping[str, Any]) -> str:
+    """ "3 succeeded, 1 dead": a tick's counts; "" for none."""
+    return ", ".join(f"{counts[name]} {word}" for name, word in DID.items() if counts.get(name))
+
+
+def host_of(holder: str | None) -> str:
+    """The host in ``locked_by`` or ``runner``."""
+    return safe((holder or "").partition(":")[0], 40)

@@ -1,0 +1,65 @@
+"""What ``jobs tail`` prints next: each part of an attempt's output once, and of what is missing how much. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+REMEMBERED: Final = 1024  # characters printed last, by which they are found in the stored output
+_LEFT_OUT: Final = re.compile(r"\n… ([\d,]+) bytes left out …\n")  # as text.CappedText writes it
+
+
+class TailPart(NamedTuple):
+    """Print that so many bytes are missing, unless there are none, and then *text*."""
+
+    left_out: int
+    text: str
+
+
+class Tail:
+    """How far one attempt's output has been printed.
+
+    Places are bytes of the output as it is masked. They can be off by what masking takes away from a part that nobody
+    has seen, so the stored output is searched for what was printed last.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._last = ""
+
+    def live(self, text: str, end: int) -> TailPart:
+        """What is new in the live output *text*, which ends at *end*."""
+        data = text.encode()
+        start, new = max(0, end - len(data)), end - self.end
+        if new <= 0:
+            return TailPart(0, "")
+        if len(data) > end or new >= len(data):
+            return self._print(max(0, start - self.end), text, end)
+        return self._print(0, data[-new:].decode(errors="ignore"), end)
+
+    def stored(self, output: str) -> list[TailPart]:
+        """What is new in *output*, all of the attempt's."""
+        marker = _LEFT_OUT.search(output)
+        if marker is None:
+            return [TailPart(0, output[self._place_in(output, self.end) :])]
+        head, tail = output[: marker.start()], output[marker.end() :]
+        missing, head_size = int(marker[1].replace(",", "")), len(head.encode())
+        after = head_size + missing
+        if self.end < head_size or (self._last and head.endswith(self._last)):
+            return [TailPart(0, head[self._place_in(head, self.end) :]), TailPart(missing, tail)]
+        if self.end <= after and self._last not in tail:
+            return [TailPart(after - self.end, tail)]
+        return [TailPart(0, tail[self._place_in(tail, self.end - after) :])]
+
+    def _place_in(self, output: str, expected: int) -> int:
+        """Behind what was printed last: in characters. *expected*: the same in bytes, if nothing was masked."""
+        place = len(output.encode()[: max(0, expected)].decode(errors="ignore"))
+        if not self._last:
+            return place
+        # Also where it overlaps itself, as a row of dots does.
+        ends = (each.start() + len(self._last) for each in re.finditer(f"(?={re.escape(self._last)})", output))
+        return min(ends, key=lambda each: abs(each - place), default=place)
+
+    def _print(self, left_out: int, text: str, end: int) -> TailPart:
+        self.end, self._last = end, (text if left_out else self._last + text)[-REMEMBERED:]
+        return TailPart(left_out, text)

@@ -1,0 +1,34 @@
+"""Job types with runs that are too long for the lease, that crash runners, or whose lost attempts nobody can settle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.config.settings import RunSettings
+from cronjobs.store.crashing_types import crashing
+from cronjobs.store.expiry import left_alone
+from cronjobs.store.listing import typical_runs
+
+RUNS_ASKED: Final = 1000
+RUNS_IN_A_LEASE: Final = 5  # of typical length; a long job's process exists for one run, and renews for as long
+
+
+def troubled_types(connection: Connection, run: RunSettings, known: Collection[str]) -> dict[str, Any]:
+    """``slow``, ``crashing`` and ``left_alone`` of ``Health``; *known*: types that some host can run."""
+    return {
+        "slow": too_long(run, typical_runs(connection, RUNS_ASKED)),
+        "crashing": crashing(connection),
+        "left_alone": left_alone(connection, [], [], known),
+    }
+
+
+def too_long(run: RunSettings, typical: dict[str, timedelta]) -> dict[str, timedelta]:
+    return {
+        job_type: took
+        for job_type, took in typical.items()
+        if run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * run.budget
+    }

@@ -1,0 +1,1 @@
+"""Figures for Prometheus and what reads its format."""

@@ -1,0 +1,34 @@
+"""The kinds of findings, by which the file and people name them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Every kind, and what it says. docs/findings.md tells more about each.
+FINDING_KINDS: Final = {
+    "foreign": "the database belongs to another project",
+    "no_tick": "no tick reaches the database",
+    "host": "a host has stopped ticking, others tick",
+    "ending": "the ticks of a host are killed, or end with a fault",
+    "clock": "the clock of a host is wrong",
+    "config": "a file has a bad entry, or a module cannot be imported",
+    "refused": "a host refuses its file",
+    "files": "hosts carry different files",
+    "schedules_off": "no tick fires schedules",
+    "behind": "a schedule was due, and ticks do not fire it",
+    "schedule": "a schedule has not run within its grace",
+    "failing": "the last runs of a schedule failed",
+    "missed": "a schedule missed runs",
+    "slower": "a run takes much longer than usual",
+    "pause": "a pause holds something back, or was forgotten",
+    "late": "jobs are late",
+    "out_of_reach": "due jobs that the options of every tick exclude",
+    "unresolved": "due jobs or schedules of a type that nobody knows",
+    "left_alone": "a lost attempt that no host can settle",
+    "dead": "dead jobs that nobody has dealt with",
+    "full": "a queue is full, or nearly",
+    "crashing": "a job type takes its runners down",
+    "lease": "runs are long for their lease",
+    "threshold": "more died or failed than alerts.thresholds allows",
+    "alert": "an alert cannot be delivered",
+}

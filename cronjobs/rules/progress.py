@@ -1,0 +1,155 @@
+"""How far a running attempt has come: what it says, what its row keeps of it, and when an estimate is honest. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from cronjobs.errors import UsageError
+from cronjobs.text import clean, one_line
+
+NOTE_LIMIT: Final = 200  # characters
+LIVE_LIMIT: Final = 4 * 1024  # bytes of the output's end that travel with a renewal
+LARGEST: Final = 1e15  # more than that no float counts one by one
+
+# "::progress 37/120", "::progress 12.5", with a note behind. Nothing else is on the line, but for spaces.
+_LINE: Final = re.compile(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")
+
+
+class HowFar(NamedTuple):
+    """*done* of *of* (None: nobody knows of how many), and a *note* of one line; done None: nothing was said."""
+
+    done: float | None
+    of: float | None = None
+    note: str | None = None
+
+
+def progress(done: float, of: float | None = None, note: str | None = None) -> HowFar:
+    """What a handler says, checked. Raises UsageError for what is no number, negative, or too large."""
+    return HowFar(
+        _number("done", done, least=0),
+        None if of is None else _number("of", of, least=0) or None,
+        None if note is None else one_line(clean(str(note)), NOTE_LIMIT) or None,
+    )
+
+
+def _number(name: str, value: Any, *, least: float) -> float:
+    try:
+        number = value if type(value) is int else float(value)  # Decimal, Fraction and numpy's numbers are read, too
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be a number") from None
+    if not least <= number <= LARGEST:  # NaN, too
+        raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be from {least} to {LARGEST:g}")
+    return int(number) if number == int(number) else number
+
+
+def progress_line(line: str) -> HowFar | None:
+    """What a line of a command's output says; None: it is a line like any other."""
+    if "::progress" not in line[:40]:
+        return None
+    found = _LINE.fullmatch(line.rstrip("\r\n"))
+    if found is None:
+        return None
+    return progress(float(found[1]), None if found[2] is None else float(found[2]), (found[3] or "").strip() or None)
+
+
+# --- what the row keeps -----------------------------------------------------------------------------------------------
+
+
+class Reported(NamedTuple):
+    """What a running attempt has reported. ``output_end``: how many bytes it has printed, up to its live output's end.
+
+    The progress was said ``ran_s`` after the claim. Since ``first_s`` it has come from ``first`` on without a step back
+    and with the same total, so that its pace can be told from that.
+    """
+
+    progress: HowFar = HowFar(None)
+    ran_s: float = 0.0
+    first: float = 0.0
+    first_s: float = 0.0
+    output_end: int = 0
+
+
+def row_value(reported: Reported, attempt: int) -> str:
+    """As JSON for the row. With the attempt's number: an older version clears nothing when an attempt ends."""
+    told = reported.progress
+    facts: dict[str, Any] = {"attempt": attempt}
+    if told.done is not None:
+        facts |= {name: value for name, value in told._asdict().items() if value is not None}
+        facts |= {"ran_s": round(reported.ran_s, 3), "first": reported.first, "first_s": round(reported.first_s, 3)}
+    if reported.output_end:
+        facts |= {"output_end": reported.output_end}
+    return json.dumps(facts)
+
+
+def reported_of(value: Any, attempt: int) -> Reported | None:
+    """What *attempt* has reported by the column's *value*; None: nothing, or it is of an attempt before."""
+    if not isinstance(value, Mapping) or value.get("attempt") != attempt:
+        return None
+    number = {name: _readable(value.get(name)) for name in ("done", "of", "ran_s", "first", "first_s", "output_end")}
+    note = value.get("note")
+    said = HowFar(number["done"], number["of"] or None, one_line(note, NOTE_LIMIT) if isinstance(note, str) else None)
+    return Reported(
+        HowFar(None) if said.done is None else said,
+        number["ran_s"] or 0.0,
+        number["first"] or 0.0,
+        number["first_s"] or 0.0,
+        int(number["output_end"] or 0),
+    )
+
+
+def _readable(value: Any) -> float | None:
+    """A number of ours: whatever else plain SQL wrote there is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if 0 <= value <= LARGEST else None
+
+
+# --- what people read -------------------------------------------------------------------------------------------------
+
+
+def in_words(told: HowFar) -> str:
+    """ "37 of 120 (30 %): Berlin", "1,200 done", "" if nothing was said. A note may hold anything: show it safely."""
+    if told.done is None:
+        return ""
+    done = _written(told.done)
+    if told.of is None:
+        words = f"{done} done"
+    else:
+        # Rounded down: "100 %" is said of what is complete, and of nothing else.
+        words = f"{done} of {_written(told.of)} ({min(999, math.floor(100 * told.done / told.of))} %)"
+    return f"{words}: {told.note}" if told.note else words
+
+
+def _written(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) or number == int(number) else f"{number:,.6g}"
+
+
+LEAST_SHARE: Final = 0.05  # of the whole, before its pace says anything
+LEAST_S: Final = 20.0
+
+
+QUIET: Final = timedelta(minutes=2)  # a word is written with a renewal, so that any is older by some seconds
+
+
+def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
+    """How long the rest will take at its pace so far; None: nobody could honestly tell.
+
+    Nobody can without a total, before a twentieth of it and 20 s have gone by in this attempt (one that goes on where
+    another stopped has its own pace), or if the last word is older than *quiet* and than a quarter of that time.
+    """
+    told = reported.progress
+    if told.done is None or told.of is None or told.done >= told.of:
+        return None
+    came, took_s = told.done - reported.first, reported.ran_s - reported.first_s
+    if came < LEAST_SHARE * told.of or took_s < LEAST_S:
+        return None
+    silent_s = (now - started_at).total_seconds() - reported.ran_s
+    if silent_s < -quiet.total_seconds() or silent_s > max(quiet.total_seconds(), took_s / 4):
+        return None
+    left_s = (told.of - told.done) * took_s / came - max(0.0, silent_s)
+    return timedelta(seconds=max(0.0, left_s))

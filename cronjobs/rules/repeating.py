@@ -1,0 +1,14 @@
+"""How often something that stays wrong is reported: at once, then hourly, and daily once it has lasted for a day."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+HOURLY: Final = timedelta(hours=1)
+DAILY: Final = timedelta(hours=24)  # also: how long it must have lasted
+
+
+def silence(lasted: timedelta) -> timedelta:
+    """How long to say nothing after a report of what has *lasted* so long."""
+    return HOURLY if lasted < DAILY else DAILY

@@ -1,0 +1,1 @@
+"""A module for each page: it asks the store, and puts the answer into HTML."""

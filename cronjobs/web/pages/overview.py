@@ -1,0 +1,154 @@
+"""The first page: what is wrong, and the schedules, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.insight.findings import Finding, judge
+from cronjobs.insight.gathering import look
+from cronjobs.insight.health import Health
+from cronjobs.insight.saying import counted, safe, took
+from cronjobs.insight.worst_first import worst_first
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store import quarters
+from cronjobs.store.schedule_runs import schedule_rows
+from cronjobs.web.html import Html, h
+from cronjobs.web.strip import QUARTERS, first_quarter, strip
+from cronjobs.web.view import View, badge, status, table
+
+SCHEDULES: Final = 50
+FINDINGS: Final = 50
+ACK_FOR: Final = {"8h": "8 hours", "1d": "a day", "7d": "7 days"}
+
+
+def overview(connection: Connection, view: View, types: JobTypes, number: int = 1) -> str:
+    """*number*: which fifty of the schedules."""
+    health = look(connection, view.settings, types)
+    found = judge(health, view.settings)
+    return view.page(
+        "Overview",
+        h("section", h("h2", "Findings"), findings(found, view), id="findings"),
+        totals(health, view),
+        schedules_section(connection, health, view, number),
+    )
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+def findings(found: Sequence[Finding], view: View) -> Html:
+    if not found:
+        return h("p", "All well: ticks come, nothing is late or dead, every schedule had its runs.", class_="well")
+    more = len(found) - FINDINGS
+    rest = h("p", f"and {counted(more, 'more finding')}: cronjobs status --json") if more > 0 else None
+    return h("div", h("ul", [_finding(each, view) for each in found[:FINDINGS]], class_="findings"), rest)
+
+
+def _finding(finding: Finding, view: View) -> Html:
+    kind = "acked" if finding.ack else finding.severity.value
+    return h(
+        "li",
+        h("p", badge(kind), " ", safe(finding.text, 600)),
+        h("p", "since ", view.times.both(finding.since), class_="small") if finding.since else None,
+        h("p", h("code", safe(finding.command, 600)), class_="small") if finding.command else None,
+        _acknowledged(finding, view),
+        class_=f"finding {kind}",
+    )
+
+
+def _acknowledged(finding: Finding, view: View) -> Html | None:
+    ack = finding.ack
+    if ack is not None:
+        by = f" by {safe(ack.by, 80)}" if ack.by else ""
+        why = f": {safe(ack.why, 200)}" if ack.why else ""
+        return h("p", f"acknowledged{by} until {view.times.clock(ack.until)}{why}", class_="small")
+    about = safe(finding.key, 80)
+    spans = [h("option", words, value=span, selected=span == "7d") for span, words in ACK_FOR.items()]
+    form = view.form(
+        "/findings/ack",
+        "Acknowledge",
+        h("label", "why ", h("input", name="why", maxlength=200, aria_label=f"why {about} is acknowledged")),
+        h("label", "for ", h("select", spans, name="for", aria_label=f"for how long {about} is acknowledged")),
+        finding=finding.key,
+    )
+    return form and h("details", h("summary", "Acknowledge", h("span", f" {about}", class_="unseen")), form)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def totals(health: Health, view: View) -> Html:
+    figures: list[tuple[str, int, dict[str, str]]] = [
+        ("running", health.running_total, {"status": "running"}),
+        ("due", health.total("due"), {"status": "queued"}),
+        ("in the future", health.total("future"), {"status": "queued"}),
+        ("retrying", health.total("failed"), {"status": "retrying"}),
+        ("late", health.total("late"), {"status": "queued"}),
+        ("dead in 24 h", health.dead["last_24h"], {"status": "dead"}),
+        ("dead in all", health.dead["total"], {"status": "dead"}),
+    ]
+    cells = [
+        h("li", view.link((h("strong", f"{count:,}"), " ", name), "/jobs", **where)) for name, count, where in figures
+    ]
+    return h("section", h("h2", "Jobs"), h("ul", cells, class_="figures"))
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def schedules_section(connection: Connection, health: Health, view: View, number: int = 1) -> Html:
+    total = health.schedules.active
+    ids = worst_first(connection, health, view.settings, number * SCHEDULES)[(number - 1) * SCHEDULES :]
+    by_id = {row.id: row for row in schedule_rows(connection, ids)}
+    shown = [by_id[each] for each in ids if each in by_id]
+    first = first_quarter(view.times.now)
+    strips = quarters.strips(connection, ids, first, QUARTERS)
+    newest = quarters.newest_rows(connection, ids)
+    rows = [
+        [
+            view.schedule(row.name),
+            _last(newest.get(row.id), view),
+            badge("paused") if row.paused else view.instant(row.next_at),
+            strip(view, row.name, strips[row.id], first),
+        ]
+        for row in shown
+    ]
+    begin = (number - 1) * SCHEDULES
+    which = f"{begin + 1:,}–{begin + len(rows):,} of {counted(total, 'active schedule')}" if rows else ""
+    return h(
+        "section",
+        h("h2", "Schedules"),
+        h("p", f"{which}, the worst first, then by their next run; each strip is the last 24 hours", class_="small")
+        if rows
+        else None,
+        table("Schedules", ["schedule", "last", "next", "last 24 h"], rows, nothing="no active schedule"),
+        _pages(view, number, total),
+        legend() if rows else None,
+    )
+
+
+def _last(row: Any, view: View) -> Html | str:
+    if row is None:
+        return "none yet"
+    if row.outcome != "enqueued":
+        return h("span", badge(row.outcome), " ", view.instant(row.last_for))
+    gone = row.job_status is None
+    shown = badge("done, and pruned", "gone") if gone else status(row.job_status)
+    ran = took(row.started_at, row.finished_at) if row.finished_at else ""
+    return h("span", shown, " ", view.instant(row.last_for), f", took {ran}" if ran else "")
+
+
+def _pages(view: View, number: int, total: int) -> Html | None:
+    if view.alone or total <= SCHEDULES:
+        return None
+    back = view.link("the fifty before", "/", page=number - 1 if number > 2 else "") if number > 1 else None
+    more = view.link("the next fifty", "/", page=number + 1) if number * SCHEDULES < total else None
+    return h("nav", back, " " if back and more else None, more, aria_label="More schedules", class_="pages")
+
+
+def legend() -> Html:
+    words = ("succeeded", "coalesced", "skipped", "waiting", "running", "cancelled", "retrying", "missed", "dead")
+    return h("ul", [h("li", h("span", class_=f"key q-{word}"), f" {word}") for word in words], class_="legend")

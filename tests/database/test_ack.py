@@ -1,0 +1,158 @@
+"""``cronjobs ack``: a finding is quiet for the rows and the severity it has now, for a while."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+from support.lookingrows import NOW, Cronjobs, Rows, ago
+from support.lookingrows import cronjobs as cronjobs
+from support.lookingrows import rows as rows
+
+import cronjobs as api
+from cronjobs.insight.finding import Finding, Severity
+from cronjobs.insight.findings import acknowledged
+from cronjobs.store.acks import StoredAck
+from cronjobs.testing import FakeClock
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+
+def found(cronjobs: Cronjobs, key: str) -> dict[str, Any]:
+    [one] = [each for each in cronjobs("ack", "--json").json if each["key"] == key]
+    return dict(one)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+@pytest.fixture(autouse=True)
+def _ticking(rows: Rows) -> None:
+    rows.tick()
+
+
+def test_without_a_finding_it_lists_what_there_is(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job(status="dead")
+    answer = cronjobs("ack")
+    assert answer.out.startswith("dead  1 dead job that nobody has retried or dismissed, since ")
+    assert cronjobs("status", "--json").json["trouble"][0]["key"] == "dead"
+
+
+def test_all_is_well_says_so(cronjobs: Cronjobs, rows: Rows) -> None:
+    answer = cronjobs("ack")
+    assert (answer.code, answer.out, answer.err) == (0, "", "all is well: there is nothing to acknowledge\n")
+
+
+def test_an_acknowledged_finding_is_shown_and_no_alarm(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job(status="dead")
+    answer = cronjobs("ack", "dead", "--for", "8h", "--reason", "Monday")
+    assert "acknowledged by " in answer.out
+    assert ": Monday" in answer.out
+    assert found(cronjobs, "dead")["alarm"] is False
+    [shown] = [each for each in cronjobs("status", "--json").json["trouble"] if each["key"] == "dead"]
+    assert (shown["alarm"], shown["ack"]["why"]) == (False, "Monday")
+    [entry] = cronjobs("audit", "--json", "--action", "ack").json
+    assert (entry["subject"], entry["why"]) == ("dead", "Monday")
+
+
+def test_another_row_opens_it_again(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job(status="dead")
+    cronjobs("ack", "dead")
+    rows.job(status="dead")
+    assert found(cronjobs, "dead")["ack"] is None
+
+
+def test_fewer_rows_do_not(cronjobs: Cronjobs, rows: Rows) -> None:
+    first = rows.job(status="dead")
+    rows.job(status="dead")
+    cronjobs("ack", "dead")
+    with rows.database.write() as connection:
+        connection.execute(text("UPDATE cronjobs_jobs SET dismissed_at = finished_at WHERE id = :id"), {"id": first})
+    assert found(cronjobs, "dead")["ack"] is not None
+
+
+def test_it_is_over_after_a_week_unless_said_otherwise(cronjobs: Cronjobs, rows: Rows, clock: FakeClock) -> None:
+    rows.job(status="dead")
+    cronjobs("ack", "dead")
+    clock.set(NOW + timedelta(days=7) - timedelta(seconds=1))
+    assert found(cronjobs, "dead")["ack"] is not None
+    clock.advance(timedelta(seconds=2))
+    assert found(cronjobs, "dead")["ack"] is None
+
+
+def test_it_can_be_taken_back(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.job(status="dead")
+    cronjobs("ack", "dead")
+    assert cronjobs("ack", "dead", "--remove").err.startswith("dead: no longer acknowledged\n")
+    assert found(cronjobs, "dead")["alarm"] is True
+    assert "nothing to do" in cronjobs("ack", "dead", "--remove").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["dea"], 'did you mean "dead"?'),
+        (["dead", "--for", "0s"], "--for"),
+        (["dead", "--for", "400d"], "at most 366d"),
+        (["--remove"], "needs a FINDING"),
+    ],
+)
+def test_nonsense_is_refused(cronjobs: Cronjobs, rows: Rows, arguments: list[str], said: str) -> None:
+    rows.job(status="dead")
+    answer = cronjobs("ack", *arguments)
+    assert answer.code == 2
+    assert said in answer.err
+    assert found(cronjobs, "dead")["ack"] is None
+
+
+ROWS = st.frozensets(st.sampled_from("abcdef"), max_size=4)
+SEVERITIES = st.sampled_from(list(Severity))
+
+
+@given(behind=ROWS, then=ROWS, severity=SEVERITIES, was=SEVERITIES)
+def test_it_covers_what_it_was_given_for_and_nothing_worse(
+    behind: frozenset[str], then: frozenset[str], severity: Severity, was: Severity
+) -> None:
+    stored = StoredAck("x", was, sorted(then), NOW + timedelta(days=1), "ada", None, NOW)
+    after = acknowledged(Finding("x", "it is so", severity, rows=tuple(sorted(behind))), {"x": stored})
+    covered = behind <= then and severity.rank >= was.rank
+    assert (after.ack is not None) == covered
+    assert not (after.alarm and covered)
+
+
+# --- cronjobs.health --------------------------------------------------------------------------------------------------
+
+
+def test_an_app_asks_on_its_own_connection(database_url: str, rows: Rows) -> None:
+    engine = create_engine(database_url)
+    try:
+        with engine.connect() as connection:
+            kinds = {finding.kind for finding in api.health(connection).findings}
+        with Session(engine) as session:
+            assert {finding.kind for finding in api.health(session).findings} == kinds
+        assert {finding.kind for finding in api.health(engine).findings} == kinds
+        assert {finding.kind for finding in api.health(database_url=database_url).findings} == kinds
+        assert "no_tick" in kinds  # the last tick of these rows was long ago, by the real clock
+    finally:
+        engine.dispose()
+
+
+def test_its_answer_is_json_for_a_health_endpoint(cronjobs: Cronjobs, database_url: str, rows: Rows) -> None:
+    rows.job(status="dead", finished_at=ago(days=1))
+    answer = api.health(database_url=database_url).as_dict()
+    assert answer["ok"] is False
+    [dead] = [each for each in answer["findings"] if each["finding"] == "dead"]
+    assert dead["command"] == "cronjobs jobs list --status dead"
+    assert dead["since"] == ago(days=1).isoformat()
+
+
+def test_it_takes_no_other_object() -> None:
+    with pytest.raises(TypeError, match=r"health\(\) takes an SQLAlchemy Connection, Session or Engine, not dict"):
+        api.health({})

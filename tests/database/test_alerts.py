@@ -1,0 +1,341 @@
+"""Alerts: what is sent, to whom, how often; never lost, and by one of several hosts."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.alerted import HOUR, MINUTE, TYPES, Stage, alerting, mail, webhook
+from support.hosts import Host, put
+from support.inboxes import Smtp, Web, closed_port, served
+
+from cronjobs.alerts import deliver, looking
+from cronjobs.alerts.texts import note
+from cronjobs.clock import SYSTEM
+from cronjobs.config.settings import (
+    AlertChannel,
+    AlertFilter,
+    AlertThreshold,
+    CommandChannel,
+    RunSettings,
+    ScheduleSettings,
+    Settings,
+    WebhookChannel,
+)
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.errors import Problem
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store.acks import StoredAck, put_ack
+from cronjobs.store.alerts import look_soon
+from cronjobs.tick import alerting as alerting_of_ticks
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with served(Web()) as server:
+        yield server
+
+
+@pytest.fixture
+def smtp() -> Iterator[Smtp]:
+    with served(Smtp()) as server:
+        yield server
+
+
+@pytest.mark.slow
+def test_a_death_is_told_at_once_then_hourly_then_daily_and_its_end_once(
+    database: Database, tmp_path: Path, web: Web
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    assert web.got == []
+    stage.kill_a_job()
+    stage.tick()
+    [first] = web.messages
+    [told] = first["findings"]
+    assert (told["finding"], told["over"], told["jobs"][0]["job_type"]) == ("dead", False, "t.fail")
+    assert told["command"].startswith("/")
+    assert f"--config {tmp_path}/cronjobs.yaml" in told["command"]
+    stage.minutes(59)
+    assert len(web.got) == 1
+    stage.minutes(4)
+    assert len(web.got) == 2
+    stage.minutes(24 * 6, each=10 * MINUTE)
+    hourly = len(web.got)
+    assert 24 <= hourly <= 26
+    stage.minutes(24 * 2, each=HOUR)
+    assert 1 <= len(web.got) - hourly <= 2
+    before = len(web.got)
+    stage.settle_deaths()
+    stage.tick()
+    stage.minutes(30)
+    over = web.messages[before:]
+    assert [[(each["finding"], each["over"]) for each in message["findings"]] for message in over] == [[("dead", True)]]
+    [episode] = stage.rows(tables.findings)
+    assert episode.ended_at is not None
+
+
+def test_three_hosts_send_one_alert(database: Database, tmp_path: Path, web: Web) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=3)
+    stage.kill_a_job()
+    stage.minutes(5)
+    assert len(web.got) == 1
+
+
+def test_hosts_that_tick_at_the_same_moment_send_one_alert(database: Database, tmp_path: Path, web: Web) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=3)
+    stage.kill_a_job()
+    ready = threading.Barrier(3)
+
+    def send(host: Host) -> None:
+        alerting_here = looking.Alerting(host.settings, database, host.name, f"{host.name}:tick", host.events.append)
+        ready.wait()
+        for _ in range(3):
+            alerting_here.look(lambda: JobTypes({}), loaded=False, anyway=True)
+            alerting_here.send(lambda: 20)
+
+    plain = Host(database, tmp_path, "plain")
+    plain.carry(job_types=TYPES, project="shop", environment="production")
+    plain.tick()
+    threads = [threading.Thread(target=send, args=(host,)) for host in stage.hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stage.minutes(4)
+    assert len(web.got) == 1
+
+
+def test_who_is_killed_between_sending_and_marking_sends_again(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    stage.kill_a_job()
+    with monkeypatch.context() as patch:
+        patch.setattr(looking.Alerting, "_mark", lambda *_: None)  # as after kill -9
+        stage.tick()
+    assert len(web.got) == 1
+    stage.minutes(1)
+    assert len(web.got) == 1, "the lease lasts two minutes"
+    stage.minutes(4)
+    assert len(web.got) == 2
+    stage.minutes(20)
+    assert len(web.got) == 2
+
+
+def test_a_server_that_is_down_gets_it_later_and_is_a_finding_until_then(
+    database: Database, tmp_path: Path, web: Web
+) -> None:
+    down = AlertChannel("down", WebhookChannel(f"http://127.0.0.1:{closed_port()}/secret-path"))
+    stage = Stage(database, tmp_path, alerting(down, webhook(web)))
+    stage.kill_a_job()
+    stage.minutes(6)
+    told = [each["finding"] for message in web.messages for each in message["findings"]]
+    assert told == ["dead", "alert:down"]
+    assert stage.hosts[0].said("alert.not_sent")
+    assert all(host.tick().exit_code() == 0 for host in stage.hosts), "it fails nothing"
+    up = AlertChannel("down", WebhookChannel(f"{web.url}/again"))
+    stage.hosts[0].carry(alerts=alerting(up, webhook(web)))
+    stage.minutes(20)
+    later = [
+        (path, each["finding"], each["over"])
+        for (path, _), message in zip(web.got, web.messages, strict=True)
+        for each in message["findings"]
+    ][2:]
+    assert ("/again", "dead", False) in later
+    assert ("/", "alert:down", True) in later
+
+
+@pytest.mark.parametrize("status", [302, 403, 500])
+def test_an_answer_other_than_2xx_is_tried_again(database: Database, tmp_path: Path, web: Web, status: int) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    web.status, web.location = status, f"{web.url}/elsewhere"
+    stage.kill_a_job()
+    stage.tick()
+    web.status = 200
+    stage.minutes(3)
+    assert len(web.got) == 2
+    assert web.paths == ["/", "/"]
+
+
+def test_a_mail_names_the_job_its_error_and_what_to_type(database: Database, tmp_path: Path, smtp: Smtp) -> None:
+    stage = Stage(database, tmp_path, alerting(mail(smtp)))
+    job = stage.kill_a_job()
+    stage.tick()
+    [sent] = smtp.mails
+    assert re.match(r"\[cronjobs shop production\] (critical|warning): 1 dead job", sent["Subject"])
+    assert sent["To"] == "ops@example.com, b@example.com"
+    text = sent.get_content()
+    assert f"job {job} t.fail, failed 1 times" in text
+    assert "exit-1: exit status 1" in text
+    assert f"jobs show {job}" in text
+
+
+@pytest.mark.parametrize("manner", ["refuses", "silent", "wrong"])
+def test_a_mail_server_in_trouble_gets_it_later(
+    database: Database, tmp_path: Path, smtp: Smtp, manner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "CHANNEL_S", 1.0)
+    stage = Stage(database, tmp_path, alerting(mail(smtp)))
+    smtp.manner = manner
+    stage.kill_a_job()
+    stage.tick()
+    assert smtp.mails == []
+    assert stage.hosts[0].said("alert.not_sent")
+    smtp.manner = "up"
+    smtp.go_on.set()
+    stage.minutes(3)
+    assert len(smtp.mails) == 1
+
+
+def test_a_command_gets_the_message_on_its_standard_input(database: Database, tmp_path: Path) -> None:
+    told = AlertChannel("page", CommandChannel(("sh", "-c", "cat > told.json")))
+    broken = AlertChannel("broken", CommandChannel(("sh", "-c", "echo no such pager >&2; exit 3")))
+    stage = Stage(database, tmp_path, alerting(told, broken))
+    stage.kill_a_job()
+    stage.tick()
+    assert '"finding": "dead"' in (tmp_path / "told.json").read_text()
+    [failed] = stage.hosts[0].said("alert.not_sent")
+    assert failed.facts["error"].endswith("exit status 3: no such pager")
+
+
+def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
+    settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path)
+    channel = AlertChannel("page", CommandChannel(("sh", "-c", "sleep 60 & sleep 60")))
+    began = SYSTEM.monotonic()
+    error = deliver.deliver(channel, note("a test", settings, "here", SYSTEM.now()), settings, 0.5)
+    assert error is not None
+    assert SYSTEM.monotonic() - began < 10
+
+
+def test_what_is_acknowledged_is_not_repeated_and_speaks_up_when_it_gets_worse(
+    database: Database, tmp_path: Path, web: Web
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    stage.kill_a_job()
+    stage.tick()
+    now = stage.clock.now()
+    with database.write() as connection:
+        put_ack(connection, StoredAck("dead", "critical", ["1"], now + 8 * HOUR, "ann", None, now))
+        look_soon(connection)
+    stage.minutes(18, each=20 * MINUTE)
+    assert len(web.got) == 1
+    stage.minutes(12, each=20 * MINUTE)
+    assert len(web.got) > 1, "the ack is over"
+
+
+def test_a_channel_gets_what_it_asks_for(database: Database, tmp_path: Path, web: Web) -> None:
+    stage = Stage(
+        database,
+        tmp_path,
+        alerting(
+            AlertChannel("all", WebhookChannel(f"{web.url}/all"), AlertFilter("notice")),
+            AlertChannel("late", WebhookChannel(f"{web.url}/late"), AlertFilter(findings=("late", "host:web2"))),
+            AlertChannel("not", WebhookChannel(f"{web.url}/not"), AlertFilter(ignore=("dead",))),
+        ),
+    )
+    stage.kill_a_job()
+    stage.minutes(2)
+    assert set(web.paths) == {"/all"}
+
+
+def test_more_than_twenty_findings_are_counted(database: Database, tmp_path: Path, web: Web) -> None:
+    thresholds = {f"t{n}": AlertThreshold(f"t{n}", "dead", 0, HOUR) for n in range(30)}
+    stage = Stage(database, tmp_path, alerting(webhook(web), **thresholds))
+    stage.kill_a_job()
+    stage.tick()
+    [message] = web.messages
+    assert len(message["findings"]) == 20
+    assert message["left_out"] == 11
+    stage.minutes(10)
+    assert len(web.got) == 1
+
+
+def test_a_threshold_counts_within_its_time(database: Database, tmp_path: Path, web: Web) -> None:
+    many = AlertThreshold("many", "dead", 2, HOUR)
+    failed = AlertThreshold("failed", "failed", 3, HOUR, job_type="t.fail")
+    stage = Stage(database, tmp_path, alerting(webhook(web, findings=("threshold",)), many=many, failed=failed))
+    for _ in range(2):
+        stage.kill_a_job()
+    stage.minutes(13, each=5 * MINUTE)
+    assert web.got == []
+    for _ in range(3):
+        stage.kill_a_job()
+    stage.minutes(1)
+    [message] = web.messages
+    assert [each["finding"] for each in message["findings"]] == ["threshold:many"]
+    stage.minutes(14, each=5 * MINUTE)
+    assert web.messages[-1]["findings"][0]["over"]
+
+
+@pytest.mark.slow
+def test_a_quiet_week_sends_nothing(database: Database, tmp_path: Path, web: Web) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=2)
+    schedules = {
+        f"s{n}": ScheduleSettings(f"s{n}", "t.say", cron=f"{n} */6 * * *", overlap="allow") for n in range(0, 40, 10)
+    }
+    for host in stage.hosts:
+        host.carry(schedules=schedules, run=RunSettings(workers=2, every=3 * HOUR))
+    stage.minutes(7 * 8, each=3 * HOUR)
+    assert web.got == []
+    assert [row.finding for row in stage.rows(tables.findings) if row.severity != "notice"] == []
+
+
+def test_a_host_without_alerts_lets_the_others_look(database: Database, tmp_path: Path, web: Web) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    plain = Host(database, tmp_path, "plain")
+    plain.carry(job_types=TYPES, project="shop", environment="production")
+    stage.kill_a_job()
+    plain.tick()
+    stage.tick()
+    assert len(web.got) == 1
+
+
+def test_what_one_host_has_in_its_file_is_told_once_and_ends_by_its_own_word(
+    database: Database, tmp_path: Path, web: Web
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=2)
+    broken = stage.hosts[1]
+    stage.hosts[1].carry(problems=(Problem("cronjobs.yaml", 3, 1, "schedules.x", "what is this"),))
+    stage.minutes(8)
+    told = [(each["finding"], each["over"]) for message in web.messages for each in message["findings"]]
+    assert told == [(f"config:{broken.name}", False)], "the other host's looks do not end it"
+    broken.carry(problems=())
+    stage.minutes(8)
+    told = [(each["finding"], each["over"]) for message in web.messages for each in message["findings"]]
+    assert told[1:] == [(f"config:{broken.name}", True)]
+
+
+def test_ticks_that_never_have_time_left_look_before_their_work(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    stage.kill_a_job()
+    with monkeypatch.context() as patch:
+        patch.setattr(alerting_of_ticks, "LEAST_LEFT_S", 1000)  # so none looks
+        stage.tick()
+        for _ in range(3):
+            put(database)
+            stage.minutes(1)
+    assert web.got == []
+    shares: list[float] = []
+    alert = alerting_of_ticks.alert
+
+    def noting(*given: Any, share: float = 1.0, **how: Any) -> None:
+        shares.append(share)
+        if share < 1:
+            alert(*given, share=share, **how)
+
+    monkeypatch.setattr(alerting_of_ticks, "alert", noting)
+    put(database)
+    stage.minutes(1)
+    assert shares == [alerting_of_ticks.OVERDUE_SHARE, 1.0]
+    assert len(web.got) == 1
+    shares.clear()
+    put(database)
+    stage.minutes(1, each=HOUR)
+    assert shares == [1.0], "after an outage the work goes first"

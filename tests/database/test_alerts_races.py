@@ -1,0 +1,115 @@
+"""Alerts when two do something at once, or one is overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.alerted import MINUTE, Stage, alerting, webhook
+from support.inboxes import Web, served
+
+from cronjobs.alerts import looking
+from cronjobs.alerts.looking import Alerting
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.insight import findings
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store import alerts as store
+from cronjobs.store.sql import database_now
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with served(Web()) as server:
+        yield server
+
+
+def told(web: Web) -> list[tuple[str, bool]]:
+    return [(each["finding"], each["over"]) for message in web.messages for each in message["findings"]]
+
+
+def found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A death that a look has found, and nobody was told of."""
+    stage.kill_a_job()
+    with monkeypatch.context() as patch:
+        patch.setattr(Alerting, "send", lambda *_: None)
+        stage.tick()
+
+
+def test_what_one_host_is_sending_nobody_else_sends(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=2)
+    found(stage, monkeypatch)
+    with database.write() as connection:
+        assert len(store.lease_due(connection, "hook", "one")) == 1
+    with database.write() as connection:
+        assert store.lease_due(connection, "hook", "other") == []
+    stage.minutes(1)
+    assert web.got == []
+    stage.minutes(4)
+    assert told(web) == [("dead", False)], "its lease is over"
+
+
+def test_who_lost_the_lease_marks_nothing(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    found(stage, monkeypatch)
+    with database.write() as connection:
+        [first] = store.lease_due(connection, "hook", "one")
+    stage.clock.advance(3 * MINUTE)  # type: ignore[attr-defined]
+    with database.write() as connection:
+        [second] = store.lease_due(connection, "hook", "other")
+        now = database_now(connection)
+        assert not store.mark_sent(connection, first, "one", now, None)
+        store.mark_failed(connection, first, "one", now, next_at=now, error="x")
+        assert store.mark_sent(connection, second, "other", now, None)
+    [row] = stage.rows(tables.alerts)
+    assert (row.sent, row.failures) == (1, 0)
+
+
+def test_an_end_that_comes_while_the_message_is_on_its_way_is_told(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=2)
+    first, second = stage.hosts
+    mark = Alerting._mark
+
+    def end_first(alerting_here: Alerting, *given: Any) -> None:
+        monkeypatch.setattr(Alerting, "_mark", mark)
+        stage.settle_deaths()
+        second.tick()
+        mark(alerting_here, *given)
+
+    stage.kill_a_job()
+    monkeypatch.setattr(Alerting, "_mark", end_first)
+    first.tick()
+    stage.minutes(4)
+    assert told(web) == [("dead", False), ("dead", True)]
+
+
+def test_a_look_that_facts_overtook_is_done_again(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    stage.kill_a_job()
+    stage.hosts[0].carry(alerts=None)
+    stage.tick()
+
+    def overtaken(*given: Any) -> Any:
+        seen = findings.judge(*given)
+        stage.settle_deaths()
+        return seen
+
+    here = Alerting(stage.hosts[0].carry(alerts=alerting(webhook(web))), database, "host0", "me", lambda _: None)
+    monkeypatch.setattr(looking, "judge", overtaken)
+    here.look(lambda: JobTypes({}), loaded=False, anyway=True)
+    monkeypatch.setattr(looking, "judge", findings.judge)
+    assert stage.rows(tables.findings) == [], "it is over already"
+    stage.minutes(1)
+    assert web.got == []
+    with database.read() as connection:
+        assert store.look_at(connection) is not None

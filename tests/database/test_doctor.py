@@ -1,0 +1,377 @@
+"""``cronjobs doctor`` on a whole project: content when all is well, and each check alone finds what was broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, text, update
+from support.databases import in_psql
+from support.explained import MINUTE, MINUTELY, World, utc
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
+
+from cronjobs.cli import doctor as command
+from cronjobs.clock import SYSTEM
+from cronjobs.crontab import block, program
+from cronjobs.database import tables
+from cronjobs.doctor import examine
+from cronjobs.doctor.examine import CHECKS, Examination, Patient
+from cronjobs.host.identity import Identity
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+CRONTAB = '#!/bin/sh\n[ -f "$FAKE_STORE" ] && exec cat "$FAKE_STORE"\necho "no crontab for ada" >&2\nexit 1\n'
+ONLY = {"postgresql": {"rights", "vacuum", "statistics", "pooler", "clocks"}}
+ONLY["sqlite"] = {"file system", "file modes", "journal mode", "file size"}
+
+
+class Surgery:
+    """A project on a host that is well: its crontab has the line, a daemon and a mail program are there."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world, self.monkeypatch, self.folder = world, monkeypatch, world.folder
+        self.root, self.store = world.folder / "root", world.folder / "spool"
+        self.config = world.folder / "cronjobs.yaml"
+        self.name = Identity.here().host
+        for file, content in (("proc/1/comm", "init"), ("proc/77/comm", "cron")):
+            self.put(self.root / file, content + "\n")
+        self.put(self.root / "proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+        self.put(self.root / "usr/sbin/sendmail", "").chmod(0o755)
+        self.put(self.folder / "bin/crontab", CRONTAB).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{self.folder / 'bin'}:/usr/bin:/bin")
+        monkeypatch.setenv("FAKE_STORE", str(self.store))
+        monkeypatch.setenv("XDG_STATE_HOME", str(self.folder / "state"))
+        monkeypatch.setattr(command, "Patient", partial(Patient, root=self.root))
+        self.line()
+        world.file(**MINUTELY)
+        world.tick(utc("2026-03-02T08:10:10"), self.name)
+        world.tick(utc("2026-03-02T08:11:10"), self.name)
+        with world.database.write() as connection:  # those before, of an older version
+            for minute in range(10):
+                at = utc("2026-03-02T08:00:10") + minute * MINUTE
+                values = {"tick": f"t{minute}", "host": self.name, "pid": 1, "version": "0", "started_at": at}
+                connection.execute(insert(tables.ticks).values(values | {"finished_at": at + timedelta(seconds=1)}))
+
+    def put(self, file: Path, content: str) -> Path:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        return file
+
+    def line(self, above: str = "", config: Path | None = None) -> None:
+        self.store.write_text(above + block.block(config or self.config, program.interpreter()))
+
+    def write(self, *statements: str) -> None:
+        """As the owner of the tables."""
+        if self.world.url.startswith("sqlite"):
+            with self.world.database.write() as connection:
+                for statement in statements:
+                    connection.execute(text(statement))
+        else:
+            in_psql(as_role(self.world.url, SUPERUSER), *statements)
+
+    def see(self) -> dict[str, dict[str, Any]]:
+        answer = self.world.cronjobs("doctor", "--json")
+        checks = {each["check"]: each for each in answer.json["checks"]}
+        wrong = [each for each in checks.values() if each["status"] == "problem"]
+        assert answer.code == (1 if wrong else 0), answer
+        assert answer.json["ok"] is not bool(wrong)
+        return checks
+
+
+@pytest.fixture
+def surgery(world: World, monkeypatch: pytest.MonkeyPatch) -> Surgery:
+    return Surgery(world, monkeypatch)
+
+
+def test_all_is_well(surgery: Surgery) -> None:
+    found = surgery.see()
+    kind = "sqlite" if surgery.world.database.is_sqlite else "postgresql"
+    elsewhere = ONLY["sqlite" if kind == "postgresql" else "postgresql"] | {"alembic"}
+    statuses = {name: each["status"] for name, each in found.items()}
+    assert statuses == {check.name: "not applicable" if check.name in elsewhere else "ok" for check in CHECKS}, found
+    text = surgery.world.cronjobs("doctor")
+    assert text.code == 0
+    assert text.out.endswith("ok, 0 warnings, 0 problems\n")
+    assert all(len(line) <= 160 for line in text.out.splitlines())
+
+
+# --- what is broken, which check says so, and how bad it is -----------------------------------------------------------
+
+
+def _file(it: Surgery) -> None:
+    it.world.file(
+        "imports: [no_such_module]\nrun: {long_jobs: 0}\n",
+        a='cron: "77 * * * *"',
+        b='cron: "* * * * *", job: t.wrok',
+        c='cron: "* * * * *", timeout: 2h',
+    )
+
+
+def _syntax(it: Surgery) -> None:
+    it.config.write_text("schedules: [")
+
+
+def _foreign(it: Surgery) -> None:
+    it.write("UPDATE cronjobs_meta SET project = 'blog'")
+
+
+def _newer(it: Surgery) -> None:
+    it.write("UPDATE cronjobs_meta SET schema_revision = '9999'")
+
+
+def _drifted(it: Surgery) -> None:
+    it.write("DROP INDEX cronjobs_effects_job_idx")
+
+
+def _no_line(it: Surgery) -> None:
+    it.store.unlink()
+    it.world.go(utc("2026-03-02T09:00:00"))
+
+
+def _no_daemon(it: Surgery) -> None:
+    (it.root / "proc/77/comm").unlink()
+
+
+def _silence(it: Surgery) -> None:
+    it.world.go(utc("2026-03-02T09:00:00"))
+
+
+def _no_mail(it: Surgery) -> None:
+    (it.root / "usr/sbin/sendmail").unlink()
+
+
+def _no_recipient(it: Surgery) -> None:
+    it.line(above="MAILTO=\n")
+
+
+def _twice(it: Surgery) -> None:
+    with it.world.database.write() as connection:
+        for row in connection.execute(tables.ticks.select()).all():
+            values = dict(row._mapping) | {
+                "tick": f"again{row.id}",
+                "started_at": row.started_at + timedelta(seconds=1),
+            }
+            del values["id"]
+            connection.execute(tables.ticks.insert().values(values))
+
+
+def _long_ticks(it: Surgery) -> None:
+    with it.world.database.write() as connection:
+        for row in connection.execute(tables.ticks.select()).all():
+            later = row.started_at + timedelta(seconds=80)
+            connection.execute(update(tables.ticks).where(tables.ticks.c.id == row.id).values(finished_at=later))
+    it.world.go(it.world.clock.now() + timedelta(seconds=90))
+
+
+def _alembic(it: Surgery) -> None:
+    it.put(it.folder / "alembic/env.py", "from alembic import context\n")
+    it.put(it.folder / "alembic.ini", "[alembic]\nscript_location = alembic\n")
+    it.write("CREATE TABLE alembic_version (version_num text)")
+
+
+def _state(it: Surgery) -> None:
+    it.put(it.folder / "state/cronjobs/file", "").parent.chmod(0o777)
+
+
+def _disk(it: Surgery) -> None:
+    it.monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage())
+
+
+class _Usage:
+    total, used, free = 100 << 30, 100 << 30, 1 << 20
+
+
+# Together, as long as they do not hide each other.
+BROKEN: dict[str, list[tuple[Callable[[Surgery], None], dict[str, str]]]] = {
+    "a bad day": [
+        (_file, dict.fromkeys(("configuration", "handlers", "job types", "timeouts"), "problem")),
+        (_drifted, {"schema drift": "problem"}),
+        (_no_daemon, {"crontab": "problem"}),
+        (_no_mail, {"cron's mail": "warning"}),
+        (_twice, {"overlapping ticks": "warning"}),
+        (_alembic, {"alembic": "problem"}),
+        (_state, {"state folder": "problem"}),
+        (_disk, {"disk space": "problem"}),
+    ],
+    "another": [
+        (_syntax, {"configuration": "problem", "database": "ok", "handlers": "not applicable"}),
+        (_newer, {"schema revision": "warning"}),
+        (_no_recipient, {"cron's mail": "warning"}),
+        (_long_ticks, {"overlapping ticks": "warning"}),
+    ],
+    "nothing runs": [
+        (_foreign, {"database": "problem"}),
+        (_no_line, {"crontab": "problem", "cron's mail": "not applicable"}),
+        (_silence, {"ticks": "problem"}),
+    ],
+}
+
+
+@pytest.mark.parametrize("day", BROKEN)
+def test_what_is_broken_is_found_by_its_check(surgery: Surgery, day: str) -> None:
+    surgery.monkeypatch.setenv("CRONJOBS_DATABASE_URL", surgery.world.url)
+    for damage, _ in BROKEN[day]:
+        damage(surgery)
+    try:
+        found = surgery.see()
+    finally:
+        if not surgery.world.database.is_sqlite:
+            surgery.write("DROP TABLE IF EXISTS alembic_version")
+    wanted = {name: status for _, expected in BROKEN[day] for name, status in expected.items()}
+    assert {name: found[name]["status"] for name in wanted} == wanted
+    assert all(each["fix"] for each in found.values() if each["status"] in ("warning", "problem"))
+    assert not [each["text"] for each in found.values() if "itself failed" in each["text"]]
+
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_postgresql(database_url: str, request: pytest.FixtureRequest) -> Surgery:
+    if database_url.startswith("sqlite"):
+        pytest.skip("about PostgreSQL")
+    found: Surgery = request.getfixturevalue("surgery")
+    return found
+
+
+@pytest.mark.connects_as(OWNER)
+def test_the_owner_may_do_too_much(on_postgresql: Surgery) -> None:
+    found = on_postgresql.see()["rights"]
+    assert found["status"] == "warning"
+    assert "owns" in found["text"]
+
+
+def test_who_may_only_read_examines_and_balances_all_the_same(on_postgresql: Surgery) -> None:
+    config = on_postgresql.config
+    config.write_text(config.read_text().replace(on_postgresql.world.url, as_role(on_postgresql.world.url, READ)))
+    found = on_postgresql.see()
+    assert not [each for each in found.values() if "itself failed" in each["text"]]
+    assert {found[name]["status"] for name in ("rights", "schema drift", "ticks", "vacuum")} <= {"ok", "warning"}, found
+    assert on_postgresql.world.cronjobs("books").code == 0
+
+
+def test_rights_that_are_missing_or_too_many_are_named(on_postgresql: Surgery) -> None:
+    on_postgresql.write(f"GRANT DELETE ON cronjobs_audit TO {RUN}", "GRANT SELECT ON cronjobs_jobs TO PUBLIC")
+    found = on_postgresql.see()["rights"]
+    assert (found["status"], "DELETE on cronjobs_audit" in found["text"]) == ("warning", True)
+    assert "PUBLIC has SELECT on cronjobs_jobs" in found["text"]
+    on_postgresql.write(f"REVOKE INSERT ON cronjobs_effects FROM {RUN}")
+    found = on_postgresql.see()["rights"]
+    assert (found["status"], "lacks INSERT on cronjobs_effects" in found["text"]) == ("problem", True)
+
+
+def test_autovacuum_that_is_off_for_a_table(on_postgresql: Surgery) -> None:
+    on_postgresql.write("ALTER TABLE cronjobs_jobs SET (autovacuum_enabled = false)")
+    found = on_postgresql.see()["vacuum"]
+    assert (found["status"], found["text"]) == ("problem", "autovacuum is off for cronjobs_jobs")
+
+
+def test_a_clock_that_is_off(on_postgresql: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = on_postgresql.world.clock
+    real = clock.now
+    monkeypatch.setattr(type(clock), "now", lambda _: real() + 10 * MINUTE)
+    # The database's fake clock is moved by "shift", which is not asked for here.
+    monkeypatch.setattr(type(clock), "shift", property(lambda self: self._now - SYSTEM.now()))
+    found = on_postgresql.see()["clocks"]
+    assert (found["status"], "600 s ahead" in found["text"]) == ("problem", True)
+
+
+# --- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_sqlite(database_url: str, request: pytest.FixtureRequest) -> Surgery:
+    if not database_url.startswith("sqlite"):
+        pytest.skip("about SQLite")
+    found: Surgery = request.getfixturevalue("surgery")
+    return found
+
+
+def test_a_file_that_everybody_may_read_or_write(on_sqlite: Surgery) -> None:
+    file = Path(on_sqlite.world.url.removeprefix("sqlite:///"))
+    for mode, status in ((0o644, "warning"), (0o666, "problem"), (0o600, "ok")):
+        file.chmod(mode)
+        assert on_sqlite.see()["file modes"]["status"] == status
+
+
+def test_a_file_on_a_network_file_system(on_sqlite: Surgery) -> None:
+    on_sqlite.put(on_sqlite.root / "proc/self/mountinfo", "22 1 0:5 / / rw - nfs4 server:/srv rw\n")
+    assert on_sqlite.see()["file system"]["status"] == "problem"
+
+
+def test_a_file_that_is_mostly_empty(on_sqlite: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cronjobs.doctor.database_verdicts.LARGE", 1000)
+    on_sqlite.write(
+        "CREATE TABLE filler (x)",
+        "INSERT INTO filler SELECT randomblob(4000) FROM cronjobs_ticks a, cronjobs_ticks b, cronjobs_ticks c",
+        "DROP TABLE filler",
+    )
+    assert on_sqlite.see()["file size"]["status"] == "warning"
+
+
+# --- what cannot be examined ------------------------------------------------------------------------------------------
+
+
+def test_without_a_readable_file_the_host_is_examined_and_with_an_address_the_database_too(surgery: Surgery) -> None:
+    _syntax(surgery)
+    found = surgery.see()
+    assert found["handlers"] == found["handlers"] | {"status": "not applicable"}
+    assert (found["database"]["status"], found["crontab"]["status"]) == ("problem", "ok")
+    surgery.monkeypatch.setenv("CRONJOBS_DATABASE_URL", surgery.world.url)
+    found = surgery.see()
+    assert (found["configuration"]["status"], found["schema drift"]["status"]) == ("problem", "ok")
+
+
+def test_without_a_database_all_else_is_examined(surgery: Surgery) -> None:
+    url = "sqlite:////nowhere/at/all.db" if surgery.world.database.is_sqlite else "postgresql://127.0.0.1:1/nobody"
+    text = surgery.config.read_text().replace(surgery.world.url, url)
+    surgery.config.write_text(text)
+    found = surgery.see()
+    assert found["database"]["status"] == "problem"
+    assert {found[name]["status"] for name in ("ticks", "schema drift", "rights", "journal mode")} == {"not applicable"}
+    assert found["handlers"]["status"] == "ok"
+
+
+def test_without_tables_it_says_so_and_makes_none(
+    surgery: Surgery, new_postgres_url: Callable[..., str], tmp_path: Path
+) -> None:
+    is_sqlite = surgery.world.database.is_sqlite
+    url = f"sqlite:///{tmp_path / 'empty.db'}" if is_sqlite else new_postgres_url()
+    surgery.config.write_text(surgery.config.read_text().replace(surgery.world.url, url))
+    found = surgery.see()
+    if is_sqlite:
+        assert "there is no database" in found["database"]["text"]
+        assert not (tmp_path / "empty.db").exists()
+    else:
+        assert found["schema revision"]["text"] == "the database has no tables of cronjobs"
+        assert found["ticks"]["status"] == "not applicable"
+
+
+def test_a_check_that_fails_itself_says_so_and_the_others_go_on(
+    surgery: Surgery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Patient) -> Any:
+        raise RuntimeError("no such thing\x1b[31m")
+
+    broken = Examination("broken", "Does it fail?", "nothing", fail)
+    monkeypatch.setattr(examine, "CHECKS", (broken, *CHECKS))
+    found = surgery.see()
+    assert found["broken"]["status"] == "warning"
+    assert "this check itself failed: RuntimeError: no such thing" in found["broken"]["text"]
+    assert found["disk space"]["status"] == "ok"
+    assert "\x1b" not in surgery.world.cronjobs("doctor").out
+
+
+def test_secrets_are_masked(surgery: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRONJOBS_DATABASE_URL", "postgresql://ada:hunter2hunter2@127.0.0.1:1/x")
+    for options in ((), ("--json",)):
+        answer = surgery.world.cronjobs("doctor", *options)
+        assert answer.code == 1
+        assert "hunter2" not in answer.out + answer.err

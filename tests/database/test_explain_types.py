@@ -1,0 +1,258 @@
+"""``explain`` of a job type and of a key; what it knows of imports, broken entries, environments, tick options."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import insert, select, text
+from support.explained import MINUTE, MINUTELY, World, fail, utc
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+from support.hosts import put
+from support.postgres import OWNER
+
+from cronjobs.database import tables
+from cronjobs.insight.explain_job import job_sentences
+from cronjobs.insight.facts import AttemptFacts, AuditEntry, JobFacts, Now
+from cronjobs.insight.phrases import LocalTimes
+from cronjobs.store.ticks import record
+from cronjobs.tick.result import MOST_NOTED, Result, noted
+
+OK = 'job_types: {t.ok: {command: ["true"], timeout: 1s}}\n'
+
+
+def did(world: World) -> list[dict[str, object]]:
+    with world.database.read() as connection:
+        return list(connection.execute(select(tables.ticks.c.did).order_by(tables.ticks.c.id)).scalars())
+
+
+# --- what a tick records ----------------------------------------------------------------------------------------------
+
+
+def test_a_usual_tick_records_nothing_of_it() -> None:
+    assert Result().did() == {}
+
+
+def test_a_file_that_stays_broken_does_not_fill_the_table() -> None:
+    many = noted({f"schedules.{n}{'x' * 500}": "y" * 5000 for n in range(50)})
+    assert len(many) == MOST_NOTED
+    assert sum(len(where) + len(what) for where, what in many.items()) <= MOST_NOTED * 320
+
+
+def test_a_tick_records_its_options_and_what_was_broken(world: World) -> None:
+    world.file(OK + "imports: [nowhere.at_all]\n", s='cron: "61 * * * *"', fine='cron: "* * * * *", job: t.ok')
+    put(world.database, job_type="t.ok", queue="mail")
+    world.tick()
+    world.hosts["alpha"].tick(queue="other", jobs=5)
+    first, second = did(world)
+    assert first["broken"] == {"schedules.s.cron": "minute 61 is not in 0–59"}
+    assert "No module named 'nowhere'" in first["not_loaded"]["module nowhere.at_all"]  # type: ignore[index]
+    assert "options" not in first
+    assert second["options"] == {"queue": "other", "limit": 5}
+
+
+# --- a key ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_found_by_its_key(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work", idempotency_key="invoice:42")
+    assert world.ask("--key", "invoice:42").found["sentences"][0] == world.ask(str(job_id)).found["sentences"][0]
+    assert world.ask("--key", "invoice:42").facts["job_id"] == job_id
+    assert world.ask("--key", "invoice:43", code=1).verdict == "unknown"
+    assert world.ask("--type", "t.nobodys", code=1).verdict == "unknown"
+    answer = world.say("--key", "invoice:43")
+    assert answer.code == 1
+    assert 'no job has the idempotency key "invoice:43"' in answer.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("s", "--key", "k"),
+        ("--key", "k", "--type", "t"),
+        ("--key", "k", "--at", "02:15"),
+        ("--type", "t", "--from", "0"),
+    ],
+)
+def test_one_thing_is_explained(world: World, arguments: tuple[str, ...]) -> None:
+    world.file()
+    world.tick()
+    assert world.say(*arguments).code == 2
+
+
+def test_bytes_that_are_no_text_are_a_usage_error(world: World) -> None:
+    world.file()
+    world.tick()
+    for arguments in (("explain", "\udcff"), ("explain", "--key", "\udcff"), ("audit", "--action", "\udcff")):
+        answer = world.cronjobs(*arguments)
+        assert answer.code == 2
+        assert "is not UTF-8" in answer.err
+    assert world.cronjobs("jobs", "list", "--queue", "\udcff").code == 2
+
+
+# --- a type -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_type_that_runs(world: World) -> None:
+    world.file(OK, s='cron: "0 3 * * *", job: t.ok')
+    world.tick()
+    put(world.database, job_type="t.ok")
+    world.clock.advance(MINUTE)
+    world.tick()
+    told = world.ask("t.ok")
+    assert told.verdict == "runnable"
+    assert told.found["sentences"] == [
+        "Job type t.ok can run: a tick of some host knew it lately.",
+        "Schedules that use it: s.",
+        "No job of it waits.",
+    ]
+
+
+def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
+    (world.folder / "lately_broken.py").write_text("raise RuntimeError('no such table: shop')\n")
+    world.file(OK)
+    put(world.database, job_type="t.ok")
+    world.tick(utc("2026-03-02T09:00:10"))
+    put(world.database, job_type="t.ok", idempotency_key="k")
+    world.file("imports: [lately_broken]\n")
+    for minute in range(1, 20, 2):
+        world.tick(utc(f"2026-03-02T09:{minute:02}:10"))
+    told = world.ask("t.ok")
+    assert told.verdict == "not_runnable"
+    since = 'no host could run type "t.ok" since 09:01:10 (the last that could began at 09:00:10 on alpha)'
+    assert since in told
+    assert "on alpha module lately_broken cannot be imported: RuntimeError: no such table: shop" in told
+    assert told.found["sentences"][-1] == "1 job of it waits, 1 of them due; the oldest is job 2, due since 09:00:10."
+    job = world.ask("--key", "k")
+    assert job.verdict == "waiting"
+    assert since in job
+    assert "no such table: shop" in job
+
+
+def test_a_broken_entry_of_a_type(world: World) -> None:
+    world.file('job_types: {t.ok: {command: ["true"], timeout: never}}\n')
+    put(world.database, job_type="t.ok")
+    world.tick()
+    told = world.ask("t.ok")
+    assert "and none ever could, as far back as their rows go" in told
+    assert "its entry in the file here is broken" in told
+    assert "timeout" in told
+
+
+def test_a_schedule_comes_before_a_type_of_its_name(world: World) -> None:
+    world.file(t='cron: "0 4 * * *"')
+    world.tick()
+    assert world.ask("t").found["subject"] == "t"
+    assert world.ask("--type", "t.work").found["subject"] == "type t.work"
+
+
+def test_nobody_knows_such_a_type(world: World) -> None:
+    world.file()
+    world.tick()
+    assert world.say("t.nobodys").code == 1
+    answer = world.say("--type", "t.nobodys\x1b[2J")
+    assert answer.code == 1
+    assert "\x1b" not in answer.err
+    assert "t.nobodys" in answer.err
+
+
+@pytest.mark.connects_as(OWNER)
+def test_rows_of_another_version_or_of_an_enemy_are_passed_over(world: World) -> None:
+    world.file()
+    put(world.database, job_type="t.gone")
+    world.tick()
+    with world.database.write() as connection:
+        for number, odd in enumerate(
+            ({"options": [1], "not_loaded": "x", "broken": 7}, [1], {"not_loaded": {"a": {}}})
+        ):
+            row = {"tick": f"odd{number}", "host": f"h{number}", "pid": 1, "version": "0", "did": odd, "job_types": "x"}
+            at = world.clock.now() + MINUTE
+            connection.execute(insert(tables.ticks).values(**row, started_at=at, finished_at=at, not_started=[1]))
+        if world.database.is_sqlite:
+            connection.execute(text("INSERT INTO cronjobs_job_type_lists (hash, names) VALUES ('x', '[\"t.gone')"))
+    world.clock.advance(2 * MINUTE)
+    assert world.ask("t.gone").verdict in ("not_runnable", "unknown")
+    assert world.ask("1").verdict == "waiting"
+
+
+# --- environments, tick options ---------------------------------------------------------------------------------------
+
+
+def test_a_schedule_of_other_environments(world: World) -> None:
+    world.file("environment: staging\n", s='cron: "* * * * *", environments: [production]', t='cron: "0 3 * * *"')
+    world.tick()
+    told = world.ask("s")
+    assert told.verdict == "not_yet_defined"
+    assert told.text == 'schedule s is in the file for other environments than this one ("staging").'
+
+
+def test_a_schedule_that_was_moved_to_another_environment(world: World) -> None:
+    world.file("environment: staging\n", s='cron: "* * * * *"', t='cron: "0 3 * * *"')
+    world.tick()
+    world.file("environment: staging\n", s='cron: "* * * * *", environments: [production]', t='cron: "0 3 * * *"')
+    world.tick(utc("2026-03-02T08:01:10"))
+    told = world.ask("s", "--at", "2026-03-02T08:05")
+    assert told.verdict == "retired"
+    assert "The file here has it only for other environments than this one (environment staging)." in told
+
+
+def test_due_work_that_no_ticks_options_reach(world: World) -> None:
+    world.file(OK)
+    world.tick()
+    job_id = put(world.database, job_type="t.ok", queue="mail", run_at=utc("2026-03-02T08:00:40"))
+    for minute in (1, 2):
+        world.go(utc(f"2026-03-02T08:0{minute}:10"))
+        world.hosts["alpha"].tick(queue="slow", jobs=50)
+    world.clock.advance(timedelta(seconds=20))
+    told = world.ask(str(job_id))
+    assert "no tick's options reach it: since 08:01:10 all ran on alpha with --queue slow" in told
+    world.hosts["alpha"].tick(only="t.work")
+    world.clock.advance(timedelta(seconds=20))
+    assert "all ran on alpha with --only t.work" in world.ask(str(job_id))
+
+
+# --- in order ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_person_did_stands_between_the_attempts(world: World) -> None:
+    world.file("defaults: {retry: {max_attempts: 1}}\n")
+    world.plan = [fail()]
+    job_id = put(world.database, job_type="t.work")
+    world.tick(utc("2026-03-02T09:00:10"))
+    world.clock.advance(MINUTE)
+    assert world.cronjobs("jobs", "retry", str(job_id), "--why", "fixed").code == 0
+    world.clock.advance(MINUTE)
+    world.tick()
+    told = world.ask(str(job_id)).steady
+    starts = [sentence.split(" ")[0:2] for sentence in told[1:]]
+    assert starts == [["Attempt", "1"], ["Retry", "by"], ["Attempt", "2"]]
+
+
+def test_attempts_alike_are_one_sentence_only_where_nobody_came_between() -> None:
+    at = utc("2026-03-02T09:00:00")
+    attempts = tuple(
+        AttemptFacts(n, "failed", at + n * MINUTE, at + n * MINUTE, "alpha", "E", f"error {n}") for n in range(1, 8)
+    )
+    retry = ("retry", AuditEntry(at + 3.5 * MINUTE, "ada"))
+    job = JobFacts(1, "t", "succeeded", "default", at, at, finished_at=at, attempts=attempts, acts=(retry,))
+    told = job_sentences(job, LocalTimes("UTC", at), Now(at))
+    assert [sentence.split(",")[0] for sentence in told[:3]] == [
+        "Attempts 1 to 3 failed with E",
+        "Retry by ada at 09:03:30.",
+        "Attempts 4 to 7 failed with E",
+    ]
+
+
+def test_a_batch_names_its_jobs_also_in_the_order_of_time(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    with world.database.write() as connection:
+        detail = {"filter": {"queue": "default"}, "ids": [job_id, 99]}
+        record(connection, action="cancel", subject="jobs", actor="ada", detail=detail, at=world.clock.now())
+    assert "Cancel by ada" in world.ask(str(job_id))

@@ -1,0 +1,188 @@
+"""The strips agree with the ledger, whatever the roll-up has kept, and whatever happened since."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from support.lookingrows import NOW, Rows
+from support.lookingrows import rows as rows
+
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.rules.quarters import NOTHING, QUARTER, WORDS, Became, gaps, number_of, painted, worse
+from cronjobs.store import operating, quarters
+from cronjobs.store.operating import OperatorAction
+from cronjobs.store.schedules import LedgerRow, forget_occurrences, record_occurrences
+from cronjobs.testing import FakeClock
+from cronjobs.web.strip import QUARTERS, first_quarter
+
+DAY = timedelta(hours=24)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+def by_select(database: Database, schedule_id: int, now: datetime) -> str:
+    """The strip by one SELECT and arithmetic, as somebody would check it."""
+    cells = [NOTHING] * QUARTERS
+    end = datetime.fromtimestamp((int(now.timestamp()) // 900 + 1) * 900, now.tzinfo)
+    found, jobs = tables.occurrences, tables.jobs
+    with database.read() as connection:
+        ledger = connection.execute(select(found).where(found.c.schedule_id == schedule_id)).all()
+        statuses = {row.id: row.status for row in connection.execute(select(jobs.c.id, jobs.c.status))}
+    of_job = {"queued": "w", "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
+    for place in range(QUARTERS):
+        begin = end - DAY + place * QUARTER
+        for row in ledger:
+            if row.first_for < begin + QUARTER and row.last_for >= begin:
+                letter = {"missed": "m", "skipped": "k", "coalesced": "c"}.get(row.outcome)
+                letter = letter or of_job.get(statuses.get(row.job_id, ""), "s")
+                cells[place] = worse(cells[place], letter)
+    return "".join(cells)
+
+
+def strips(database: Database, ids: list[int], now: datetime) -> dict[int, str]:
+    with database.read() as connection:
+        return quarters.strips(connection, ids, first_quarter(now), QUARTERS)
+
+
+def close_all(database: Database, now: datetime) -> int:
+    closed = 0
+    while True:
+        with database.write() as connection:
+            if not quarters.close_hour(connection, now):
+                return closed
+        closed += 1
+
+
+class Night:
+    """A random day of some schedules, which goes on."""
+
+    def __init__(self, rows: Rows, clock: FakeClock, seed: int) -> None:
+        self.rows, self.clock, self.dice = rows, clock, random.Random(seed)
+        self.ids = [rows.schedule(f"s{n}", seen_until=clock.now() - DAY * 1.2) for n in range(3)]
+        self.until = dict.fromkeys(self.ids, clock.now() - DAY * 1.2)
+        self.jobs: list[int] = []
+
+    def settle(self, schedule_id: int, upto: datetime) -> None:
+        """Occurrences up to *upto*, and the watermark there."""
+        at = self.until[schedule_id]
+        step = timedelta(minutes=self.dice.choice([9, 25, 40, 200]))
+        while (first := at + step) <= upto:
+            many = self.dice.random() < 0.1
+            at = min(first + self.dice.randint(1, 90) * step, upto) if many else first
+            outcome = self.dice.choice(["missed", "skipped", "coalesced"] if many else [*["enqueued"] * 6, "skipped"])
+            job = self.make_job(first) if outcome == "enqueued" else None
+            self.rows.occurrence(schedule_id, at, outcome, first_for=first, count=2 if many else 1, job_id=job)
+        self.until[schedule_id] = upto
+        with self.rows.database.write() as connection:
+            change = tables.schedules.update().where(tables.schedules.c.id == schedule_id)
+            connection.execute(change.values(seen_until=upto))
+
+    def make_job(self, at: datetime) -> int:
+        status = self.dice.choice([*["succeeded"] * 12, "dead", "failed", "running", "queued", "cancelled"])
+        final = status in ("succeeded", "dead", "cancelled")
+        ended: dict[str, Any] = {"started_at": at, "finished_at": at} if final else {}
+        job = self.rows.job(status=status, run_at=at, **ended)
+        self.jobs.append(job)
+        return job
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        getattr(self, self.dice.choice(["close", "go_on", "retry", "prune", "again", "finish"]))()
+
+    def close(self) -> None:
+        close_all(self.rows.database, self.clock.now())
+
+    def go_on(self) -> None:
+        now = self.clock.advance(timedelta(minutes=self.dice.randint(1, 150)))
+        for schedule_id in self.ids:
+            if self.dice.random() < 0.7:  # else no tick has settled it yet
+                self.settle(schedule_id, now)
+
+    def retry(self) -> None:
+        act = OperatorAction("retry", "ada", "here", None)
+        with self.rows.database.write() as connection:
+            operating.retry(connection, self.dice.sample(self.jobs, min(5, len(self.jobs))), act)
+
+    def finish(self) -> None:
+        """Waiting jobs succeed."""
+        jobs = tables.jobs
+        now = self.clock.now()
+        done = {"status": "succeeded", "started_at": now, "finished_at": now}
+        with self.rows.database.write() as connection:
+            connection.execute(jobs.update().where(jobs.c.status.in_(["queued", "failed"])).values(**done))
+
+    def prune(self) -> None:
+        jobs = tables.jobs
+        with self.rows.database.write() as connection:
+            gone = self.dice.sample(self.jobs, min(5, len(self.jobs)))
+            connection.execute(jobs.delete().where(jobs.c.id.in_(gone), jobs.c.status == "succeeded"))
+
+    def again(self) -> None:
+        """A backfill: a row that did not run goes, and one that made a job comes."""
+        found = tables.occurrences
+        names = list(LedgerRow.__dataclass_fields__)
+        chosen = self.dice.choice(self.ids)
+        with self.rows.database.read() as connection:
+            query = select(*(found.c[name] for name in names)).where(
+                found.c.schedule_id == chosen, found.c.outcome == "skipped", found.c.first_for == found.c.last_for
+            )
+            ledger = [LedgerRow(**row._mapping) for row in connection.execute(query)]
+        if not ledger:
+            return
+        row = self.dice.choice(ledger)
+        job = self.make_job(row.last_for)
+        with self.rows.database.write() as connection:
+            forget_occurrences(connection, [row])
+            new: Any = vars(row) | {"outcome": "enqueued", "job_id": job}
+            record_occurrences(connection, [LedgerRow(**new)], now=self.clock.now(), tick=None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_strips_are_what_the_ledger_says_whatever_was_kept(
+    rows: Rows, database: Database, clock: FakeClock, seed: int
+) -> None:
+    night = Night(rows, clock, seed)
+    for schedule_id in night.ids:
+        night.settle(schedule_id, clock.now())
+    for _ in range(12):
+        night.act()
+        told = strips(database, night.ids, clock.now())
+        assert told == {each: by_select(database, each, clock.now()) for each in night.ids}
+
+
+def test_an_hour_is_looked_at_once_and_goes_after_a_day(rows: Rows, database: Database, clock: FakeClock) -> None:
+    schedule = rows.schedule("s", seen_until=NOW)
+    rows.occurrence(schedule, NOW - timedelta(hours=3), "skipped")
+    assert close_all(database, NOW) == 1  # hours in which nothing was due are no work
+    with database.read() as connection:
+        kept = connection.execute(select(tables.quarters).where(tables.quarters.c.schedule_id != 0)).all()
+    assert [(row.schedule_id, row.hour, row.quarters) for row in kept] == [
+        (schedule, datetime(2026, 7, 1, 9, tzinfo=UTC), "k...")
+    ]
+    assert close_all(database, NOW) == 0
+    assert close_all(database, NOW + 2 * DAY) == 0
+    later = NOW + 2 * DAY
+    rows.occurrence(rows.schedule("t", seen_until=later), later - timedelta(hours=3), "skipped")
+    assert close_all(database, later) == 1
+    with database.read() as connection:
+        left = {row.hour for row in connection.execute(select(tables.quarters)) if row.schedule_id}
+    assert left == {datetime(2026, 7, 3, 9, tzinfo=UTC)}
+
+
+def test_the_worst_is_shown_and_ranges_fill_their_quarters() -> None:
+    letters = list(WORDS)
+    assert [worse(one, other) for one, other in pairwise(letters)] == letters[1:]
+    rows = [Became(1, 10, 12, "missed", None), Became(1, 12, 12, "enqueued", "dead"), Became(1, 3, 9, "skipped", None)]
+    assert painted(rows, 8, 6) == {1: "kkmmd."}
+    assert gaps(10, 8, {12}) == [(8, 12), (16, 20)]
+    assert number_of(NOW) * 900 == int(NOW.timestamp()) // 900 * 900

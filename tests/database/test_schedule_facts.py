@@ -1,0 +1,139 @@
+"""Random ledgers, jobs and attempts: what is told of a schedule is what plain Python finds in the rows."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+from support.lookingrows import NOW, Rows, ago
+from support.lookingrows import rows as rows
+
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.insight.schedule_facts import p95, schedule_facts
+from cronjobs.testing import FakeClock
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+STATUSES = ["succeeded"] * 8 + ["failed", "dead", "cancelled", "running", "queued"]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+class Histories:
+    """Writes the rows, and keeps them."""
+
+    def __init__(self, rows: Rows, seed: int) -> None:
+        self.rows, self.dice = rows, random.Random(seed)
+        self.jobs: dict[int, dict[str, Any]] = {}
+        self.attempts: dict[tuple[int, int], dict[str, Any]] = {}
+        self.ledger: dict[int, list[dict[str, Any]]] = {}
+
+    def schedule(self, name: str, count: int) -> int:
+        dice = self.dice
+        number = self.rows.schedule(name, next_at=dice.choice([None, NOW + MINUTE, ago(minutes=3)]))
+        ahead = dice.choice([0, 0, 3])
+        self.ledger[number] = []
+        for step in range(count):
+            at = NOW + (ahead - step) * MINUTE - SECOND * dice.randrange(50)
+            outcome = "enqueued" if dice.random() < 0.8 else dice.choice(["missed", "skipped", "coalesced"])
+            job_id = (
+                dice.choice([None, 10**9 + step, self.job(name, at)]) if dice.random() < 0.2 else self.job(name, at)
+            )
+            row = {"schedule_id": number, "first_for": at, "last_for": at, "decided_at": at, "outcome": outcome}
+            self.ledger[number].append(row | {"job_id": job_id})
+        if count:
+            with self.rows.database.write() as connection:
+                connection.execute(insert(tables.occurrences), self.ledger[number])
+        return number
+
+    def job(self, schedule: str, at: datetime) -> int:
+        dice, status = self.dice, self.dice.choice(STATUSES)
+        began = at + SECOND * dice.random() * 5
+        ended = began + SECOND * dice.choice([0.1, 1, 2, 3, 30]) * dice.random()
+        tried = {"attempts": dice.randrange(1, 4)}
+        match status:
+            case "queued":
+                extra: dict[str, Any] = {"attempts": 0}
+            case "running":
+                extra = tried | {"started_at": began}
+            case "failed":
+                extra = tried | {"started_at": began, "last_failed_at": ended, "failures": 1}
+            case _:
+                extra = tried | {"started_at": began, "finished_at": ended}
+        job_id = self.rows.job(status=status, schedule=schedule, scheduled_for=at, **extra)
+        self.jobs[job_id] = {"status": status} | extra
+        last = extra["attempts"] if status in ("succeeded", "failed", "dead") else extra["attempts"] - 1
+        for attempt in range(1, last + 1):
+            if attempt == last and dice.random() < 0.1:
+                continue  # pruned, or never written
+            good = status == "succeeded" and attempt == last
+            times = {"started_at": began, "finished_at": ended} if attempt == last else {}
+            self.rows.attempt(job_id, "succeeded" if good else "failed", attempt=attempt, **times)
+            self.attempts[job_id, attempt] = times
+        return job_id
+
+    def expected(self, number: int) -> tuple[list[Any], list[timedelta]]:
+        """Runs and durations, in plain Python."""
+        past = sorted((row for row in self.ledger[number] if row["last_for"] <= NOW), key=lambda row: row["last_for"])
+        told, durations = [], []
+        for place, row in enumerate(reversed(past[-100:])):
+            job = self.jobs.get(row["job_id"], {}) if row["outcome"] == "enqueued" else {}
+            outcome = job.get("status", "pruned") if row["outcome"] == "enqueued" else row["outcome"]
+            times = self.attempts.get((row["job_id"], job["attempts"])) if job else None
+            took = times["finished_at"] - times["started_at"] if times else None
+            if outcome == "succeeded" and took is not None:
+                durations.append(took)
+            at = job.get({"running": "started_at", "failed": "last_failed_at"}.get(outcome, "finished_at"))
+            if place < 20:
+                told.append((outcome, at or row["last_for"], row["last_for"], row["job_id"], took))
+        return told, durations
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_facts_of_random_histories_are_what_python_finds_in_the_rows(database: Database, rows: Rows, seed: int) -> None:
+    world = Histories(rows, seed)
+    numbers = [world.schedule(f"s{size}", size) for size in (0, 1, 19, 23, 60, 130)]
+    with database.read() as connection:
+        found = schedule_facts(connection, [*numbers, 10**9])
+        assert schedule_facts(connection, []) == {}
+        stored = {row.id: row for row in connection.execute(select(tables.schedules))}
+    assert found.keys() == set(numbers)
+    for number in numbers:
+        facts, (runs, durations) = found[number], world.expected(number)
+        assert [tuple(vars(each).values()) for each in facts.runs] == runs
+        assert list(facts.strip) == [each[0] for each in reversed(runs)]
+        assert list(facts.durations) == durations
+        results = [each for each in runs if each[0] not in ("queued", "running")]
+        assert (None if facts.last is None else tuple(vars(facts.last).values())) == (results[0] if results else None)
+        assert (facts.running is not None) == bool(runs and runs[0][0] == "running")
+        ordered = sorted(durations)
+        if len(durations) < 20:
+            assert (facts.median, facts.p95) == (None, None)
+        else:
+            assert facts.p95 is not None
+            assert sum(each <= facts.p95 for each in ordered) >= 0.95 * len(ordered)
+            assert sum(each < facts.p95 for each in ordered) < 0.95 * len(ordered)
+            seconds = statistics.median(each.total_seconds() for each in ordered)
+            assert facts.median is not None
+            assert facts.median.total_seconds() == pytest.approx(seconds, abs=1e-6)
+        assert (facts.name, facts.next_at) == (stored[number].name, stored[number].next_at)
+
+
+def test_a_pause_is_told_with_the_schedule_that_it_stops(database: Database, rows: Rows) -> None:
+    quiet, other = rows.schedule("quiet"), rows.schedule("other")
+    rows.pause("schedule", "quiet", by="hugo", why="too loud")
+    with database.read() as connection:
+        found = schedule_facts(connection, [quiet, other])
+    assert (found[quiet].paused, found[other].paused) == ("paused by hugo: too loud", None)
+
+
+def test_of_twenty_durations_one_may_be_longer() -> None:
+    assert p95([SECOND * n for n in range(1, 21)]) == 19 * SECOND
+    assert p95([SECOND * n for n in range(1, 101)]) == 95 * SECOND

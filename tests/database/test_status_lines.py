@@ -1,0 +1,242 @@
+"""What status prints: within the terminal's width whatever the rows hold, worst first, and trends that rows show."""
+
+from __future__ import annotations
+
+import random
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert
+from support.lookingrows import NOW, Cronjobs, Rows, ago
+from support.lookingrows import cronjobs as cronjobs
+from support.lookingrows import rows as rows
+
+from cronjobs.cli import output
+from cronjobs.cli.output import _columns, brief, wrapped
+from cronjobs.cli.status_lines import trend_of
+from cronjobs.cli.strip import BLOCKS, LETTERS, legend, strip
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.store import trends
+from cronjobs.testing import FakeClock
+
+MINUTE = timedelta(minutes=1)
+NAMES = [
+    "nightly-report",
+    "日本語のジョブの名前" * 3,
+    "a\x1b[2J\x9b31m\u202eb\nFORGED\r\x07",
+    "x" * 300,
+    "[red]markup[/]",
+    "e\u0301" * 40,
+    "two  words\tand a tab",
+    "👩‍👩‍👧 family",
+    "<script>alert(1)</script>",
+]
+STATUSES = ["succeeded"] * 6 + ["failed", "dead", "cancelled", "running", "queued"]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+def random_world(rows: Rows, dice: random.Random) -> None:
+    for name in dice.sample(NAMES, 7):
+        schedule = rows.schedule(
+            name, next_at=dice.choice([None, NOW + MINUTE, ago(minutes=9), NOW + timedelta(days=900)])
+        )
+        for number in range(dice.choice([0, 1, 25])):
+            at, status = ago(minutes=10 * number + 1), dice.choice(STATUSES)
+            if dice.random() < 0.2:
+                rows.occurrence(schedule, at, dice.choice(["missed", "skipped", "coalesced"]), reason=name)
+                continue
+            extra: dict[str, Any] = {"queue": dice.choice(NAMES)[:200], "schedule": name}
+            if status in ("succeeded", "dead", "cancelled"):
+                extra |= {"started_at": at, "finished_at": at + MINUTE * dice.choice([0.001, 1, 50_000])}
+            if status == "running":
+                extra |= {"locked_by": dice.choice(NAMES), "started_at": at, "locked_until": at + 2 * MINUTE}
+            job_id = rows.job(dice.choice(NAMES), status, **extra)
+            if status == "succeeded":
+                rows.attempt(job_id, started_at=at, finished_at=extra["finished_at"])
+            rows.occurrence(schedule, at, job_id=dice.choice([job_id, job_id, 10**9]))
+    for name in dice.sample(NAMES, 4):
+        rows.tick(name, ago(minutes=dice.choice([0, 1, 300])), ended=name, version=name, did={"refused": name})
+        rows.pause("queue", name[:200], by=name, why=name * 3)
+        ack = {"severity": "critical", "rows": [], "until": NOW + MINUTE, "by": name, "why": name}
+        rows.put(tables.acks, finding=dice.choice(["late", "dead", "missed", "failing"]) + name, **ack)
+    ack = {"severity": "critical", "rows": [], "until": NOW + MINUTE, "by": "x" * 200, "why": "日本" * 90}
+    rows.put(tables.acks, finding="late", **ack)
+    with rows.database.write() as connection:
+        caps = [{"name": name[:200], "max_waiting": 1, "dropped": 10**12} for name in dice.sample(NAMES, 3)]
+        connection.execute(insert(tables.queues), caps)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_line_is_wider_than_the_terminal_whatever_the_rows_hold(
+    cronjobs: Cronjobs, rows: Rows, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_world(rows, random.Random(seed))
+    for command in ("status", "status --all", "history", "history --all", "history --around 11m"):
+        for columns in (60, 80, 200) if command == "status" else (80,):
+            monkeypatch.setenv("COLUMNS", str(columns))
+            out = cronjobs(*command.split()).out
+            wide = {line: _columns(line) for line in out.split("\n") if _columns(line) > columns}
+            assert not wide, command
+            assert not any(character in out for character in "\x1b\x9b\r\x07\u202e\t")
+            assert not any(line.startswith("FORGED") for line in out.split("\n"))
+
+
+def test_in_a_pipe_nothing_is_cut(cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    name = "a-schedule-" + "x" * 150
+    schedule = rows.schedule(name, next_at=NOW + MINUTE)
+    rows.occurrence(schedule, ago(minutes=1), job_id=rows.job(status="running", locked_by="h" * 30 + ":1"))
+    rows.tick("host-" + "y" * 60)
+    rows.job(queue="q" * 60, run_at=ago(minutes=5))
+    out = cronjobs("status").out
+    assert "…" not in out
+    for text in (name, "host-" + "y" * 60, "q" * 60, "h" * 30):
+        assert text in out
+
+
+def test_without_block_characters_the_strip_is_of_letters(
+    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = rows.schedule("nightly-report", next_at=NOW + MINUTE)
+    for number, status in enumerate(["dead", "failed", "succeeded", "succeeded"]):
+        rows.occurrence(schedule, ago(minutes=number + 1), job_id=rows.job(status=status))
+    rows.occurrence(schedule, ago(minutes=9), "missed")
+    assert "▓▁▁▄█" in cronjobs("status").out
+    monkeypatch.setattr(output, "printable", lambda text, instead: instead)
+    monkeypatch.setattr("cronjobs.cli.strip.printable", lambda text, instead: instead)
+    out = cronjobs("status").out
+    assert "M..fD" in out
+    assert ". succeeded  f retrying  D dead  M missed" in out
+
+
+def test_each_outcome_has_a_sign_of_its_own_with_and_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BLOCKS.keys() == LETTERS.keys()
+    for signs in (BLOCKS, LETTERS):
+        assert len(set(signs.values())) == len(signs)
+        assert all(len(sign) == 1 == _columns(sign) for sign in signs.values())
+    "".join(LETTERS.values()).encode("ascii")
+    cell = strip(["succeeded", "dead"], 20)
+    assert cell == cell.painted
+    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    painted = strip(["dead", "succeeded", "dead"], 2)
+    assert (len(painted), painted.painted) == (2, f"\x1b[32m{painted[0]}\x1b[0m\x1b[31m{painted[1]}\x1b[0m")
+    assert legend(["dead"]).split() == [painted[1], "dead"]
+    assert sys.stdout.encoding
+
+
+def test_the_worst_come_first_then_those_that_run_next(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.tick()
+    wanted = ["died", "missed-a", "missed-b", "fails", "gave-way", "next-1", "next-2", "paused", "never"]
+    next_at = {name: NOW + timedelta(hours=20 - number) for number, name in enumerate(wanted[:5])}
+    next_at |= {"missed-a": NOW + MINUTE, "missed-b": NOW + 2 * MINUTE}
+    next_at |= {"next-1": NOW + 3 * MINUTE, "next-2": NOW + 4 * MINUTE, "paused": NOW + 5 * MINUTE}
+    newest = {"died": "dead", "fails": "failed"} | dict.fromkeys(["next-1", "next-2", "paused", "never"], "succeeded")
+    for name in reversed(wanted):
+        schedule = rows.schedule(name, next_at=next_at.get(name))
+        if status := newest.get(name):
+            rows.occurrence(schedule, ago(minutes=5), job_id=rows.job(status=status, run_at=NOW + MINUTE))
+        else:
+            rows.occurrence(schedule, ago(minutes=5), "skipped" if name == "gave-way" else "missed")
+    rows.pause("schedule", "paused")
+    out = cronjobs("status").out.splitlines()
+    begin = next(number for number, line in enumerate(out) if line.startswith("schedule "))
+    assert [line.split()[0] for line in out[begin + 1 : begin + 10]] == wanted
+    assert [line.split()[-1] for line in out[begin + 8 : begin + 10]] == ["paused", "never"]
+    seen = cronjobs("status", "--json").json["schedule_facts"]
+    assert [facts["name"] for facts in seen] == wanted
+
+
+def test_in_a_pipe_the_first_twenty_are_shown_and_the_rest_counted(cronjobs: Cronjobs, rows: Rows) -> None:
+    for number in range(25):
+        rows.schedule(f"s{number:02}", next_at=NOW + (number + 1) * MINUTE)
+    out = cronjobs("status").out
+    assert "\n… and 5 more: --all\n" in out
+    assert ("s19 " in out, "s20 " in out) == (True, False)
+    assert "s24 " in cronjobs("status", "--all").out
+    assert [len(cronjobs("status", "--json", *all_).json["schedule_facts"]) for all_ in ((), ("--all",))] == [20, 25]
+
+
+# --- trends -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_changes_of_queues_are_what_python_counts(
+    database: Database, rows: Rows, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, found, ended_at = random.Random(seed), [], []
+    monkeypatch.setattr(trends, "ENDS_READ", dice.choice([7, 2000]))
+    for _ in range(80):
+        due, queue = ago(minutes=dice.uniform(-5, 30)), dice.choice(["a", "b"])
+        began = due + MINUTE * dice.choice([0.01, 3, 12])
+        ended = began + MINUTE * dice.choice([0.01, 5])
+        more: dict[str, Any] = {"run_at": due, "queue": queue, "priority": dice.randrange(10), "started_at": began}
+        if ended < NOW:
+            ended_at.append((dice.choice(["succeeded", "dead", "cancelled"]), ended))
+            rows.job(status=ended_at[-1][0], finished_at=ended, **more)
+        elif began < NOW:
+            rows.job(status="running", **more)
+        else:
+            rows.job(status=dice.choice(["queued", "failed"]), **(more | {"started_at": None}))
+        found.append((queue, due, began, ended))
+    with database.read() as connection:
+        since = trends.compared_with(connection)
+        told = trends.changes(connection, ["a", "b", "empty"], since)
+    ends: dict[str, list[datetime]] = {}
+    for status, ended in ended_at:
+        if ended >= ago(minutes=10):
+            ends.setdefault(status, []).append(ended)
+    full = [sorted(each)[-trends.ENDS_READ] for each in ends.values() if len(each) >= trends.ENDS_READ]
+    assert abs(since - max([ago(minutes=10), *full])) < timedelta(seconds=1)
+
+    def due_at(moment: datetime, queue: str) -> int:
+        return sum(name == queue and due <= moment < began for name, due, began, _ in found)
+
+    assert told == {queue: due_at(NOW, queue) - due_at(since, queue) for queue in ("a", "b", "empty")}
+    with database.write() as connection:
+        connection.execute(delete(tables.jobs))
+
+
+@pytest.mark.parametrize(
+    ("due", "change", "told"),
+    [
+        (100, 0, "steady"),
+        (100, 4, "steady"),
+        (100, 5, "growing: +5 in 10 min"),
+        (3, -40, "shrinking: -40 in 10 min"),
+        (2000, 1500, "growing: +1,500 in 10 min"),
+        (1, None, ""),
+    ],
+)
+def test_a_small_change_is_none(due: int, change: int | None, told: str) -> None:
+    assert trend_of(due, change, 10 * MINUTE) == told
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_duration_fits_into_six_columns() -> None:
+    dice = random.Random(3)
+    spans = [timedelta(seconds=10 ** dice.uniform(-4, 7.5)) for _ in range(5000)]
+    assert max(len(brief(span)) for span in spans) <= 6
+    known = {0.0314: "31 ms", 0.9999: "1.0 s", 3.21: "3.2 s", 9.96: "10 s", 65: "65 s", 3725: "1h2m", 7505: "2h5m"}
+    assert {seconds: brief(timedelta(seconds=seconds)) for seconds in known} == known
+
+
+def test_a_text_of_wide_characters_is_wrapped_by_columns_and_loses_none() -> None:
+    dice = random.Random(4)
+    for _ in range(300):
+        words = [
+            "".join(dice.choice("ab日本e\u0301…👧") for _ in range(dice.randrange(1, 30)))
+            for _ in range(dice.randrange(9))
+        ]
+        lines = wrapped(" ".join(words), 20, "  ")
+        assert all(_columns(line) <= 20 for line in lines)
+        assert "".join("".join(lines).split()) == "".join(words)

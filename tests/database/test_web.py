@@ -1,0 +1,600 @@
+"""The pages: who gets to see them and to act, that what rows say stays text, and that figures are the tables'."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import psycopg
+import pytest
+from sqlalchemy import insert, select
+from support.browsing import HOST, Browser, Reader, Reply, by_link, pages
+from support.databases import opened
+from support.grown import Grown
+from support.hosts import Host
+from support.lookingrows import HOLDER, NOW, YAML, Rows, ago
+from support.lookingrows import rows as rows
+from support.postgres import OWNER, READ, as_role
+
+from cronjobs import masking
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.store import reading
+from cronjobs.testing import FakeClock
+from cronjobs.web import application
+from cronjobs.web.html import Html, h
+from cronjobs.web.report import report
+from cronjobs.web.security import ByLink
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts"]
+STATIC = ["/static/style.css", "/static/icon.svg"]
+ACTIONS = ["/jobs/1/retry", "/jobs/1/cancel", "/pause", "/resume", "/trigger", "/findings/ack"]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+@pytest.fixture
+def access() -> ByLink:
+    return by_link(may_act=True)
+
+
+@pytest.fixture
+def some(rows: Rows) -> Rows:
+    """A dead job, a schedule, a tick."""
+    assert rows.job(status="dead", last_error="503", error_type="HTTPError", failures=1) == 1
+    rows.attempt(1, "failed", error="503", error_type="HTTPError", output="trying\n")
+    schedule = rows.schedule("nightly-report", next_at=NOW + timedelta(hours=3))
+    rows.occurrence(schedule, ago(hours=6), job_id=1)
+    rows.tick(did={"dead": 1}, schedules_on=1)
+    return rows
+
+
+@pytest.fixture
+def outside(database: Database, database_url: str, tmp_path: Path, access: ByLink) -> Iterator[Browser]:
+    """Somebody without a session."""
+    yield Browser(pages(database, database_url, tmp_path, access))
+    masking.remember(())
+
+
+@pytest.fixture
+def browser(outside: Browser, access: ByLink) -> Browser:
+    return outside.log_in(access)
+
+
+def everything(database: Database) -> Any:
+    with database.read() as connection:
+        return {name: connection.execute(select(table)).all() for name, table in tables.metadata.tables.items()}
+
+
+# --- who may look -----------------------------------------------------------------------------------------------------
+
+
+def test_without_the_link_there_is_nothing_to_see(some: Rows, outside: Browser) -> None:
+    for address in [*PAGES, *STATIC, "/jobs/99", "/nothing", "/?token=wrong", "/?token="]:
+        for method in ("GET", "HEAD"):
+            reply = outside.get(address, method)
+            assert reply.status == 401
+            assert "mail.send" not in reply.body
+            assert "nightly" not in reply.body
+    assert outside.cookies == {}
+
+
+def test_the_link_works_once_and_leads_to_an_address_without_it(some: Rows, outside: Browser, access: ByLink) -> None:
+    reply = outside.get(f"/?token={access.token}")
+    assert (reply.status, reply.header("Location")) == (303, "/")
+    cookie = reply.header("Set-Cookie")
+    assert cookie.startswith("cronjobs_8642=")
+    assert cookie.endswith("; HttpOnly; SameSite=Strict; Path=/")
+    assert access.token not in cookie
+    assert [outside.get(address).status for address in PAGES] == [200] * len(PAGES)
+    assert Browser(outside.application).get(f"/?token={access.token}").status == 401
+    assert outside.get(f"/?token={access.token}").status == 200  # a reload by who has the cookie
+
+
+def test_nothing_but_a_get_by_a_person_uses_the_link_up(outside: Browser, access: ByLink) -> None:
+    link = f"/?token={access.token}"
+    assert outside.get(link, "HEAD").status == 401
+    assert outside.get(link, sec_purpose="prefetch;prerender").status == 401
+    assert outside.post(link).status == 401
+    assert outside.get(f"/jobs?token={access.token}").status == 401
+    assert outside.get(link, host="evil.example:8642").status == 421
+    assert outside.get(link).status == 303
+
+
+@pytest.mark.parametrize("cookie", ["", "x", "cronjobs_8642", "cronjobs_8642=", "cronjobs_8642=wrong", "=;;=", "é=é"])
+def test_a_cookie_that_was_not_given_opens_nothing(browser: Browser, cookie: str) -> None:
+    assert Browser(browser.application).get("/", cookie=cookie).status == 401
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "evil.example:8642", "127.0.0.1", "127.0.0.1:80", "localhost:8642", f"{HOST}.evil.example"],
+)
+def test_another_host_name_is_misdirected_whatever_else_is_right(some: Rows, browser: Browser, host: str) -> None:
+    csrf = browser.get("/jobs/1").csrf
+    browser.host = host
+    assert {browser.get(address).status for address in [*PAGES, *STATIC]} == {421}
+    assert browser.post("/jobs/1/retry", {"csrf": csrf}).status == 421
+
+
+def test_every_answer_forbids_what_browsers_could_do_with_it(some: Rows, browser: Browser, outside: Browser) -> None:
+    stranger = Browser(outside.application)
+    for reply in [*(browser.get(address) for address in [*PAGES, *STATIC, "/nothing"]), stranger.get("/")]:
+        policy = reply.header("Content-Security-Policy")
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert "script-src" not in policy
+        assert reply.header("Referrer-Policy") == "no-referrer"
+        assert reply.header("X-Content-Type-Options") == "nosniff"
+        assert reply.header("Cache-Control") == "no-store"
+        assert reply.header("Content-Length") == str(len(reply.body.encode()))
+
+
+def test_pages_ask_nobody_else_and_have_no_script_and_no_inline_style(some: Rows, browser: Browser) -> None:
+    for address in PAGES:
+        reply = browser.get(address)
+        assert all(found.startswith(("/", "#")) and not found.startswith("//") for found in reply.addresses())
+        assert not [tag for tag, _ in reply.elements if tag in ("script", "style", "iframe", "object", "base", "img")]
+        assert not [name for _, given in reply.elements for name in given if name == "style" or name.startswith("on")]
+
+
+# --- who may act ------------------------------------------------------------------------------------------------------
+
+
+def attempts_to_act(browser: Browser, csrf: str) -> dict[str, Reply]:
+    """One thing is wrong with each."""
+    post = browser.post
+    stranger = Browser(browser.application)
+    return {
+        "no csrf": post("/jobs/1/retry"),
+        "wrong csrf": post("/jobs/1/retry", {"csrf": "0" * 64}),
+        "csrf in the address": post(f"/jobs/1/retry?csrf={csrf}"),
+        "no cookie": stranger.post("/jobs/1/retry", {"csrf": csrf}),
+        "another origin": post("/jobs/1/retry", {"csrf": csrf}, origin="http://evil.example"),
+        "another port": post("/jobs/1/retry", {"csrf": csrf}, origin="http://127.0.0.1:9999"),
+        "a broken origin": post("/jobs/1/retry", {"csrf": csrf}, origin="http://[::1"),
+        "a sandboxed frame": post("/jobs/1/retry", {"csrf": csrf}, origin="null"),
+        "a frame elsewhere": post("/jobs/1/retry", {"csrf": csrf}, origin="null", sec_fetch_site="cross-site"),
+        "cross-site": post("/jobs/1/retry", {"csrf": csrf}, sec_fetch_site="cross-site"),
+        "same-site": post("/jobs/1/retry", {"csrf": csrf}, sec_fetch_site="same-site"),
+        "ours and cross-site": post(
+            "/jobs/1/retry", {"csrf": csrf}, origin=f"http://{HOST}", sec_fetch_site="cross-site"
+        ),
+        "as text": post("/jobs/1/retry", {"csrf": csrf}, CONTENT_TYPE="text/plain"),
+        "by get": browser.get(f"/jobs/1/retry?csrf={csrf}"),
+        "twice": browser._ask("POST", "/jobs/1/retry", f"csrf={csrf}&csrf={csrf}".encode(), {"CONTENT_TYPE": FORM}),
+        "huge": post("/jobs/1/retry", {"csrf": csrf, "why": "x" * 20_000}),
+    }
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def test_nothing_acts_but_a_form_of_ours_in_this_session(some: Rows, database: Database, browser: Browser) -> None:
+    csrf = browser.get("/jobs/1").csrf
+    before = everything(database)
+    refused = attempts_to_act(browser, csrf)
+    assert {name: reply.status for name, reply in refused.items() if reply.status < 400} == {}
+    assert everything(database) == before
+    assert browser.post("/jobs/1/retry", {"csrf": csrf}).status == 303
+
+
+def test_a_form_of_ours_acts_as_browsers_send_it(some: Rows, browser: Browser) -> None:
+    csrf = browser.get("/jobs/1").csrf
+    # Our pages have no referrer, for which Chromium and Firefox send a null origin.
+    reply = browser.post("/jobs/1/retry", {"csrf": csrf}, origin="null", sec_fetch_site="same-origin")
+    assert (reply.status, reply.header("Location")) == (303, "/jobs/1?said=retried")
+    reply = browser.post("/jobs/1/cancel", {"csrf": csrf}, origin=f"http://{HOST}", sec_fetch_site="same-origin")
+    assert (reply.status, reply.header("Location")) == (303, "/jobs/1?said=cancelled")
+    assert "The job is cancelled" in browser.get("/jobs/1?said=cancelled").words
+
+
+def test_without_actions_there_is_no_button_and_no_form_does_anything(
+    some: Rows, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    access = by_link()
+    browser = Browser(pages(database, database_url, tmp_path, access)).log_in(access)
+    csrf = browser.get("/jobs/1").csrf
+    before = everything(database)
+    for address in ACTIONS:
+        fields = {"csrf": csrf, "scope": "all", "name": "", "finding": "dead"}
+        reply = browser.post(address, fields)
+        assert reply.status == 403
+        assert "--actions" in reply.words
+    assert everything(database) == before
+    for address in PAGES:
+        forms = [given for tag, given in browser.get(address).elements if tag == "form" and given.get("method")]
+        assert forms == []
+
+
+def test_each_action_is_that_of_its_command_and_in_the_audit_with_who(
+    some: Rows, database: Database, browser: Browser, clock: FakeClock
+) -> None:
+    assert browser.act("/jobs/1", "/jobs/1/retry").header("Location") == "/jobs/1?said=retried"
+    assert browser.act("/jobs/1", "/jobs/1/retry").header("Location") == "/jobs/1?said=unchanged"
+    assert browser.act("/jobs/1", "/jobs/1/cancel", why="wrong customer").header("Location") == "/jobs/1?said=cancelled"
+    assert browser.act("/jobs/1", "/pause", scope="queue", name="mail", why="provider").status == 303
+    assert browser.act("/jobs/1", "/pause", scope="schedule", name="nightly-report").status == 303
+    assert browser.act("/jobs/1", "/pause", scope="all", name="").status == 303
+    words = browser.get("/queues").words
+    assert "everything" in words
+    assert "provider" in words
+    for scope, name in (("all", ""), ("queue", "mail"), ("schedule", "nightly-report")):
+        assert browser.act("/jobs/1", "/resume", scope=scope, name=name).header("Location").endswith("said=resumed")
+        clock.advance(timedelta(seconds=1))
+        assert browser.act("/jobs/1", "/resume", scope=scope, name=name).header("Location").endswith("said=not_paused")
+    triggered = browser.act("/jobs/1", "/trigger", name="nightly-report")
+    assert triggered.header("Location") == "/schedule?name=nightly-report&said=triggered"
+    assert browser.act("/jobs/1", "/trigger", name="nightly-report").status == 409  # overlap
+    assert browser.act("/jobs/1", "/trigger", name="nobody").status == 409
+    assert browser.act("/jobs/1", "/pause", scope="schedule", name="nobody").status == 404
+    assert browser.act("/jobs/1", "/pause", scope="all", name="mail").status == 400
+    found = everything(database)
+    done = [(row.action, row.subject, row.actor, row.host, row.why) for row in found["cronjobs_audit"]]
+    assert done == [
+        ("retry", "job 1", "ada", "here", None),
+        ("cancel", "job 1", "ada", "here", "wrong customer"),
+        ("pause", "queue mail", "ada", "here", "provider"),
+        ("pause", "schedule nightly-report", "ada", "here", None),
+        ("pause", "all", "ada", "here", None),
+        ("resume", "all", "ada", "here", None),
+        ("resume", "queue mail", "ada", "here", None),
+        ("resume", "schedule nightly-report", "ada", "here", None),
+        ("trigger", "nightly-report", "ada", "here", None),
+    ]
+    assert [row.schedule for row in found["cronjobs_jobs"]] == [None, "nightly-report"]
+
+
+def test_an_acknowledged_finding_is_still_shown_as_such(some: Rows, database: Database, browser: Browser) -> None:
+    assert "acknowledged by" not in browser.get("/").words
+    reply = browser.act("/jobs/1", "/findings/ack", finding="dead", why="known", **{"for": "8h"})
+    assert reply.header("Location") == "/?said=acked"
+    assert "acknowledged by ada until 22:03:07: known" in browser.get("/").words
+    [ack] = everything(database)["cronjobs_acks"]
+    assert (ack.finding, ack.by) == ("dead", "ada")
+    assert abs(ack.until - NOW - timedelta(hours=8)) < timedelta(minutes=1)
+    assert browser.act("/jobs/1", "/findings/ack", finding="nothing").header("Location") == "/?said=gone"
+    assert browser.act("/jobs/1", "/findings/ack", finding="dead", **{"for": "9y"}).status == 400
+
+
+def test_a_database_of_another_project_is_shown_and_not_changed(
+    some: Rows, database: Database, browser: Browser
+) -> None:
+    some.belongs_to("shop", "staging")
+    before = everything(database)
+    assert browser.get("/").status == 200
+    assert browser.act("/jobs/1", "/jobs/1/retry").status == 409
+    assert everything(database) == before
+
+
+# --- what comes in ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/jobs/0",
+        "/jobs/01x",
+        "/jobs/99999999999999999999999",
+        "/jobs/²",
+        "/jobs/1/",
+        "/jobs/1/retry",
+        "/?page=0",
+        "/?page=x",
+        "/?page=1&page=2",
+        "/jobs?status=weird",
+        "/jobs?type=%00",
+        "/jobs?type=%ff",
+        "/jobs?" + "&".join(f"f{n}=1" for n in range(50)),
+        "/schedule",
+        "/schedule?name=nobody",
+        "/schedule?name=nightly-report&from=x",
+        "/schedule?name=nightly-report&from=0001-01-01T00:00:00",
+        "/schedule?name=nightly-report&from=2026-01-01T00:00:00&to=2026-07-01T00:00:00",
+        "/static/../application.py",
+        "/static/view.py",
+        "/\xff",
+        "/\0",
+    ],
+)
+def test_an_address_that_means_nothing_is_refused_in_a_sentence(some: Rows, browser: Browser, address: str) -> None:
+    reply = browser.get(address)
+    assert reply.status in (400, 404)
+    assert reply.words
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "post"])
+def test_other_methods_are_not_allowed(some: Rows, browser: Browser, method: str) -> None:
+    assert browser.get("/", method).status == 405
+
+
+# --- what rows say stays text -----------------------------------------------------------------------------------------
+
+HOSTILE = "<script>alert(1)</script>\"'>&lt;b>\x1b[2J\u202e javascript:alert(1) </pre></textarea>"
+
+
+def test_names_errors_and_payloads_that_are_markup_stay_text(rows: Rows, browser: Browser) -> None:
+    name = HOSTILE[:60]
+    payload = {HOSTILE: [HOSTILE, {"x": "</script>"}]}
+    names = {"job_type": name, "queue": name, "schedule": name}
+    texts = ("last_error", "error_type", "idempotency_key", "concurrency_key", "enqueued_by", "result")
+    more: dict[str, Any] = dict.fromkeys(texts, HOSTILE) | {"payload": payload, "meta": {"a": HOSTILE}}
+    job = rows.job(status="dead", **names, **more)
+    shapes = {"error": HOSTILE, "error_type": HOSTILE, "traceback": HOSTILE, "output": HOSTILE, "worker": HOSTILE}
+    rows.attempt(job, "failed", **shapes, runner=HOSTILE)
+    rows.job(job_type=name, status="queued", queue=name)
+    rows.job(job_type=name, status="running", locked_by=HOSTILE, schedule=name)
+    schedule = rows.schedule(name, definition={"cron": HOSTILE, "job": HOSTILE, HOSTILE: HOSTILE}, next_at=NOW)
+    rows.occurrence(schedule, ago(hours=1), "skipped", reason=HOSTILE)
+    rows.pause("schedule", name, by=HOSTILE, why=HOSTILE)
+    rows.tick(host=name, version=HOSTILE, ended=HOSTILE, fingerprint=HOSTILE, did={HOSTILE: HOSTILE})
+    rows.put(tables.audit, action=HOSTILE, subject=HOSTILE, actor=HOSTILE, host=HOSTILE, why=HOSTILE, detail={})
+    rows.put(tables.queues, name=name, max_waiting=1)
+    seen = ""
+    links = {f"/jobs/{job}", "/"}
+    asked: set[str] = set()
+    while todo := {link for link in links - asked if "from=" not in link}:  # wherever a link leads
+        address = todo.pop()
+        asked.add(address)
+        reply = browser.get(address)
+        assert reply.status == 200, address
+        links |= {found for tag, given in reply.elements if tag == "a" and (found := str(given["href"]))[0] == "/"}
+        tags = {tag for tag, _ in reply.elements}
+        assert "script" not in tags
+        assert tags & {"textarea", "b"} == set()
+        assert not [each for _, given in reply.elements for each in given if each.startswith("on") or "<" in each]
+        assert "\x1b" not in reply.body
+        assert "\u202e" not in reply.body
+        seen += reply.words
+    assert "<script>alert(1)</script>" in seen  # as text
+    assert len(asked) > 8
+
+
+def test_bytes_and_json_that_nobody_can_read_break_no_page(rows: Rows, database: Database, browser: Browser) -> None:
+    job = rows.job(status="dead", payload=[1, "x"], last_error="x" * 100_000)
+    deep = rows.job(status="dead")
+    with database.write() as connection:
+        change = tables.jobs.update().where(tables.jobs.c.id == deep)
+        connection.execute(change.values(payload=json.loads("[" * 500 + "]" * 500)))
+        if database.is_sqlite:
+            connection.exec_driver_sql(
+                f"UPDATE cronjobs_jobs SET meta = '{{', last_error = CAST(x'ff41' AS TEXT) WHERE id = {deep}"
+            )
+    rows.schedule("unreadable", definition=["?"], next_at=NOW)
+    rows.schedule("odd", definition={"every_s": 1e300, "spread_s": -1, "cron": None, "payload": 7}, next_at=NOW)
+    for address in (f"/jobs/{job}", f"/jobs/{deep}", "/jobs", "/", "/schedule?name=unreadable", "/schedule?name=odd"):
+        assert browser.get(address).status == 200
+
+
+def test_no_text_can_become_an_address_or_an_element() -> None:
+    assert h("p", "<b>", Html("<i></i>")).markup == "<p>&lt;b&gt;<i></i></p>"
+    assert h("p", title='"><script>').markup == '<p title="&quot;&gt;&lt;script&gt;"></p>'
+    for address in ("javascript:alert(1)", "//evil.example", "/\\evil.example", "http://evil.example", "", " /x"):
+        with pytest.raises(ValueError, match="no address of ours"):
+            h("a", "x", href=address)
+
+
+# --- what is hidden ---------------------------------------------------------------------------------------------------
+
+
+def test_secrets_and_hidden_keys_are_on_no_page(
+    rows: Rows, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    canary = "canary-4711-secret"
+    yaml = YAML.replace("mail.send: {", "mail.send: {hide: [card, token], ")
+    access = by_link()
+    browser = Browser(pages(database, database_url, tmp_path, access, yaml)).log_in(access)
+    masking.remember({canary})
+    try:
+        payload = {"card": "4111 1111", "nested": [{"token": {"deep": "t0ken"}}], "note": f"see {canary}", "n": 1}
+        job = rows.job(status="dead", payload=payload, last_error=f"no {canary}", idempotency_key=f"k:{canary}")
+        rows.attempt(job, "failed", error=canary, output=f"out {canary}", traceback=canary)
+        definition = {"cron": "* * * * *", "job": "mail.send", "payload": payload, "timezone": "UTC"}
+        rows.schedule("refresh-cache", definition=definition)
+        rows.tick(ended=canary)
+        for address in (
+            f"/jobs/{job}",
+            "/jobs",
+            "/",
+            "/schedule?name=refresh-cache",
+            "/hosts",
+            f"/jobs?key=k:{canary}",
+        ):
+            body = browser.get(address).body
+            assert canary not in body
+            assert "4111" not in body
+            assert "t0ken" not in body
+        shown = browser.get(f"/jobs/{job}").words
+        assert '"card": "***"' in shown
+        assert '"n": 1' in shown
+    finally:
+        masking.remember(())
+
+
+def test_an_entry_that_cannot_be_read_hides_the_whole_payload(
+    rows: Rows, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    access = by_link()
+    yaml = YAML.replace("mail.send: {", "mail.send: {timeout: soon, hide: [card], ")
+    browser = Browser(pages(database, database_url, tmp_path, access, yaml)).log_in(access)
+    job = rows.job(payload={"card": "4111 1111"})
+    assert "4111" not in browser.get(f"/jobs/{job}").body
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_page_has_the_findings_of_status_with_command_and_since(some: Rows, browser: Browser) -> None:
+    words = browser.get("/").words
+    assert "critical" in words or "warning" in words
+    assert "cronjobs jobs list --status dead" in words
+    assert "nightly-report dead 6 h ago" in words
+
+
+def test_filters_choose_as_the_command_does_and_survive_odd_names(some: Rows, browser: Browser) -> None:
+    some.job(job_type="reports.nightly", queue="a&b=c#d", schedule="x/y?z", idempotency_key="key:1 %")
+    rest = {"status": "queued", "queue": "a&b=c#d", "schedule": "x/y?z", "type": "reports.nightly", "key": "key:1 %"}
+    for name, value in rest.items():
+        words = browser.get(f"/jobs?{urlencode({name: value})}").words
+        assert "reports.nightly" in words
+    assert "no such job" in browser.get("/jobs?key=other").words
+    assert "no such job" in browser.get(f"/jobs?{urlencode(rest | {'type': 'mail.send'})}").words
+    assert "HTTPError: 503" in browser.get("/jobs").words
+
+
+def test_one_request_is_one_short_transaction_that_cannot_write(
+    some: Rows, database: Database, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(_request: Any, connection: Any, *_: Any) -> str:
+        connection.execute(tables.audit.insert().values(action="x", subject="y"))
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(application, "page", write)
+        reply = browser.get("/")
+    assert reply.status == 503
+    assert len(everything(database)["cronjobs_audit"]) == 0
+    assert browser.act("/jobs/1", "/jobs/1/retry").status == 303  # the connection is as before
+
+
+def test_a_statement_that_takes_too_long_is_stopped_and_told(
+    some: Rows, database: Database, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LIMIT_S", 0.05)
+    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000000) SELECT count(*) FROM n"
+
+    def page(_request: Any, connection: Any, *_: Any) -> str:
+        return str(connection.exec_driver_sql(slow).scalar())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(application, "page", page)
+        assert browser.get("/").status == 503
+    assert browser.get("/jobs").status in (200, 503)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_figures_are_those_of_a_select_over_the_tables(
+    rows: Rows, database: Database, browser: Browser, seed: int
+) -> None:
+    dice = random.Random(seed)
+    with database.write() as connection:
+        values = [_random_job(dice) for _ in range(150)]
+        for one in values:
+            connection.execute(tables.jobs.insert().values(**one))
+        old = tables.jobs.c.finished_at < ago(days=3)
+        connection.execute(tables.jobs.delete().where(old, tables.jobs.c.status == "succeeded"))  # as prune does
+    with database.read() as connection:
+        jobs = connection.execute(select(tables.jobs)).all()
+    waiting = [job for job in jobs if job.status in ("queued", "failed")]
+    dead = [job for job in jobs if job.status == "dead"]
+    due = [job for job in waiting if job.run_at <= NOW]
+    expected = {
+        "running": sum(job.status == "running" for job in jobs),
+        "due": len(due),
+        "in the future": len(waiting) - len(due),
+        "retrying": sum(job.status == "failed" for job in jobs),
+        "dead in 24 h": sum(job.finished_at >= ago(hours=24) for job in dead),
+        "dead in all": len(dead),
+    }
+    words = browser.get("/").words
+    assert {name: f" {count} {name}" in words for name, count in expected.items()} == dict.fromkeys(expected, True)
+    words = browser.get("/queues").words
+    for queue in ("default", "mail"):
+        mine = [job for job in waiting if job.queue == queue]
+        now_due = sum(job.run_at <= NOW for job in mine)
+        late = sum(job.run_at <= ago(minutes=2) for job in mine)
+        retrying = sum(job.status == "failed" for job in mine)
+        assert not mine or f"{queue} {now_due} {late} {len(mine) - now_due} {retrying}" in words
+    listed = browser.get("/jobs?status=dead&limit=500").elements
+    assert len({given["href"] for tag, given in listed if str(given.get("href")).startswith("/jobs/")}) == len(dead)
+
+
+def _random_job(dice: random.Random) -> dict[str, Any]:
+    status = dice.choice(["queued", "failed", "running", "succeeded", "dead", "cancelled"])
+    at = NOW - timedelta(minutes=dice.choice([-90, -5, 1, 3, 30, 2000, 9000]), seconds=30)
+    job: dict[str, Any] = {"job_type": "mail.send", "queue": dice.choice(["default", "mail"]), "status": status}
+    job |= {"run_at": at, "created_at": min(at, NOW)}
+    if status == "running":
+        job |= {"locked_by": HOLDER, "locked_until": NOW + timedelta(minutes=1), "started_at": min(at, NOW)}
+    if status in ("succeeded", "dead", "cancelled"):
+        job |= {"started_at": min(at, NOW), "finished_at": min(at, NOW)}
+    return job
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.connects_as(OWNER)
+def test_who_may_only_read_the_tables_sees_every_page(
+    rows: Rows, database_url: str, database: Database, tmp_path: Path
+) -> None:
+    assert rows.job(status="dead") == 1
+    rows.schedule("nightly-report")
+    url = database_url if database.is_sqlite else as_role(database_url, READ)
+    access = by_link()
+    with opened(url) as reading_only:
+        browser = Browser(pages(reading_only, url, tmp_path, access)).log_in(access)
+        assert {browser.get(address).status for address in PAGES} == {200}
+
+
+def test_a_database_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:
+    url = "postgresql://ada:s3cret-canary@127.0.0.1:1/shop"
+    access = by_link()
+    with opened(url) as away:
+        browser = Browser(pages(away, url, tmp_path, access)).log_in(access)
+        for address in PAGES:
+            reply = browser.get(address)
+            assert reply.status == 503
+            assert "s3cret-canary" not in reply.body
+            assert "127.0.0.1" in reply.words
+
+
+@pytest.mark.connects_as(OWNER)
+def test_a_report_of_ten_thousand_runs_is_below_two_megabytes(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    connection: Any = (
+        sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
+        if database.is_sqlite
+        else psycopg.connect(database_url, autocommit=True)
+    )
+    with closing(connection):
+        grown = Grown(connection, postgresql=not database.is_sqlite)
+        grown.finished(10_000)
+        grown.schedules(60, occurrences=160)
+        grown.run("UPDATE cronjobs_jobs SET schedule = 'grown-1', last_error = 'no card' WHERE id % 3 = 0")
+    application = pages(database, database_url, tmp_path)
+    with database.read() as reader:
+        written = report(reader, *application.current.now())
+    assert len(written.encode()) < 2_000_000
+    assert "grown-1" in Reader.read(written).words
+
+
+def test_a_tick_keeps_the_hours_that_are_over(
+    rows: Rows, database: Database, tmp_path: Path, database_url: str
+) -> None:
+    due = NOW - timedelta(hours=3)
+    schedule = rows.schedule("s", seen_until=NOW)
+    ran = {"first_for": due, "last_for": due, "outcome": "skipped", "decided_at": due}
+    with database.write() as connection:
+        connection.execute(insert(tables.occurrences).values(ran | {"schedule_id": schedule}))
+    (tmp_path / "cronjobs.yaml").write_text(YAML.replace("@database@", database_url))
+    host = Host(database, tmp_path)
+    host.carry(project="shop", environment="production")
+    host.tick()
+    found = everything(database)["cronjobs_quarters"]
+    hour = due.replace(minute=0, second=0, microsecond=0)
+    assert {(row.schedule_id, row.hour) for row in found} == {(0, hour + timedelta(hours=1)), (schedule, hour)}

@@ -1,0 +1,166 @@
+"""The pages inside somebody's app: under any path, by the app's own users and connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, select
+from support.browsing import Browser
+from support.lookingrows import YAML, Rows, ago
+from support.lookingrows import rows as rows
+
+from cronjobs import masking
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.testing import FakeClock
+from cronjobs.web import app, flask_blueprint
+
+PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts", "/static/style.css"]
+MOUNTS = ["", "/a/b", "/caf\xc3\xa9"]  # as WSGI has bytes
+
+
+def viewer(environ: Mapping[str, Any]) -> str | None:
+    return environ.get("REMOTE_USER")
+
+
+def may_act(environ: Mapping[str, Any]) -> bool:
+    return environ.get("REMOTE_USER") == "root"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()  # the app's own connections know no other
+
+
+@pytest.fixture
+def config(rows: Rows, database_url: str, tmp_path: Path) -> Iterator[Path]:
+    assert rows.job(status="dead") == 1
+    rows.occurrence(rows.schedule("nightly-report"), ago(hours=1), job_id=1)
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text(YAML.replace("@database@", database_url))
+    yield file
+    masking.remember(())
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    yield engine
+    engine.dispose()
+
+
+def statuses(database: Database) -> list[str]:
+    with database.read() as connection:
+        return list(connection.execute(select(tables.jobs.c.status)).scalars())
+
+
+@pytest.mark.parametrize("mount", MOUNTS)
+def test_every_link_form_cookie_and_redirect_is_below_the_mount(
+    config: Path, engine: Engine, database: Database, mount: str
+) -> None:
+    pages = app(engine.connect, viewer=viewer, may_act=may_act, config=config)
+    browser = Browser(pages, script_name=mount, environ={"REMOTE_USER": "root"})
+    base = mount.replace("\xc3\xa9", "%C3%A9")
+    for address in PAGES:
+        reply = browser.get(address)
+        assert reply.status == 200
+        assert all(found.startswith((f"{base}/", "#")) for found in reply.addresses())
+    first = Browser(pages, script_name=mount, environ={"REMOTE_USER": "root"}).get("/jobs/1")
+    assert first.header("Set-Cookie").endswith(f"; HttpOnly; SameSite=Strict; Path={base or '/'}")
+    done = browser.act("/jobs/1", "/jobs/1/retry")
+    assert (done.status, done.header("Location")) == (303, f"{base}/jobs/1?said=retried")
+    assert statuses(database) == ["queued"]
+    with database.read() as connection:
+        assert connection.execute(select(tables.audit.c.actor)).scalar() == "root"
+
+
+def test_without_a_viewer_nobody_sees_anything_and_a_sentence_says_why(config: Path, engine: Engine) -> None:
+    for pages in (app(engine.connect, config=config), app(config="/nowhere/cronjobs.yaml")):
+        for address in [*PAGES, "/nothing"]:
+            for method in ("GET", "HEAD", "PUT"):
+                assert Browser(pages).get(address, method).status == 403
+            assert "pass viewer=" in Browser(pages).get(address).words
+        assert Browser(pages).post("/jobs/1/retry").status == 403
+
+
+def test_who_is_nobody_sees_nothing_and_who_may_only_look_cannot_act(
+    config: Path, engine: Engine, database: Database
+) -> None:
+    pages = app(engine.connect, viewer=viewer, may_act=may_act, config=config)
+    assert {Browser(pages).get(address).status for address in PAGES} == {403}
+    ada = Browser(pages, environ={"REMOTE_USER": "ada"})
+    assert ada.act("/jobs/1", "/jobs/1/retry").status == 403
+    assert "Retry" not in ada.get("/jobs/1").words
+    looks_only = Browser(app(engine.connect, viewer=viewer, config=config), environ={"REMOTE_USER": "root"})
+    assert looks_only.act("/jobs/1", "/jobs/1/retry").status == 403
+    assert statuses(database) == ["dead"]
+
+
+def test_a_form_of_another_user_or_session_does_nothing(config: Path, engine: Engine, database: Database) -> None:
+    pages = app(engine.connect, viewer=viewer, may_act=lambda _: True, config=config)
+    root, ada = (Browser(pages, environ={"REMOTE_USER": name}) for name in ("root", "ada"))
+    csrf = root.get("/jobs/1").csrf
+    ada.get("/")
+    assert ada.post("/jobs/1/retry", {"csrf": csrf}).status == 403
+    ada.cookies |= root.cookies
+    assert ada.post("/jobs/1/retry", {"csrf": csrf}).status == 403
+    root.cookies.clear()
+    assert root.post("/jobs/1/retry", {"csrf": csrf}).status == 403
+    assert statuses(database) == ["dead"]
+
+
+def test_it_opens_the_configured_database_by_itself(config: Path, database: Database) -> None:
+    with closing(app(viewer=viewer, may_act=may_act, config=config)) as pages:
+        browser = Browser(pages, environ={"REMOTE_USER": "root"})
+        assert browser.get("/").status == 200
+        assert browser.act("/jobs/1", "/jobs/1/retry").status == 303
+    assert statuses(database) == ["queued"]
+
+
+def test_a_configuration_that_is_not_there_is_told_and_tried_again(config: Path, engine: Engine) -> None:
+    away = config.rename(config.with_name("away.yaml"))
+    browser = Browser(app(engine.connect, viewer=viewer, config=config), environ={"REMOTE_USER": "ada"})
+    assert browser.get("/").status == 503
+    away.rename(config)
+    assert browser.get("/").status == 200
+
+
+def test_a_connection_that_began_a_transaction_is_committed_by_its_owner(
+    config: Path, engine: Engine, database: Database
+) -> None:
+    pages = app(engine.begin, viewer=viewer, may_act=may_act, config=config)
+    browser = Browser(pages, environ={"REMOTE_USER": "root"})
+    assert browser.act("/jobs/1", "/jobs/1/retry").status == 303
+    assert statuses(database) == ["queued"]
+
+
+def test_a_flask_blueprint_calls_it_inside_the_request(config: Path, engine: Engine, database: Database) -> None:
+    flask: Any = pytest.importorskip("flask")
+    site = flask.Flask("shop")
+    seen: list[str] = []
+
+    def user(_: Mapping[str, Any]) -> str | None:
+        seen.append(flask.request.path)
+        return flask.g.get("user")  # type: ignore[no-any-return]
+
+    def log_in() -> None:
+        flask.g.user = flask.request.headers.get("X-User")
+
+    site.before_request(log_in)
+    blueprint = flask_blueprint(engine.connect, viewer=user, may_act=lambda _: True, config=config)
+    site.register_blueprint(blueprint, url_prefix="/admin/jobs")
+    browser = Browser(site)
+    assert browser.get("/admin/jobs/").status == 403
+    for address in PAGES:
+        reply = browser.get(f"/admin/jobs{address}", x_user="root")
+        assert reply.status == 200
+        assert all(found.startswith(("/admin/jobs/", "#")) for found in reply.addresses())
+    csrf = browser.get("/admin/jobs/jobs/1", x_user="root").csrf
+    done = browser.post("/admin/jobs/jobs/1/retry", {"csrf": csrf}, x_user="root")
+    assert (done.status, done.header("Location")) == (303, "/admin/jobs/jobs/1?said=retried")
+    assert statuses(database) == ["queued"]
+    assert seen[0] == "/admin/jobs/"

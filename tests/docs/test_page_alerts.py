@@ -1,0 +1,92 @@
+"""What docs/alerts.md says is what happens: its files are taken, and its message is the one that is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.inboxes import Web, served
+from support.pages import Page
+from support.ticking import Project, cli
+
+from cronjobs.config.load import load
+from cronjobs.config.settings import CommandChannel, MailChannel, Settings, WebhookChannel
+
+PAGE = Page("docs/alerts.md")
+ENVIRON = {
+    "SMTP_PASSWORD": "correct horse",
+    "SLACK_URL": "https://hooks.example.com/T0/B0",
+    "TICKS_PING": "https://hc.example.com/ticks",
+    "REPORT_PING": "https://hc.example.com/report",
+}
+HANDLERS = """
+@job("shop.pay", retry=RetryPolicy(max_attempts=1))
+def pay(ctx):
+    print("charging")
+    raise ValueError("no such card")
+"""
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with served(Web()) as server:
+        yield server
+
+
+def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:
+    assert PAGE.counts() == {"yaml": 2, "json": 1}
+    assert PAGE.dead_links() == []
+
+
+def read(folder: Path, says: str) -> Settings:
+    (folder / "cronjobs.yaml").write_text(PAGE.block("yaml", says))
+    settings = load(folder / "cronjobs.yaml", environ=ENVIRON)
+    assert settings.problems == ()
+    return settings
+
+
+def test_its_first_file_has_three_channels_and_two_thresholds(tmp_path: Path) -> None:
+    settings = read(tmp_path, "thresholds:")
+    assert settings.alerts is not None
+    ways = {name: type(channel.way) for name, channel in settings.alerts.channels.items()}
+    assert ways == {"ops": MailChannel, "chat": WebhookChannel, "pager": CommandChannel}
+    assert settings.alerts.channels["chat"].only.severity == "critical"
+    assert settings.alerts.channels["ops"].only.ignore == ("late",)
+    assert list(settings.alerts.thresholds) == ["many-deaths", "flaky-payments"]
+    assert set(ENVIRON.values()) & settings.secrets == {ENVIRON["SMTP_PASSWORD"], ENVIRON["SLACK_URL"]}
+
+
+def test_its_second_file_pings(tmp_path: Path) -> None:
+    settings = read(tmp_path, "ping:")
+    assert settings.run.ping == ENVIRON["TICKS_PING"]
+    assert settings.schedules["nightly-report"].ping == ENVIRON["REPORT_PING"]
+
+
+def shape(value: Any) -> Any:
+    """The keys and the types."""
+    match value:
+        case dict():
+            return {key: shape(item) for key, item in value.items()}
+        case list():
+            return [shape(item) for item in value[:1]]
+    return type(value)
+
+
+def test_its_message_is_the_one_that_is_sent(project: Project, web: Web) -> None:
+    channels = f'alerts:\n  channels:\n    hook: {{webhook: {{url: "{web.url}"}}}}\n'
+    project.configure(f"project: shop\nenvironment: production\n{channels}", handlers=HANDLERS)
+    project.add("shop.pay")
+    assert project.tick().wait() == 1
+    [sent] = web.messages
+    wanted = json.loads(PAGE.block("json", "findings"))
+    wanted["findings"][0]["jobs"][0]["output"] = ["charging"]
+    assert shape(sent) == shape(wanted)
+    [job] = sent["findings"][0]["jobs"]
+    assert job["at"].endswith('handlers.py:37 in pay: raise ValueError("no such card")')
+    assert job["output"] == ["charging"]
+    tried = cli(project, "alerts", "test", "hook")
+    assert "hook: delivered" in str(tried)
+    assert web.messages[-1]["note"].startswith('this is a test of the channel "hook"')

@@ -1,0 +1,57 @@
+"""docs/doctor.md lists the checks that there are, docs/books.md the columns; and what both show can be typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.lookingrows import NOW, Cronjobs
+from support.lookingrows import cronjobs as cronjobs
+from support.pages import Page
+
+from cronjobs.cli import books as books_command
+from cronjobs.database.connection import Database
+from cronjobs.doctor.examine import CHECKS
+from cronjobs.insight.books import BESIDE, SETTLED
+from cronjobs.testing import FakeClock
+
+DOCTOR, BOOKS = Page("docs/doctor.md"), Page("docs/books.md")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+@pytest.mark.parametrize("page", [DOCTOR, BOOKS], ids=lambda page: page.path)
+def test_no_block_is_left_out_and_no_link_is_dead(page: Page) -> None:
+    assert page.counts() == {"console": 1}
+    assert page.dead_links() == []
+
+
+def test_the_page_lists_the_checks_in_their_order() -> None:
+    assert [row["check"] for row in DOCTOR.table("The checks")] == [check.name for check in CHECKS]
+
+
+def test_the_page_lists_the_columns_in_their_order() -> None:
+    always, sometimes = (BOOKS.table("The columns", nth) for nth in (0, 1))
+    assert [row["column"] for row in always] == ["due", *SETTLED, "open", "wrong"]
+    assert [row["column"] for row in sometimes] == list(BESIDE)
+
+
+@pytest.mark.parametrize("page", [DOCTOR, BOOKS], ids=lambda page: page.path)
+def test_the_examples_can_be_typed(database: Database, cronjobs: Cronjobs, page: Page, tmp_path: Path) -> None:
+    for line in page.block("console", "cronjobs").splitlines():
+        words = line.removeprefix("$ cronjobs ").partition("#")[0].split()
+        answer = cronjobs(*words)
+        if words[0] == "books" and "--schedule" in words:
+            assert "nothing was due" in answer.err  # no tick has applied the file
+        else:
+            assert "Traceback" not in answer.err
+            assert answer.code in (0, 1), answer
+            assert answer.out
+
+
+def test_the_help_names_the_default(cronjobs: Cronjobs) -> None:
+    assert books_command.books.__doc__ is not None
+    assert "7d" in cronjobs("books", "--help").out

@@ -1,0 +1,43 @@
+"""What docs/live.md says is what happens: its file, its code and its commands."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from support.pages import Page
+from support.project import Project
+
+PAGE = Page("docs/live.md")
+
+
+def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:
+    assert PAGE.counts() == {"yaml": 1, "python": 1, "console": 1}
+    assert PAGE.dead_links() == []
+
+
+@pytest.fixture
+def project(tmp_path: Path, sqlite_migrated: str) -> Project:
+    """The page's project, on the database that its file names."""
+    yaml = PAGE.block("yaml", "# cronjobs.yaml").replace("sqlite:///cronjobs.db", f"sqlite:///{sqlite_migrated}")
+    (tmp_path / "cronjobs.yaml").write_text(yaml)
+    (tmp_path / "importing.py").write_text(PAGE.block("python", "# importing.py"))
+    return Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+
+
+@pytest.mark.slow
+def test_its_commands_print_what_they_are_shown_to_print(project: Project) -> None:
+    [block] = PAGE.blocks("console")
+    for part in block.text.split("$ cronjobs ")[1:]:
+        command, *shown = part.splitlines()
+        done = project.run(*shlex.split(command))
+        assert (done.code, done.out.splitlines()) == (0, shown)
+
+
+@pytest.mark.slow
+def test_its_command_says_progress_in_its_output(project: Project) -> None:
+    done = project.run("run", "archive")
+    assert done.code == 0
+    assert "progress: 2 of 2 (100 %)" in done.err.replace("\r", "")
+    assert project.rows("job_runs")[0]["output"] == "::progress 1/2 packing\npacked\n::progress 2/2\n"

@@ -1,0 +1,102 @@
+"""docs/web.md: its examples run, and its tables are what there is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.browsing import Browser, Reader
+from support.pages import ROOT, Page
+from support.ticking import Project, cli
+
+from cronjobs import masking
+
+PAGE = Page("docs/web.md")
+
+
+@pytest.fixture
+def shop(sqlite_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The page's configuration, in the current folder."""
+    block = PAGE.block("yaml", "hide:").replace("sqlite:///cronjobs.db", sqlite_project.url)
+    (sqlite_project.folder / "cronjobs.yaml").write_text(block)
+    monkeypatch.chdir(sqlite_project.folder)
+    monkeypatch.setattr(masking, "_remembered", frozenset())
+    sqlite_project.add("shop.pay", '{"invoice": 42, "card": "4111 1111", "more": [{"token": "t0ken"}]}')
+    return sqlite_project
+
+
+def example(shop: Project, says: str) -> dict[str, Any]:
+    """The names that a Python block of the page makes."""
+    made: dict[str, Any] = {"__name__": "example"}
+    exec(PAGE.block("python", says).replace("sqlite:///cronjobs.db", shop.url), made)
+    return made
+
+
+def test_no_block_of_the_page_is_left_out_no_link_is_dead_and_images_are_small() -> None:
+    assert PAGE.counts() == {"console": 3, "yaml": 1, "python": 3}
+    assert PAGE.dead_links() == []
+    images = list((ROOT / "docs/images").glob("web-*.png"))
+    assert images
+    assert [image.name for image in images if image.stat().st_size > 150_000] == []
+
+
+def test_the_mounted_app_knows_the_user_and_hides_the_keys(shop: Project) -> None:
+    made = example(shop, "# wsgi.py")
+    assert Browser(made["application"]).get("/").status == 403
+    page = Browser(made["application"], environ={"REMOTE_USER": "ada"}).get("/jobs/1")
+    assert page.status == 200
+    assert "4111" not in page.body
+    assert "t0ken" not in page.body
+    assert '"invoice": 42' in page.words
+    assert "Cancel" in page.words
+    made["engine"].dispose()
+
+
+def test_hidden_keys_are_shown_by_no_command(shop: Project) -> None:
+    for words in (["jobs", "show", "1"], ["jobs", "show", "1", "--json"], ["jobs", "list", "--json"]):
+        said = cli(shop, *words)
+        assert "4111" not in said
+        assert "t0ken" not in said
+        assert "42" in said
+
+
+def test_the_report_stands_alone_and_hides_the_keys(shop: Project) -> None:
+    file = Path(shop.folder) / "night.html"
+    assert f"written: {file}" in cli(shop, "report", "--out", str(file))
+    html = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    names = {name for _, given in Reader.read(html).elements for name in given}
+    assert {tag for tag, _ in Reader.read(html).elements} & {"script", "link", "img", "a", "form", "iframe"} == set()
+    assert names & {"href", "src", "action"} == set()
+    assert "url(" not in html
+    assert "4111" not in html
+    assert "shop.pay" in html
+
+
+def test_the_flask_example_asks_its_session(shop: Project) -> None:
+    pytest.importorskip("flask")
+    made = example(shop, "# site.py")
+    client = made["site"].test_client()
+    assert client.get("/admin/jobs/").status_code == 403
+    with client.session_transaction() as session:
+        session["user"] = "ada"
+    assert client.get("/admin/jobs/").status_code == 200
+
+
+def test_the_fastapi_example_asks_for_a_password(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("a2wsgi")
+    monkeypatch.setenv("JOBS_PASSWORD", "right")
+    api = example(shop, "# api.py")["api"]
+
+    async def ask() -> list[Any]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://shop") as client:
+            answers = [await client.get("/admin/jobs/jobs/1", auth=("ada", word)) for word in ("right", "wrong")]
+            answers.append(await client.get("/admin/jobs/", headers={"Authorization": "Basic ???"}))
+            return answers
+
+    right, wrong, broken = asyncio.run(ask())
+    assert [right.status_code, wrong.status_code, broken.status_code] == [200, 403, 403]
+    assert 'href="/admin/jobs/queues"' in right.text

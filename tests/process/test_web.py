@@ -1,0 +1,162 @@
+"""``cronjobs web`` as a process: the link it prints, idle and slow connections, signals, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from support.project import CRONJOBS
+from support.ticking import Project, cli
+
+from cronjobs.clock import SYSTEM
+
+IDLE = 30
+SOON_S = 5.0  # far below the 30 s that an idle connection may stay
+
+
+@dataclass
+class Served:
+    process: subprocess.Popen[str]
+    link: str
+    address: tuple[str, int]
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, address: str, fields: Any = None, **headers: str) -> tuple[int, str]:
+        with closing(http.client.HTTPConnection(*self.address, timeout=20)) as connection:
+            body = urlencode(fields or {})
+            if method == "POST":
+                headers |= {"Content-Type": "application/x-www-form-urlencoded"}
+            cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+            connection.request(method, address, body if method == "POST" else None, {"Cookie": cookie, **headers})
+            answer = connection.getresponse()
+            for value in answer.headers.get_all("Set-Cookie") or ():
+                name, _, rest = value.partition("=")
+                self.cookies[name] = rest.partition(";")[0]
+            return answer.status, answer.read().decode()
+
+    def log_in(self) -> Served:
+        parts = urlsplit(self.link)
+        assert self.ask("GET", f"/?{parts.query}")[0] == 303
+        return self
+
+
+@contextmanager
+def serving(project: Project, *words: str) -> Iterator[Served]:
+    command = [*CRONJOBS, "web", "--config", str(project.folder / "cronjobs.yaml"), "--port", "0", *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()  # flushed before it serves
+            link = line.split()[-1]
+            parts = urlsplit(link)
+            yield Served(process, link, (str(parts.hostname), int(parts.port or 0)))
+        finally:
+            process.kill()
+
+
+@pytest.mark.either
+def test_the_printed_link_opens_the_pages_and_a_click_on_retry_retries(project: Project) -> None:
+    job_id = project.add("shop.nobody")
+    cli(project, "jobs", "cancel", str(job_id))
+    with serving(project, "--actions") as served:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{40,}", served.link)
+        assert served.ask("GET", "/")[0] == 401
+        assert served.ask("GET", "/", Host="evil.example")[0] == 421
+        served.log_in()
+        status, page = served.ask("GET", f"/jobs/{job_id}")
+        assert status == 200
+        csrf = re.findall(r'name="csrf" value="(\w+)"', page)[0]
+        assert served.ask("POST", f"/jobs/{job_id}/retry", {"csrf": csrf}, Origin="http://evil.example")[0] == 403
+        assert project.statuses() == {"cancelled": 1}
+        assert served.ask("POST", f"/jobs/{job_id}/retry", {"csrf": csrf})[0] == 303
+        assert project.statuses() == {"queued": 1}
+        served.process.send_signal(signal.SIGTERM)
+        out, err = served.process.communicate(timeout=20)
+    assert (served.process.returncode, out, err) == (0, "", "")
+
+
+def test_idle_and_slow_connections_do_not_delay_a_page(sqlite_project: Project) -> None:
+    with serving(sqlite_project) as served:
+        served.log_in()
+        began = SYSTEM.monotonic()
+        idle = [socket.create_connection(served.address) for _ in range(IDLE)]
+        slow = [socket.create_connection(served.address) for _ in range(IDLE)]
+        try:
+            for connection in slow:
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            for _ in range(5):
+                assert served.ask("GET", "/")[0] == 200
+            assert SYSTEM.monotonic() - began < SOON_S
+            served.process.send_signal(signal.SIGTERM)
+            assert served.process.wait(timeout=SOON_S) == 0
+        finally:
+            for connection in (*idle, *slow):
+                connection.close()
+
+
+def test_a_head_that_comes_in_pieces_and_a_body_after_it_are_read_whole(sqlite_project: Project) -> None:
+    with serving(sqlite_project) as served, closing(socket.create_connection(served.address)) as connection:
+        host = f"{served.address[0]}:{served.address[1]}"
+        said = f"POST /pause HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\n\r\na=b"
+        for part in (said[:20], said[20:70], said[70:]):
+            connection.sendall(part.encode())
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.0 401 ")
+    assert b"Server: cronjobs\r\n" in answer
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--host", "0.0.0.0"], "--behind-proxy"),
+        (["--host", "192.168.1.2"], "--behind-proxy"),
+        (["--host", "web1.example"], "--behind-proxy"),
+        (["--host", "::"], "--behind-proxy"),
+        (["--behind-proxy"], "--allow-host"),
+    ],
+)
+def test_it_listens_to_others_only_behind_a_proxy(sqlite_project: Project, words: list[str], says: str) -> None:
+    assert says in cli(sqlite_project, "web", "--port", "0", *words, code=2)
+
+
+def test_a_port_that_is_taken_is_told(sqlite_project: Project) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        said = cli(sqlite_project, "web", "--port", str(taken.getsockname()[1]), code=1)
+    assert "cannot listen on 127.0.0.1:" in said
+
+
+def test_behind_a_proxy_that_strips_a_prefix_every_address_has_it(sqlite_project: Project) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    with serving(sqlite_project, "--port", str(port), "--behind-proxy", "--allow-host", "jobs.example.com") as served:
+        link = urlsplit(served.link)
+        assert (link.scheme, link.netloc) == ("https", "jobs.example.com")
+        served.address = ("127.0.0.1", port)
+        by_proxy = {"Host": "jobs.example.com", "X-Forwarded-Prefix": "/a/b", "X-Forwarded-Proto": "https"}
+        with closing(http.client.HTTPConnection(*served.address, timeout=20)) as connection:
+            connection.request("GET", f"/?{link.query}", headers=by_proxy)
+            answer = connection.getresponse()
+        assert (answer.status, answer.headers["Location"]) == (303, "/a/b/")
+        cookie = answer.headers["Set-Cookie"]
+        assert cookie.endswith("; HttpOnly; SameSite=Strict; Path=/a/b; Secure")
+        by_proxy["Cookie"] = cookie.partition(";")[0]
+        status, page = served.ask("GET", "/jobs", **by_proxy)
+        assert status == 200
+        addresses = re.findall(r'(?:href|action|src)="(/[^"]*)"', page)
+        assert addresses
+        assert all(address.startswith("/a/b/") for address in addresses)
+        for prefix in ("javascript:x", "//evil.example", "/a b", "/a/\u00e9"):
+            forwarded = by_proxy | {"X-Forwarded-Prefix": prefix}
+            assert served.ask("GET", "/jobs", **forwarded)[0] == 400

@@ -1,0 +1,19 @@
+"""Metrics as the official client of Prometheus reads them; it refuses a series that is there twice."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# It has no types.
+_openmetrics: Any = import_module("prometheus_client.openmetrics.parser")
+_classic: Any = import_module("prometheus_client.parser")
+
+
+def families(text: str) -> list[Any]:
+    return list(_openmetrics.text_string_to_metric_families(text))
+
+
+def as_node_exporter_reads(text: str) -> list[Any]:
+    """The older format, in which what OpenMetrics adds are comments."""
+    return list(_classic.text_string_to_metric_families(text))

@@ -1,0 +1,162 @@
+"""When messages are due, for any history of a finding."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cronjobs.alerts import decide
+from cronjobs.alerts.texts import last_own_line
+from cronjobs.config.settings import AlertChannel, AlertFilter, CommandChannel
+from cronjobs.insight.findings import Ack, Finding, Severity
+from cronjobs.rules.repeating import HOURLY
+from cronjobs.store.alerts import AlertState, DueAlert, Episode
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def episode(finding: Finding, id_: int = 1, host: str = "") -> Episode:
+    kept = decide.kept_rows(finding)
+    facts = (finding.key, finding.kind, str(finding.severity), finding.text, finding.command, kept, host)
+    return Episode(id_, *facts, NOON, NOON, None)
+
+
+def sent(state: AlertState | None, finding: Finding, now: datetime) -> AlertState:
+    before = state or AlertState(1, "ops")
+    alert = DueAlert(before, episode(finding))
+    return AlertState(
+        1,
+        "ops",
+        decide.after_sending(alert, now),
+        severity=str(finding.severity),
+        rows=finding.rows,
+        first_at=before.first_at or now,
+        sent_at=now,
+        sent=before.sent + 1,
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_messages_come_at_once_when_it_gets_worse_and_else_an_hour_or_a_day_apart(seed: int) -> None:
+    chance = random.Random(seed)
+    severity, rows, state = Severity.WARNING, ["1"], None
+    told: list[tuple[datetime, str]] = []
+    for minute in range(4 * 24 * 60):
+        now = NOON + minute * MINUTE
+        if chance.random() < 0.001:
+            rows.append(str(minute))
+        worse = severity is Severity.WARNING and chance.random() < 0.0005
+        severity = Severity.CRITICAL if worse else severity
+        finding = Finding("dead", "text", severity, rows=tuple(rows))
+        due = decide.due_at(finding, state, now)
+        assert due >= now or state is None or state.due_at == due
+        if worse and told:
+            assert due == now
+        if due <= now:
+            why = "worse" if worse else "new row" if state and set(rows) - set(state.rows) else "time"
+            told.append((now, why))
+            state = sent(state, finding, now)
+    assert told[0][0] == NOON
+    first = told[0][0]
+    for (one, _), (other, why) in itertools.pairwise(told):
+        if why != "worse":
+            assert other - one >= HOURLY
+        if why == "time":
+            assert other - one <= timedelta(hours=24)
+            if one - first >= timedelta(hours=24):
+                assert other - one == timedelta(hours=24)
+
+
+def test_what_could_not_be_delivered_is_tried_again_ever_more_rarely() -> None:
+    finding = Finding("dead", "text")
+    waits = []
+    for failures in range(8):
+        alert = DueAlert(AlertState(1, "ops", NOON, failures=failures), episode(finding))
+        again = decide.after_failing(alert, NOON)
+        waits.append(round((again - NOON) / MINUTE))
+        state = AlertState(1, "ops", again, failures=failures + 1, first_at=NOON, sent_at=NOON, sent=1)
+        assert decide.due_at(finding, state, NOON) == again
+    assert waits == [1, 2, 4, 8, 15, 15, 15, 15]
+
+
+def test_over_is_said_to_whom_it_was_told_or_should_have_been() -> None:
+    assert decide.over_at(AlertState(1, "ops", sent=1), NOON) == NOON
+    assert decide.over_at(AlertState(1, "ops", NOON + MINUTE, failures=1), NOON) == NOON
+    assert decide.over_at(AlertState(1, "ops", NOON), NOON) == NOON
+    assert decide.over_at(AlertState(1, "ops", None, locked_until=NOON), NOON) == NOON
+    assert decide.over_at(AlertState(1, "ops", NOON + HOURLY), NOON) is None, "it waited, as it had come and gone"
+    assert decide.over_at(AlertState(1, "ops", None), NOON) is None
+
+
+WANTED = [
+    (AlertFilter(), Finding("dead", ""), True),
+    (AlertFilter(), Finding("full", "", Severity.NOTICE), False),
+    (AlertFilter("notice"), Finding("full", "", Severity.NOTICE), True),
+    (AlertFilter("critical"), Finding("dead", ""), False),
+    (AlertFilter(findings=("host",)), Finding("host", "", subject="web2"), True),
+    (AlertFilter(findings=("host:web1",)), Finding("host", "", subject="web2"), False),
+    (AlertFilter(ignore=("host:web2",)), Finding("host", "", subject="web2"), False),
+    (AlertFilter(), Finding("dead", "", ack=Ack("ann", None, NOON, NOON)), False),
+    (AlertFilter(), Finding("alert", "", subject="ops"), False),
+    (AlertFilter(), Finding("alert", "", subject="chat"), True),
+]
+
+
+@pytest.mark.parametrize(("only", "finding", "wanted"), WANTED)
+def test_a_channel_wants_what_it_asks_for(only: AlertFilter, finding: Finding, wanted: bool) -> None:
+    channel = AlertChannel("ops", CommandChannel(("true",)), only)
+    assert decide.wants(channel, finding) is wanted
+
+
+def test_findings_of_one_key_are_one_and_those_of_this_host_are_called_after_it() -> None:
+    found = decide.merged(
+        [
+            Finding("config", "a", rows=("a",)),
+            Finding("config", "b", Severity.CRITICAL, rows=("b",)),
+            Finding("dead", ""),
+        ],
+        "web1",
+    )
+    assert [(each.key, each.text) for each in found] == [
+        ("config:web1", "b (and 1 more of this kind)"),
+        ("dead", ""),
+    ]
+    assert found[0].rows == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("host", "sees_all", "ends"), [("web1", True, True), ("web1", False, False), ("web2", True, False)]
+)
+def test_only_a_host_that_has_loaded_its_handlers_ends_what_is_wrong_with_them(
+    host: str, sees_all: bool, ends: bool
+) -> None:
+    wrong = episode(Finding("config", "a", subject="web1"), host="web1")
+    shared = episode(Finding("dead", ""), id_=2)
+    changes = decide.compare([], [wrong, shared], host, sees_all=sees_all, ticking={"web1", "web2"})
+    assert changes.ended == ([wrong, shared] if ends else [shared])
+    assert decide.compare([], [wrong], "web2", sees_all=True, ticking={"web2"}).ended == [wrong], "it ticks no more"
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/shop/shop.py", line 9, in pay
+    charge(card)
+  File "/srv/shop/cards.py", line 3, in charge
+    client.post(url, timeout=3)
+    ~~~~~~~~~~~^^^^^^^^^^^^^^^^
+  File "/srv/shop/.venv/lib/python3.11/site-packages/client.py", line 88, in post
+    raise Refused
+client.Refused: no such card
+"""
+
+
+def test_the_last_line_of_their_own_code_is_found() -> None:
+    found = "/srv/shop/cards.py:3 in charge: client.post(url, timeout=3)"
+    assert last_own_line(TRACEBACK, Path("/srv/shop")) == found
+    assert last_own_line(TRACEBACK, Path("/elsewhere")) == found
+    assert last_own_line("ValueError: x", Path("/srv/shop")) is None
+    assert last_own_line(None, Path("/srv/shop")) is None

@@ -1,0 +1,226 @@
+"""Each judgement of ``doctor``, from facts: what makes it content, and what makes it complain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cronjobs.doctor import database_verdicts as db
+from cronjobs.doctor import host_verdicts as host
+from cronjobs.doctor.diagnosis import Diagnosis
+from cronjobs.doctor.host_facts import env_files, filters
+from cronjobs.host.mounts import filesystem_of
+from cronjobs.schema import grants
+from cronjobs.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
+
+NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+LINE = host.CronLine("same", "the crontab has exactly this line", True)
+FIRED = host.Fired("web1", NOW, MINUTE, 3 * MINUTE, NOW - MINUTE)
+MAIL = host.MailSetUp("/usr/sbin/sendmail", "ada", logs=True)
+STATE = host.StateFolder("/home/ada/.local/state/cronjobs", True, None, "ext4")
+DISK = host.Volume("database", "/srv", 50 * host.GIB, 100 * host.GIB)
+FILE = db.FileFacts("/srv/cronjobs.db", "ext4", 0o600, 0o755, ours=True)
+PAGES = SqliteFile("wal", 1000, 10, 4096)
+TABLE = TableStatistics("cronjobs_jobs", 50_000, 400, 300, 9 << 20, NOW, NOW, autovacuum=True)
+SERVER = ServerFacts(170_002, "run", superuser=False, autovacuum=True, pooled=False)
+GB = 1 << 30
+
+
+def ticks(*seconds: float, took: float = 2) -> list[host.TickSpan]:
+    return [host.TickSpan(NOW + at * SECOND, NOW + (at + took) * SECOND) for at in seconds]
+
+
+def held(
+    relation: str = "cronjobs_audit", rights: str = "SELECT INSERT", partly: str = "", owner: bool = False
+) -> HeldRights:
+    return HeldRights(relation, frozenset(rights.split()), frozenset(f"{rights} {partly}".split()), owner)
+
+
+def role(*rows: HeldRights, **more: Any) -> db.RoleRights:
+    return replace(db.RoleRights("app", "run", grants.RUN, rows), **more)
+
+
+ENV = (("/srv/shop/migrations/env.py", False),)
+
+CASES: list[tuple[str, Diagnosis, str]] = [
+    # the configuration
+    ("ok", host.configuration("cronjobs.yaml", []), "can be used as it is"),
+    ("problem", host.configuration("cronjobs.yaml", ["line 3: bad"] * 7), "and 2 more"),
+    ("problem", host.unreadable("cronjobs.yaml", "it does not parse"), "nothing runs: it does not parse"),
+    ("ok", host.handlers(3, []), "job types: 3"),
+    ("problem", host.handlers(3, ["module shop: cannot be imported"]), "module shop"),
+    ("ok", host.job_types([], []), "has a handler"),
+    ("problem", host.job_types(["no handler is registered"], []), "no handler"),
+    ("problem", host.job_types([], ["mail.send"]), "mail.send, which no host has"),
+    ("ok", host.timeouts([]), "fits"),
+    ("problem", host.timeouts(["mail.send: timeout 2h is above"]), "mail.send"),
+    # cron
+    ("ok", host.crontab(LINE, ticks=True), "exactly the line"),
+    ("problem", host.crontab(replace(LINE, daemon=False), ticks=False), "no cron daemon runs"),
+    ("ok", host.crontab(replace(LINE, daemon=None), ticks=False), "exactly"),
+    ("warning", host.crontab(replace(LINE, state="differs"), ticks=True), "exactly"),
+    ("warning", host.crontab(replace(LINE, others=["/b/cronjobs.yaml"]), ticks=True), "ticks start twice"),
+    ("problem", host.crontab(replace(LINE, state="missing"), ticks=False), "nothing starts ticks"),
+    ("warning", host.crontab(replace(LINE, state="missing"), ticks=None), ""),
+    ("not applicable", host.crontab(replace(LINE, state="missing"), ticks=True), "something else starts ticks"),
+    ("problem", host.crontab(replace(LINE, state="broken"), ticks=True), ""),
+    ("not applicable", host.crontab(replace(LINE, state="unknown"), ticks=True), ""),
+    ("warning", host.crontab(replace(LINE, state="unknown"), ticks=False), ""),
+    ("ok", host.firing(FIRED), "ticks come on web1"),
+    ("problem", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE)), "the last was at 2026-03-02T07:50:00"),
+    ("problem", host.firing(replace(FIRED, last_at=None)), "never"),
+    ("warning", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE, elsewhere_at=NOW)), "other hosts tick"),
+    ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere_at=NOW)), "other hosts do"),
+    ("ok", host.mail(MAIL), "to ada"),
+    ("warning", host.mail(replace(MAIL, mailto="")), "mails nothing"),
+    ("warning", host.mail(replace(MAIL, program=None)), "cannot send mail"),
+    ("not applicable", host.mail(replace(MAIL, mailto=None)), "no crontab"),
+    ("ok", host.overlapping(ticks(*range(0, 600, 60)), MINUTE), "ends before"),
+    ("ok", host.overlapping(ticks(0, 60, 120, 121, 180, 240, 300), MINUTE), "ends before"),  # one by hand
+    ("warning", host.overlapping(ticks(*range(0, 600, 60), took=70), MINUTE), "was running"),
+    ("warning", host.overlapping(ticks(0, 1, 60, 61, 120, 121), MINUTE), "two lines start them"),
+    ("not applicable", host.overlapping(ticks(0), MINUTE), ""),
+    # folders and disks
+    ("ok", host.state_folder(STATE), "lasts"),
+    ("problem", host.state_folder(replace(STATE, fault="it is not ours alone")), "not ours alone"),
+    ("warning", host.state_folder(replace(STATE, lasting=False)), "which a restart empties"),
+    ("warning", host.state_folder(replace(STATE, filesystem="tmpfs")), "in memory"),
+    ("ok", host.disk_space([DISK]), "51,200 MiB free"),
+    ("ok", host.disk_space([replace(DISK, free=900 * host.MIB, size=2 * host.GIB)]), ""),  # a small disk, half empty
+    ("warning", host.disk_space([DISK, replace(DISK, free=900 * host.MIB)]), "900 MiB"),
+    ("problem", host.disk_space([DISK, replace(DISK, free=host.MIB)]), "1 MiB"),
+    ("not applicable", host.alembic(host.AlembicSetUp()), ""),
+    ("ok", host.alembic(host.AlembicSetUp((("env.py", True),), same_database=True)), "leaves our tables alone"),
+    ("ok", host.alembic(host.AlembicSetUp(ENV, same_database=False)), "another database"),
+    ("warning", host.alembic(host.AlembicSetUp(ENV)), "if it migrates this database"),
+    ("problem", host.alembic(host.AlembicSetUp(ENV, same_database=True)), "would drop the cronjobs_ tables"),
+    # the database
+    ("ok", db.database(db.Reached("sqlite:///a.db")), "answers"),
+    ("problem", db.database(db.Reached("", trouble="connection refused")), "refused"),
+    ("problem", db.database(db.Reached("a", belongs_to='project "blog"')), 'belongs to project "blog"'),
+    ("ok", db.revision("0005", "0005", "0001"), ""),
+    ("problem", db.revision(None, "0005", None), "no tables"),
+    ("problem", db.revision("0004", "0005", "0001"), "this version brings 0005"),
+    ("warning", db.revision("0006", "0005", "0003"), "still runs"),
+    ("problem", db.revision("0006", "0005", "0006"), "ticks refuse it"),
+    ("ok", db.drift([]), ""),
+    ("problem", db.drift(["table cronjobs_jobs is missing"]), "is missing"),
+    ("ok", db.clocks(SECOND, SECOND, same_host=False), "agree"),
+    ("ok", db.clocks(40 * SECOND, 39 * SECOND, same_host=False), "agree"),  # the network is slow
+    ("warning", db.clocks(-30 * SECOND, SECOND, same_host=False), "30 s behind"),
+    ("problem", db.clocks(10 * MINUTE, SECOND, same_host=False), "600 s ahead"),
+    ("not applicable", db.clocks(10 * MINUTE, SECOND, same_host=True), ""),
+    ("ok", db.version(SERVER, (), (3, 13, 1)), "PostgreSQL 17.2, Python 3.13.1"),
+    ("problem", db.version(replace(SERVER, version=130_010), (), (3, 13, 1)), "too old"),
+    ("warning", db.version(replace(SERVER, version=990_000), (), (3, 13, 1)), "newer"),
+    ("ok", db.version(None, (3, 40, 1), (3, 11, 7)), "SQLite 3.40.1"),
+    ("problem", db.version(None, (3, 34, 0), (3, 11, 7)), "too old"),
+    ("ok", db.pooler(SERVER), "itself"),
+    ("ok", db.pooler(replace(SERVER, pooled=True)), "PgBouncer"),
+    # SQLite's file
+    ("ok", db.sqlite_place(FILE), "local disk (ext4)"),
+    ("ok", db.sqlite_place(replace(FILE, filesystem=None)), "local disk"),
+    ("problem", db.sqlite_place(replace(FILE, filesystem="nfs4")), "network file system (nfs4)"),
+    ("ok", db.sqlite_modes(FILE), "alone"),
+    ("ok", db.sqlite_modes(replace(FILE, mode=0o660)), "and group"),
+    ("warning", db.sqlite_modes(replace(FILE, mode=0o644)), "may read"),
+    ("warning", db.sqlite_modes(replace(FILE, ours=False)), "another user's"),
+    ("problem", db.sqlite_modes(replace(FILE, mode=0o666)), "may write"),
+    ("problem", db.sqlite_modes(replace(FILE, folder_mode=0o777)), "or its folder"),
+    ("ok", db.sqlite_modes(replace(FILE, folder_mode=0o1777)), ""),  # sticky, like /tmp
+    ("ok", db.sqlite_journal(PAGES), "WAL"),
+    ("warning", db.sqlite_journal(replace(PAGES, journal_mode="delete")), "is delete"),
+    ("ok", db.sqlite_size(PAGES, 0), ""),
+    ("warning", db.sqlite_size(replace(PAGES, pages=100_000, free=80_000), 0), "empty pages"),
+    ("warning", db.sqlite_size(PAGES, GB), "-wal"),
+    # PostgreSQL
+    ("ok", db.bloat([TABLE], autovacuum=True), "keeps up"),
+    ("problem", db.bloat([TABLE], autovacuum=False), "is off on this server"),
+    ("problem", db.bloat([replace(TABLE, autovacuum=False)], autovacuum=True), "off for cronjobs_jobs"),
+    ("warning", db.bloat([replace(TABLE, dead=200_000)], autovacuum=True), "200,000 dead rows"),
+    ("ok", db.statistics([TABLE, replace(TABLE, live=10, analyzed_at=None)]), "fresh"),
+    ("warning", db.statistics([replace(TABLE, analyzed_at=None)]), "never analyzed"),
+    ("warning", db.statistics([replace(TABLE, changed=90_000)]), "90,000 rows changed"),
+    ("ok", db.rights([role(held())]), "least rights"),
+    ("ok", db.rights([role(held("cronjobs_meta", "SELECT", "UPDATE"))]), ""),
+    ("problem", db.rights([role(held(rights="SELECT"))]), "app lacks INSERT on cronjobs_audit"),
+    ("warning", db.rights([role(held(rights="SELECT INSERT UPDATE"))]), "app has UPDATE on cronjobs_audit"),
+    ("warning", db.rights([role(held(rights="SELECT INSERT DELETE", owner=True))]), "owns cronjobs_audit"),
+    ("ok", db.rights([role(held(owner=True), kind="migrate", wanted={})]), ""),
+    ("warning", db.rights([role(superuser=True)]), "superuser"),
+    ("warning", db.rights([role(held()), role(held(), role="PUBLIC", wanted=None)]), "PUBLIC has INSERT, SELECT"),
+]
+
+
+@pytest.mark.parametrize(("status", "found", "said"), CASES)
+def test_each_judgement(status: str, found: Diagnosis, said: str) -> None:
+    assert found.status == status
+    assert said in found.text
+    assert (found.fix is not None) == (status in ("warning", "problem"))
+
+
+def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+        "30 22 0:44 / /srv rw shared:5 - nfs4 server:/srv rw\n"
+        "31 30 0:45 / /srv/a\\040b rw - tmpfs tmpfs rw\n"
+        "32 22 0:46 / /srvx rw - xfs /dev/sdb rw\n"
+        "garbage\n"
+    )
+    there = {path: filesystem_of(Path(path), tmp_path) for path in ("/etc", "/srv/db", "/srv/a b/c", "/srvx/y", "/srv")}
+    assert list(there.values()) == ["ext4", "nfs4", "tmpfs", "xfs", "nfs4"]
+    assert filesystem_of(Path("/"), tmp_path / "nothing") is None
+
+
+ENV_PY = """
+from alembic import context
+from cronjobs.autogenerate import include_object
+context.configure(connection=None, include_object=include_object)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "filtered"),
+    [
+        (ENV_PY, True),
+        (ENV_PY.replace("from cronjobs", "# from cronjobs"), False),
+        (ENV_PY.replace(", include_object=include_object", ""), False),
+        ("context.configure(include_name=lambda n, k, p: not (n or '').startswith('cronjobs_'))", True),
+        ("opts = {'include_object': cronjobs.autogenerate.include_object}\nimport cronjobs.autogenerate", True),
+        ("def broken(:", False),
+        ("", False),
+    ],
+)
+def test_an_env_py_is_read_not_run(source: str, filtered: bool) -> None:
+    assert filters(source) is filtered
+
+
+def test_alembic_is_found_in_the_project_above_it_and_below_it(tmp_path: Path) -> None:
+    project = tmp_path / "repo" / "app" / "jobs"
+    for place, location in (
+        (tmp_path / "repo", "%(here)s/db"),
+        (project, "migrations"),
+        (project / "below", None),
+        (project / "venv", None),
+        (tmp_path, None),
+    ):
+        env = place / (location or "alembic").replace("%(here)s/", "") / "env.py"
+        env.parent.mkdir(parents=True)
+        env.write_text(ENV_PY if place == project else "")
+        line = "" if location is None else f"script_location = {location}"
+        (place / "alembic.ini").write_text(f"[alembic]\n{line}\nsqlalchemy.url = %broken\n")
+    (tmp_path / "repo" / ".git").mkdir()
+    found = env_files(project, tmp_path / "elsewhere")
+    shown = [(str(Path(file).relative_to(tmp_path)), filtered) for file, filtered in found]
+    assert shown == [
+        ("repo/app/jobs/below/alembic/env.py", False),
+        ("repo/app/jobs/migrations/env.py", True),
+        ("repo/db/env.py", False),
+    ]
+    assert env_files(project, tmp_path / "repo" / "db")[-1][0].endswith("migrations/env.py")
