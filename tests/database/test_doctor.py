@@ -233,87 +233,85 @@ def test_what_is_broken_is_found_by_its_check(surgery: Surgery, day: str) -> Non
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def on_postgresql(database_url: str, request: pytest.FixtureRequest) -> Surgery:
-    if database_url.startswith("sqlite"):
-        pytest.skip("about PostgreSQL")
-    found: Surgery = request.getfixturevalue("surgery")
-    return found
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 
+@on_postgresql
 @pytest.mark.connects_as(OWNER)
-def test_the_owner_may_do_too_much(on_postgresql: Surgery) -> None:
-    found = on_postgresql.see()["rights"]
+def test_the_owner_may_do_too_much(surgery: Surgery) -> None:
+    found = surgery.see()["rights"]
     assert found["status"] == "warning"
     assert "owns" in found["text"]
 
 
-def test_who_may_only_read_examines_and_balances_all_the_same(on_postgresql: Surgery) -> None:
-    config = on_postgresql.config
-    config.write_text(config.read_text().replace(on_postgresql.world.url, as_role(on_postgresql.world.url, READ)))
-    found = on_postgresql.see()
+@on_postgresql
+def test_who_may_only_read_examines_and_balances_all_the_same(surgery: Surgery) -> None:
+    config = surgery.config
+    config.write_text(config.read_text().replace(surgery.world.url, as_role(surgery.world.url, READ)))
+    found = surgery.see()
     assert not [each for each in found.values() if "itself failed" in each["text"]]
     assert {found[name]["status"] for name in ("rights", "schema drift", "ticks", "vacuum")} <= {"ok", "warning"}, found
-    assert on_postgresql.world.cronjobs("books").code == 0
+    assert surgery.world.cronjobs("books").code == 0
 
 
-def test_rights_that_are_missing_or_too_many_are_named(on_postgresql: Surgery) -> None:
-    on_postgresql.write(f"GRANT DELETE ON cronjobs_audit TO {RUN}", "GRANT SELECT ON cronjobs_jobs TO PUBLIC")
-    found = on_postgresql.see()["rights"]
+@on_postgresql
+def test_rights_that_are_missing_or_too_many_are_named(surgery: Surgery) -> None:
+    surgery.write(f"GRANT DELETE ON cronjobs_audit TO {RUN}", "GRANT SELECT ON cronjobs_jobs TO PUBLIC")
+    found = surgery.see()["rights"]
     assert (found["status"], "DELETE on cronjobs_audit" in found["text"]) == ("warning", True)
     assert "PUBLIC has SELECT on cronjobs_jobs" in found["text"]
-    on_postgresql.write(f"REVOKE INSERT ON cronjobs_effects FROM {RUN}")
-    found = on_postgresql.see()["rights"]
+    surgery.write(f"REVOKE INSERT ON cronjobs_effects FROM {RUN}")
+    found = surgery.see()["rights"]
     assert (found["status"], "lacks INSERT on cronjobs_effects" in found["text"]) == ("problem", True)
 
 
-def test_autovacuum_that_is_off_for_a_table(on_postgresql: Surgery) -> None:
-    on_postgresql.write("ALTER TABLE cronjobs_jobs SET (autovacuum_enabled = false)")
-    found = on_postgresql.see()["vacuum"]
+@on_postgresql
+def test_autovacuum_that_is_off_for_a_table(surgery: Surgery) -> None:
+    surgery.write("ALTER TABLE cronjobs_jobs SET (autovacuum_enabled = false)")
+    found = surgery.see()["vacuum"]
     assert (found["status"], found["text"]) == ("problem", "autovacuum is off for cronjobs_jobs")
 
 
-def test_a_clock_that_is_off(on_postgresql: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = on_postgresql.world.clock
+@on_postgresql
+def test_a_clock_that_is_off(surgery: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = surgery.world.clock
     real = clock.now
     monkeypatch.setattr(type(clock), "now", lambda _: real() + 10 * MINUTE)
     # The database's fake clock is moved by "shift", which is not asked for here.
     monkeypatch.setattr(type(clock), "shift", property(lambda self: self._now - SYSTEM.now()))
-    found = on_postgresql.see()["clocks"]
+    found = surgery.see()["clocks"]
     assert (found["status"], "600 s ahead" in found["text"]) == ("problem", True)
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def on_sqlite(database_url: str, request: pytest.FixtureRequest) -> Surgery:
-    if not database_url.startswith("sqlite"):
-        pytest.skip("about SQLite")
-    found: Surgery = request.getfixturevalue("surgery")
-    return found
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-def test_a_file_that_everybody_may_read_or_write(on_sqlite: Surgery) -> None:
-    file = Path(on_sqlite.world.url.removeprefix("sqlite:///"))
+@on_sqlite
+def test_a_file_that_everybody_may_read_or_write(surgery: Surgery) -> None:
+    file = Path(surgery.world.url.removeprefix("sqlite:///"))
     for mode, status in ((0o644, "warning"), (0o666, "problem"), (0o600, "ok")):
         file.chmod(mode)
-        assert on_sqlite.see()["file modes"]["status"] == status
+        assert surgery.see()["file modes"]["status"] == status
 
 
-def test_a_file_on_a_network_file_system(on_sqlite: Surgery) -> None:
-    on_sqlite.put(on_sqlite.root / "proc/self/mountinfo", "22 1 0:5 / / rw - nfs4 server:/srv rw\n")
-    assert on_sqlite.see()["file system"]["status"] == "problem"
+@on_sqlite
+def test_a_file_on_a_network_file_system(surgery: Surgery) -> None:
+    surgery.put(surgery.root / "proc/self/mountinfo", "22 1 0:5 / / rw - nfs4 server:/srv rw\n")
+    assert surgery.see()["file system"]["status"] == "problem"
 
 
-def test_a_file_that_is_mostly_empty(on_sqlite: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_sqlite
+def test_a_file_that_is_mostly_empty(surgery: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cronjobs.doctor.database_verdicts.LARGE", 1000)
-    on_sqlite.write(
+    surgery.write(
         "CREATE TABLE filler (x)",
         "INSERT INTO filler SELECT randomblob(4000) FROM cronjobs_ticks a, cronjobs_ticks b, cronjobs_ticks c",
         "DROP TABLE filler",
     )
-    assert on_sqlite.see()["file size"]["status"] == "warning"
+    assert surgery.see()["file size"]["status"] == "warning"
 
 
 # --- what cannot be examined ------------------------------------------------------------------------------------------

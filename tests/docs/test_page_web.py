@@ -77,7 +77,6 @@ def test_the_report_stands_alone_and_hides_the_keys(shop: Project) -> None:
 
 
 def test_the_flask_example_asks_its_session(shop: Project) -> None:
-    pytest.importorskip("flask")
     made = example(shop, "# site.py")
     client = made["site"].test_client()
     assert client.get("/admin/jobs/").status_code == 403
@@ -87,7 +86,6 @@ def test_the_flask_example_asks_its_session(shop: Project) -> None:
 
 
 def test_the_fastapi_example_asks_for_a_password(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("a2wsgi")
     monkeypatch.setenv("JOBS_PASSWORD", "right")
     api = example(shop, "# api.py")["api"]
 
