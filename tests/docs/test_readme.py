@@ -115,7 +115,7 @@ def test_ci_finds_the_two_commands_that_the_first_screen_shows() -> None:
     [function] = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("readme_command()")]
     shown = [line.removeprefix("$ ") for one in PAGE.blocks("console")[:2] for line in one.text.splitlines()]
     assert len(shown) == 2
-    for says, command in zip(("cronjobs demo", "pytest"), shown, strict=True):
+    for says, command in zip(("cronjobs_demo", "pytest"), shown, strict=True):
         found = subprocess.run(
             ["bash", "-c", f"{function}\nreadme_command '{says}'"], cwd=ROOT, capture_output=True, text=True, check=True
         )
