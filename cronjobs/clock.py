@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Protocol
 
 from cronjobs.probe.here import process_age as process_age  # by the kernel, which no one sets
@@ -19,8 +19,8 @@ class Clock(Protocol):
         """Seconds from an arbitrary start; never steps back."""
 
     @property
-    def shift(self) -> timedelta:
-        """What is added to the database's clock: zero outside tests."""
+    def stands_at(self) -> datetime | None:
+        """What the database takes for its now, in tests that travel in time; None: what its own clock shows."""
 
 
 class SystemClock:
@@ -31,8 +31,8 @@ class SystemClock:
         return time.monotonic()
 
     @property
-    def shift(self) -> timedelta:
-        return timedelta(0)
+    def stands_at(self) -> None:
+        return None
 
 
 SYSTEM: Clock = SystemClock()

@@ -50,12 +50,14 @@ def _any_due(queues: str) -> str:
     )
 
 
+# PostgreSQL's. statement_timestamp(), never clock_timestamp(), which is volatile and no condition of an index. :now_ is
+# zero but for the probe of tests that travel in time on a real database. SQLite's clock is the host's.
+NOW = "(statement_timestamp() + make_interval(secs => :now_))"
+
 FRAGMENTS: dict[str, Fragment] = {
     # A literal: a bound value would hide the partial index from the planner.
     "waiting": WAITING_SQL,
-    # statement_timestamp(), never clock_timestamp(), which is volatile and cannot be an index condition. :now_ is zero
-    # outside tests, which travel in time on a real database. SQLite's clock is the host's.
-    "now": lambda postgresql: "(statement_timestamp() + make_interval(secs => :now_))" if postgresql else ":now_",
+    "now": lambda postgresql: NOW if postgresql else ":now_",
     "now_s": lambda postgresql: "extract(epoch FROM {now})" if postgresql else "({now} / 1000000.0)",
     # The pairs (queue, priority) that have waiting rows, each found by one index step: how many rows a pair has does
     # not matter. They are numbered, up to :most_branches.

@@ -37,6 +37,14 @@ define(
     gap_rows=group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"}),
     hour_rows=group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"}),
     span_rows=group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"}),
+    # With joins, as SQLite needs the first, PostgreSQL may read the whole ledger and all jobs.
+    newest_of_j=lambda postgresql: (
+        """LATERAL (SELECT l.* FROM {occurrences} l WHERE l.schedule_id = j.id ORDER BY l.last_for DESC LIMIT 1) c
+        WHERE true"""
+        if postgresql
+        else """{occurrences} c WHERE c.schedule_id = j.id
+          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = j.id)"""
+    ),
     # The last one may begin in the gap and end behind it. The limit keeps PostgreSQL from a join.
     in_gap=lambda postgresql: (
         f"LATERAL (SELECT c.* FROM {{occurrences}} c WHERE {_IN_GAP} ORDER BY c.last_for LIMIT {1 << 31}) c"
@@ -61,10 +69,10 @@ def newest_rows(connection: Connection, ids: Collection[int]) -> dict[int, Row[A
     rows = run(
         connection,
         """
-        SELECT c.*, r.status AS job_status, r.started_at, r.finished_at FROM {schedules} j CROSS JOIN {occurrences} c
-        LEFT JOIN {jobs} r ON r.id = c.job_id
-        WHERE j.id {among_ids} AND c.schedule_id = j.id
-          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = j.id)""",
+        SELECT c.*, (SELECT r.status FROM {jobs} r WHERE r.id = c.job_id) AS job_status,
+          (SELECT r.started_at FROM {jobs} r WHERE r.id = c.job_id) AS started_at,
+          (SELECT r.finished_at FROM {jobs} r WHERE r.id = c.job_id) AS finished_at
+        FROM {schedules} j CROSS JOIN {newest_of_j} AND j.id {among_ids}""",
         ids=sorted(ids),
     )
     return {row.schedule_id: row for row in rows}

@@ -239,9 +239,13 @@ def json_text(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
+# Stable like the clock that it stands for, so that statements keep their plans.
+STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
+
+
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
     """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``."""
-    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema_of(connection))
+    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema_of(connection), _stands(connection))
     result: CursorResult[Any] = connection.execute(prepared, _to_bind(connection, parameters, needs_clock))
     return result
 
@@ -255,8 +259,7 @@ def _to_bind(connection: Connection, parameters: dict[str, Any], needs_clock: bo
             parameters[name] = to_microseconds(value)
     if needs_clock:
         clock = clock_of(connection)
-        # In seconds: an interval of "7 days" is an hour off if the session's zone changes its clock in between.
-        parameters["now_"] = clock.shift.total_seconds() if postgresql else to_microseconds(clock.now())
+        parameters["now_"] = (clock.stands_at or 0.0) if postgresql else to_microseconds(clock.now())
     return parameters
 
 
@@ -268,7 +271,7 @@ def run_undecoded(connection: Connection, statement: str, /, **parameters: Any) 
     """
     if not _takes_sql(connection):
         return run(connection, statement, **parameters).all()
-    sql, names, needs_clock = _rendered(statement, connection.dialect, schema_of(connection))
+    sql, names, needs_clock = _rendered(statement, connection.dialect, schema_of(connection), _stands(connection))
     _to_bind(connection, parameters, needs_clock)
     values: Any = parameters if names is None else tuple([parameters[name] for name in names])
     return connection.exec_driver_sql(sql, values).all()
@@ -303,18 +306,22 @@ def _decoders(names: tuple[str, ...], dialect: Dialect) -> list[tuple[int, Calla
 
 
 @lru_cache(maxsize=256)
-def _rendered(statement: str, dialect: Dialect, schema: str | None) -> tuple[str, tuple[str, ...] | None, bool]:
+def _rendered(
+    statement: str, dialect: Dialect, schema: str | None, stands: bool
+) -> tuple[str, tuple[str, ...] | None, bool]:
     """The SQL of *statement* as the driver takes it, the order of its parameters (None: by name); is ``now_`` one?"""
-    prepared, needs_clock = _prepare(statement, dialect.name == "postgresql", schema)
+    prepared, needs_clock = _prepare(statement, dialect.name == "postgresql", schema, stands)
     compiled: Any = prepared.compile(dialect=dialect)  # type: ignore[attr-defined]
     return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup), needs_clock
 
 
 @lru_cache(maxsize=256)
-def _prepare(statement: str, postgresql: bool, schema: str | None) -> tuple[Executable, bool]:
+def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool) -> tuple[Executable, bool]:
     names = [name.removeprefix("cronjobs_") for name in tables.metadata.tables]
     qualified = {name: question.qualified(name, schema).replace(":", "\\:") for name in names}
     filled = question.fill(statement, postgresql, schema, _fragments | qualified)
+    if stands:
+        filled = filled.replace(question.NOW, STANDING_NOW)
     return text(filled).columns(**_types_told(filled)), ":now_" in filled
 
 
@@ -343,6 +350,11 @@ def schema_of(connection: Connection) -> str | None:
     """The schema that is configured for our tables; None: the search_path finds them."""
     schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
     return schema
+
+
+def _stands(connection: Connection) -> bool:
+    """Whether a test has stopped the database's clock."""
+    return clock_of(connection).stands_at is not None
 
 
 def clock_of(connection: Connection) -> Clock:

@@ -10,9 +10,8 @@ from cronjobs.clock import SYSTEM
 class FakeClock:
     """A clock that stands still until it is moved, on SQLite and on a real PostgreSQL alike.
 
-    Pass it to ``Database(address, clock=…)``. It starts at *start* (aware), else at the present. PostgreSQL's own clock
-    goes on between reading ``shift`` and running the statement, so its fake now is later by that moment, never earlier.
-    Column defaults of the tables do not use it.
+    Pass it to ``Database(address, clock=…)``. It starts at *start* (aware), else at the present. Column defaults of the
+    tables do not use it.
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -27,8 +26,8 @@ class FakeClock:
         return SYSTEM.monotonic() + self._advanced_s
 
     @property
-    def shift(self) -> timedelta:
-        return self._now - SYSTEM.now()
+    def stands_at(self) -> datetime | None:
+        return self._now
 
     def advance(self, by: timedelta) -> datetime:
         """Move on by *by* (negative: the wall clock steps back, the monotonic one does not); return the new now."""
@@ -52,8 +51,8 @@ class TravelClock(FakeClock):
         return self._now if self._moved else SYSTEM.now()
 
     @property
-    def shift(self) -> timedelta:
-        return super().shift if self._moved else timedelta(0)
+    def stands_at(self) -> datetime | None:
+        return self._now if self._moved else None
 
     def set(self, instant: datetime) -> datetime:
         super().set(instant)

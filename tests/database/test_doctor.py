@@ -18,7 +18,6 @@ from support.explained import world as world
 from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
 
 from cronjobs.cli import doctor as command
-from cronjobs.clock import SYSTEM
 from cronjobs.crontab import block, program
 from cronjobs.database import tables
 from cronjobs.doctor import examine
@@ -277,8 +276,6 @@ def test_a_clock_that_is_off(surgery: Surgery, monkeypatch: pytest.MonkeyPatch) 
     clock = surgery.world.clock
     real = clock.now
     monkeypatch.setattr(type(clock), "now", lambda _: real() + 10 * MINUTE)
-    # The database's fake clock is moved by "shift", which is not asked for here.
-    monkeypatch.setattr(type(clock), "shift", property(lambda self: self._now - SYSTEM.now()))
     found = surgery.see()["clocks"]
     assert (found["status"], "600 s ahead" in found["text"]) == ("problem", True)
 

@@ -16,6 +16,7 @@ from support.databases import opened
 from support.hosts import Host, put
 from support.postgres import SUPERUSER, as_role
 
+from cronjobs.clock import SYSTEM
 from cronjobs.config.load import load
 from cronjobs.database import tables
 from cronjobs.database.address import parse_url
@@ -107,7 +108,7 @@ class World:
         probe = idle.Probe(self.inputs, self.place)
         given = {
             "host_s": self.clock.now().timestamp() + self.host_ahead_s,
-            "shift_s": self.clock.shift.total_seconds(),
+            "shift_s": (self.clock.now() - SYSTEM.now()).total_seconds(),
         }
         try:
             there_is = probe.look(**given)

@@ -252,7 +252,7 @@ class Project:
 
     def effects(self, what: str | None = None) -> list[Effect]:
         file = self.folder / "effects"
-        lines = file.read_text().splitlines() if file.exists() else []
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []  # a reader may see part of the last one
         found = []
         for line in lines:
             at, said, *numbers = line.split()

@@ -58,8 +58,8 @@ class Clock:
         return self.s
 
     @property
-    def shift(self) -> timedelta:
-        return timedelta(0)
+    def stands_at(self) -> None:
+        return None
 
 
 class Script:
