@@ -137,6 +137,7 @@ def begin(project: Project, *arguments: str) -> subprocess.Popen[str]:
 # --- how it ends ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.either
 def test_it_runs_in_the_main_thread_is_seen_and_recorded(project: Project) -> None:
     done = project.run("run", "t.ok", "--payload", '{"name": "you"}')
     assert (done.code, done.out) == (0, "hello you\n")
@@ -151,6 +152,7 @@ def test_it_runs_in_the_main_thread_is_seen_and_recorded(project: Project) -> No
     assert attempt["error"] is None
 
 
+@pytest.mark.either
 def test_a_failure_shows_its_traceback_and_is_not_tried_again(project: Project) -> None:
     done = project.run("run", "t.fail")
     assert (done.code, done.out) == (1, "before\n")
@@ -169,6 +171,7 @@ def test_a_job_that_asks_to_be_run_later_is_said_to_be(lite: Project) -> None:
     assert "asked to be run later: a tick does, in 10m" in done.err
 
 
+@pytest.mark.either
 def test_a_schedule_runs_with_its_payload_now(project: Project) -> None:
     done = project.run("run", "nightly")
     assert (done.code, done.out) == (0, "hello nightly\n")
@@ -304,6 +307,7 @@ def test_nothing_runs_from_somebody_elses_database(project: Project) -> None:
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_job_begun_by_hand_and_interrupted_is_cancelled_for_good(project: Project, number: signal.Signals) -> None:
     process = begin(project, "t.wait")
@@ -344,6 +348,7 @@ def test_async_handlers_and_commands_are_interrupted_too(lite: Project, job_type
     assert out.endswith("stopped\n" if job_type == "cmd.wait" else "")
 
 
+@pytest.mark.either
 def test_a_job_named_by_its_id_and_interrupted_waits_as_before(project: Project) -> None:
     project.call("enqueue", "t.wait", "--in", "24h", "--no-import")
     [before] = project.jobs()

@@ -79,6 +79,7 @@ def no_folder(file: Path) -> None:
     file.parent.rename(file.parent.with_name("elsewhere"))
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("breaks", [folder, no_folder])
 def test_a_path_that_cannot_be_written_is_mailed_once_and_fails_nothing(watched: Project, breaks: Any) -> None:
     breaks(textfile(watched))
@@ -116,6 +117,7 @@ textfile.open = lambda *a, **k: Full(open(*a, **k))
 """
 
 
+@pytest.mark.either
 def test_on_a_full_disk_the_old_file_stays_and_nothing_is_left_beside_it(watched: Project) -> None:
     assert watched.tick().wait() == 0
     before = textfile(watched).read_text()
@@ -127,6 +129,7 @@ def test_on_a_full_disk_the_old_file_stays_and_nothing_is_left_beside_it(watched
     assert list(textfile(watched).parent.iterdir()) == [textfile(watched)]
 
 
+@pytest.mark.either
 def test_a_link_at_its_path_is_replaced_and_not_followed(watched: Project) -> None:
     other = watched.folder / "precious"
     other.write_text("precious")
@@ -138,6 +141,7 @@ def test_a_link_at_its_path_is_replaced_and_not_followed(watched: Project) -> No
     assert samples(textfile(watched).read_text())
 
 
+@pytest.mark.either
 @pytest.mark.parametrize(
     "broken",
     ["schedules: 5\n", "schedules:\n  s: {cron: nonsense, job: t.quick}\n", "job_types: [1]\n", "nonsense: 1\n"],
@@ -172,6 +176,7 @@ def test_hostile_names_are_labels_and_nothing_else(project: Project) -> None:
     assert found["cronjobs_limit_capacity", ('k"x', "all")] == 3
 
 
+@pytest.mark.either
 def test_more_job_types_than_have_a_series_are_counted_together(project: Project) -> None:
     project.configure()
     now = "1500000000000000" if project.is_sqlite else "'2020-01-01'"
