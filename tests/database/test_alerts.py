@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.alerted import HOUR, MINUTE, TYPES, Stage, alerting, mail, webhook
 from support.hosts import Host, put
-from support.inboxes import Smtp, Web, closed_port, served
+from support.inboxes import Smtp, Web, closed_port
+from support.inboxes import smtp as smtp
+from support.inboxes import web as web
 
 from cronjobs.alerts import deliver, looking
 from cronjobs.alerts.texts import note
@@ -33,18 +34,6 @@ from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.acks import StoredAck, put_ack
 from cronjobs.store.alerts import look_soon
 from cronjobs.tick import alerting as alerting_of_ticks
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with served(Web()) as server:
-        yield server
-
-
-@pytest.fixture
-def smtp() -> Iterator[Smtp]:
-    with served(Smtp()) as server:
-        yield server
 
 
 @pytest.mark.slow

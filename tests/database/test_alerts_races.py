@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.alerted import MINUTE, Stage, alerting, webhook
-from support.inboxes import Web, served
+from support.inboxes import Web
+from support.inboxes import web as web
 
 from cronjobs.alerts import looking
 from cronjobs.alerts.looking import Alerting
@@ -18,12 +18,6 @@ from cronjobs.insight import findings
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store import alerts as store
 from cronjobs.store.sql import database_now
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with served(Web()) as server:
-        yield server
 
 
 def told(web: Web) -> list[tuple[str, bool]]:

@@ -416,12 +416,16 @@ def test_a_backfill_of_the_past_is_extra_as_long_as_the_trail_knows_it(world: Wo
     assert len(told(kept(world))) == 3
 
 
-def test_what_is_older_than_the_retention_is_not_judged(world: World) -> None:
+def a_week_of_which_three_days_are_kept(world: World) -> None:
     world.file(more="retention: {occurrences: 3d, succeeded: 3d}\n", s='cron: "0 12 * * *"')
     world.tick()
     for day in range(2, 9):
         world.tick(utc(f"2026-03-0{day}T12:00:10"))
     assert world.cronjobs("prune").code == 0
+
+
+def test_what_is_older_than_the_retention_is_not_judged(world: World) -> None:
+    a_week_of_which_three_days_are_kept(world)
     found = kept(world)
     assert (told(found), counts(found)) == ([], {"due": 7, "ran": 3, "beyond": 4})
     answer = world.cronjobs("books", "--from", "10d")
@@ -430,11 +434,7 @@ def test_what_is_older_than_the_retention_is_not_judged(world: World) -> None:
 
 
 def test_a_retention_that_was_shorter_until_now_is_no_difference(world: World) -> None:
-    world.file(more="retention: {occurrences: 3d, succeeded: 3d}\n", s='cron: "0 12 * * *"')
-    world.tick()
-    for day in range(2, 9):
-        world.tick(utc(f"2026-03-0{day}T12:00:10"))
-    assert world.cronjobs("prune").code == 0
+    a_week_of_which_three_days_are_kept(world)
     world.file(s='cron: "0 12 * * *"')
     assert told(kept(world)) == []
 

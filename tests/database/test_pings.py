@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import select
 from support.alerted import HOUR, MINUTE, TYPES, Stage, alerting, mail
 from support.hosts import Host, put
-from support.inboxes import Smtp, Web, closed_port, served
+from support.inboxes import Smtp, Web, closed_port
+from support.inboxes import smtp as smtp
+from support.inboxes import web as web
 
 from cronjobs.config.settings import (
     AlertChannel,
@@ -24,19 +24,6 @@ from cronjobs.config.settings import (
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.store.alerts import look_soon
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with served(Web()) as server:
-        yield server
-
-
-@pytest.fixture
-def smtp() -> Iterator[Smtp]:
-    with served(Smtp()) as server:
-        yield server
-
 
 # --- pings ------------------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.inboxes import Web, served
+from support.inboxes import Web
+from support.inboxes import web as web
 from support.pages import Page
 from support.ticking import Project, cli
 
@@ -28,12 +27,6 @@ def pay(ctx):
     print("charging")
     raise ValueError("no such card")
 """
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with served(Web()) as server:
-        yield server
 
 
 def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:

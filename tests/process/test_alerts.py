@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from support.databases import until
-from support.inboxes import Web, closed_port, served
+from support.inboxes import Web, closed_port
+from support.inboxes import web as web
 from support.ticking import Project
 
 HANDLERS = """
@@ -19,12 +20,6 @@ def long(ctx):
     raise ValueError("too long")
 """
 PAST = {True: "1600000000000000", False: "'2020-01-01'"}
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with served(Web()) as server:
-        yield server
 
 
 def configured(project: Project, web: Web, more: str = "") -> Project:

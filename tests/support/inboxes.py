@@ -14,6 +14,8 @@ from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
 
+import pytest
+
 Server = TypeVar("Server", bound=socketserver.BaseServer)
 
 
@@ -141,3 +143,15 @@ def closed_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with served(Web()) as server:
+        yield server
+
+
+@pytest.fixture
+def smtp() -> Iterator[Smtp]:
+    with served(Smtp()) as server:
+        yield server
