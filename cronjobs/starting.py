@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 OBJECTS = 50_000  # between two collections while it starts; a tick with work makes about 300,000
+WORKING = 10_000  # while it works: each job of a drain leaves some thirty objects until its end is written
 
 _usual: tuple[int, int, int] | None = None
 
@@ -18,9 +19,9 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Collect as usual again, and nothing of what is there now; to be called before code of the user's is imported."""
+    """Collect nearly as usual, and nothing of what is there now; to be called before code of the user's is imported."""
     global _usual
     if _usual is not None:
         gc.freeze()
-        gc.set_threshold(*_usual)
+        gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])  # 0: never, as somebody wants it
         _usual = None
