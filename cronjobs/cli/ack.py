@@ -17,11 +17,9 @@ from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
-from cronjobs.insight.acking import acknowledge
+from cronjobs.insight.acking import acknowledge, take_ack_back
 from cronjobs.insight.findings import Finding, judge
 from cronjobs.insight.gathering import look
-from cronjobs.store.acks import delete_ack
-from cronjobs.store.ticks import record
 
 A_WEEK: Final = "7d"
 LONGEST: Final = timedelta(days=366)
@@ -79,9 +77,7 @@ def _named(found: Sequence[Finding], key: str) -> Finding:
 
 def _remove(database: Database, key: str, why: str | None) -> None:
     with database.write() as connection:
-        there = delete_ack(connection, key)
-        if there:
-            record(connection, action="unack", subject=key, why=why, **by_hand())
+        there = take_ack_back(connection, key, by=operator(), host=by_hand()["host"], why=why)
     complain(f"{safe(key)}: no longer acknowledged" if there else f"{safe(key)}: was not acknowledged, nothing to do")
 
 

@@ -18,8 +18,6 @@ from cronjobs.cli.output import (
     counted,
     echo,
     echo_json,
-    host_of,
-    rough,
     safe,
     status_word,
     table,
@@ -31,12 +29,12 @@ from cronjobs.clock import sleep
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.host.identity import Identity, is_gone
+from cronjobs.host.identity import Identity
 from cronjobs.model import Status
 from cronjobs.store import listing, operating
-from cronjobs.store.operating import BATCH, Changed, HeldJob, OperatorAction
+from cronjobs.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.store.sql import database_now
-from cronjobs.tick.runners import lease_is_wrong
+from cronjobs.tick.releasing import Holders
 
 IdsArgument = Annotated[
     list[int] | None,
@@ -83,17 +81,10 @@ class Operation:
     verb: Verb
     database: Database
     settings: Settings
-    here: Identity
+    holders: Holders
     act: OperatorAction
     named: bool  # by id: each is told
     result: ChangeResult = field(default_factory=ChangeResult)
-    gone: dict[str, bool | None] = field(default_factory=dict)
-
-    def is_gone(self, locked_by: str) -> bool | None:
-        """As ``identity.is_gone``, asked once for each runner: one may have held hundreds of jobs."""
-        if locked_by not in self.gone:
-            self.gone[locked_by] = is_gone(locked_by, self.here)
-        return self.gone[locked_by]
 
     def tell(self, ids: Iterable[int], sentence: str) -> None:
         for job_id in ids if self.named else ():
@@ -120,11 +111,12 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
     with operation.database.read() as connection:
         times = Times(database_now(connection), operation.settings.timezone)
         held = operating.held(connection, ids)
-    gone = [holding for holding in held.values() if _may_release(holding, operation, times)]
+    holders = operation.holders
+    gone = [holding for holding in held.values() if holders.may_release(holding, times.now)]
     result.refused |= {
-        job_id: _why_kept(holding, operation, times)
+        job_id: holders.why_kept(holding, times)
         for job_id, holding in held.items()
-        if not _may_release(holding, operation, times)
+        if not holders.may_release(holding, times.now)
     }
     cancelled: set[int] = set()
     if gone:
@@ -167,30 +159,6 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
             refused[job_id] = f"is {job.status}: nothing to {verb.name}"
 
 
-def _may_release(holding: HeldJob, operation: Operation, times: Times) -> bool:
-    """Whether the runner is gone; or nobody can say, and the lease is none that a living runner would have left so."""
-    gone = operation.is_gone(holding.locked_by)
-    return gone is True or (gone is None and lease_is_wrong(holding.locked_until, times.now, holding.lease_s))
-
-
-def _why_kept(holding: HeldJob, operation: Operation, times: Times) -> str:
-    holder = Identity.parse(holding.locked_by)
-    who = f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
-    if holding.locked_until < times.now:
-        until = f"its lease ended {times.both(holding.locked_until)}, so the next tick settles it"
-    else:
-        left = rough(holding.locked_until - times.now)
-        until = f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, and longer if renewed"
-    if operation.is_gone(holding.locked_by) is False:
-        alive = "which is alive, or something that it started is"
-        return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks it to stop; {until}'
-    if holder is not None and holder.host == operation.here.host:
-        seen = "which cannot be seen from here: another container, or before the last boot"
-    else:
-        seen = f"which cannot be seen from {host_of(operation.here.host)}: release it there"
-    return f"is held by {who}, {seen}; {until}"
-
-
 _retry = _plainly(operating.retry, "is queued again, due now")
 _cancel = _plainly(operating.cancel, "is cancelled")
 _dismiss = _plainly(operating.dismiss, "is dismissed: it stays dead")
@@ -225,7 +193,7 @@ def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
     with operation.database.read() as connection:
         wanted = filters.wanted(Times(database_now(connection), operation.settings.timezone))
         for row in listing.choose(connection, wanted, verb.takes):
-            if verb is RELEASE and not operation.is_gone(row.locked_by or ""):
+            if verb is RELEASE and not operation.holders.is_gone(row.locked_by or ""):
                 left += 1
                 continue
             if verb is DISMISS and row.dismissed_at is not None and row.dismissed_at >= row.finished_at:
@@ -331,7 +299,7 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
         with our_database(source) as (settings, database):
             how = None if ids else filters.given or {"all": "true"}
             act = OperatorAction(verb.name, operator(), here.host, why, how)
-            operation = Operation(verb, database, settings, here, act, named=bool(ids))
+            operation = Operation(verb, database, settings, Holders(here), act, named=bool(ids))
             chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, filters, yes)
             try:
                 _in_batches(operation, chosen)

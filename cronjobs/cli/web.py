@@ -29,7 +29,8 @@ def web(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8642,
     actions: Annotated[
-        bool, typer.Option("--actions", help="Also retry, cancel, pause, resume, trigger and acknowledge.")
+        bool,
+        typer.Option("--actions", help="Also act: retry, cancel, pause, resume, trigger, acknowledge …"),
     ] = False,
     behind_proxy: Annotated[
         bool,

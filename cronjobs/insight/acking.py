@@ -1,4 +1,4 @@
-"""A person acknowledges a finding as it is now."""
+"""A person acknowledges a finding as it is now, and takes that back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from cronjobs.insight.finding import Finding
-from cronjobs.store.acks import StoredAck, put_ack
+from cronjobs.store.acks import StoredAck, delete_ack, put_ack
 from cronjobs.store.ticks import record
 
 
@@ -25,3 +25,11 @@ def acknowledge(
     put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
     detail = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}
     record(connection, action="ack", subject=finding.key, actor=by, host=host, why=why, detail=detail, at=now)
+
+
+def take_ack_back(connection: Connection, key: str, *, by: str | None, host: str | None, why: str | None) -> bool:
+    """Delete the ack and record who did it; False: there was none."""
+    there = delete_ack(connection, key)
+    if there:
+        record(connection, action="unack", subject=key, actor=by, host=host, why=why)
+    return there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -11,19 +11,26 @@ from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
-from cronjobs.insight.acking import acknowledge
+from cronjobs.insight.acking import acknowledge, take_ack_back
 from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.schedules.backfill import find, trigger
 from cronjobs.store import operating, schedules
 from cronjobs.store.meta import is_ours, require_schema
-from cronjobs.store.operating import OperatorAction
+from cronjobs.store.operating import Changed, OperatorAction
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
 from cronjobs.text import clean, one_line
+from cronjobs.tick.releasing import Holders
 from cronjobs.web.request import Refused
 
+# What one statement does to a job, and the word for it when it is done.
+CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
+    "retry": (operating.retry, "retried"),
+    "cancel": (operating.cancel, "cancelled"),
+    "dismiss": (operating.dismiss, "dismissed"),
+}
 ACK_FOR: Final = {"8h": timedelta(hours=8), "1d": timedelta(days=1), "7d": timedelta(days=7)}
 
 
@@ -57,10 +64,15 @@ class Act:
         found = require_schema(self.connection)
         is_ours(self.settings, found.project, found.environment)
         match path.split("/")[1:]:
-            case ["jobs", job_id, ("retry" | "cancel") as verb] if job_id.isdecimal() and int(job_id[:20]) < 2**63:
-                return self._job(int(job_id), verb)
+            case ["jobs", job_id, verb] if job_id.isdecimal() and int(job_id[:20]) < 2**63:
+                if verb == "release":
+                    return self._release(int(job_id))
+                if verb in CHANGES:
+                    return self._change(int(job_id), verb)
             case ["findings", "ack"]:
                 return self._acknowledge()
+            case ["findings", "unack"]:
+                return self._take_ack_back()
             case ["pause"]:
                 return self._pause()
             case ["resume"]:
@@ -69,14 +81,25 @@ class Act:
                 return self._trigger()
         raise Refused("404 Not Found", "there is no such action")
 
-    def _job(self, job_id: int, verb: str) -> Done:
-        act = OperatorAction(verb, self.actor, self.host, self.why)
-        change = operating.retry if verb == "retry" else operating.cancel
-        changed = change(self.connection, [job_id], act)
+    def _change(self, job_id: int, verb: str) -> Done:
+        change, done = CHANGES[verb]
+        changed = change(self.connection, [job_id], OperatorAction(verb, self.actor, self.host, self.why))
         said = "asked" if changed.asked else "unchanged"
-        if changed.done:
-            said = "retried" if verb == "retry" else "cancelled"
-        return Done(f"/jobs/{job_id}", said)
+        return Done(f"/jobs/{job_id}", done if changed.done else said)
+
+    def _release(self, job_id: int) -> Done:
+        """Only where its runner is certainly gone, as seen from the host that serves the pages."""
+        where = f"/jobs/{job_id}"
+        held = operating.held(self.connection, [job_id]).get(job_id)
+        if held is None:
+            return Done(where, "unchanged")
+        if not Holders().may_release(held, database_now(self.connection)):
+            return Done(where, "held")
+        act = OperatorAction("release", self.actor, self.host, self.why)
+        written = operating.release(self.connection, [held], act)
+        if job_id in written.cancelled:
+            return Done(where, "cancelled")
+        return Done(where, "released" if job_id in written.written else "unchanged")
 
     # --- pauses -------------------------------------------------------------------------------------------------------
 
@@ -132,6 +155,11 @@ class Act:
         who = {"by": self.actor, "host": self.host, "why": self.why}
         acknowledge(self.connection, finding, until=now + span, now=now, **who)
         return Done("/", "acked")
+
+    def _take_ack_back(self) -> Done:
+        key = self.form.get("finding", "")
+        there = take_ack_back(self.connection, key, by=self.actor, host=self.host, why=self.why)
+        return Done("/", "unacked" if there else "not_acked")
 
     def _record(self, action: str, subject: str, **detail: str) -> None:
         at = database_now(self.connection)

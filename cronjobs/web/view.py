@@ -20,12 +20,18 @@ SAID: Final = {
     "retried": "The job is queued again, due now.",
     "cancelled": "The job is cancelled.",
     "asked": "The job is running: it is asked to stop at its runner's next heartbeat.",
+    "dismissed": "The job is dismissed: it stays dead, and is no longer reported.",
+    "released": "The job is queued again, due now: its runner is gone.",
+    "held": "Nothing was changed: the job's runner is alive, or cannot be seen from the host that serves these pages. "
+    '"cronjobs jobs release", typed on its host, says more.',
     "unchanged": "Nothing was changed: the job is in another state by now, or locked by somebody.",
     "paused": "It is paused.",
     "resumed": "It goes on; the next tick settles what the pause held back.",
     "not_paused": "It was not paused.",
     "triggered": "A job is enqueued, due now.",
     "acked": "The finding is acknowledged.",
+    "unacked": "The finding is no longer acknowledged.",
+    "not_acked": "It was not acknowledged.",
     "gone": "That finding is over.",
 }
 
@@ -121,7 +127,7 @@ class View:
     def acts(self) -> bool:
         return self.visitor is not None and self.visitor.may_act
 
-    def form(self, path: str, button: str, *children: Child, **fields: str) -> Html | None:
+    def form(self, path: str, button: Child, *children: Child, **fields: str) -> Html | None:
         """A form that does something; None for whom may only look."""
         if not self.acts:
             return None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from support.postgres import OWNER, READ, as_role
 from cronjobs import masking
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
+from cronjobs.host.identity import Identity
 from cronjobs.store import reading
 from cronjobs.testing import FakeClock
 from cronjobs.web import application
@@ -37,7 +40,10 @@ pytestmark = pytest.mark.either  # what is shown and typed; statements have test
 
 PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts"]
 STATIC = ["/static/style.css", "/static/icon.svg"]
-ACTIONS = ["/jobs/1/retry", "/jobs/1/cancel", "/pause", "/resume", "/trigger", "/findings/ack"]
+ACTIONS = [
+    *(f"/jobs/1/{verb}" for verb in ("retry", "cancel", "release", "dismiss")),
+    *("/pause", "/resume", "/trigger", "/findings/ack", "/findings/unack"),
+]
 
 
 @pytest.fixture
@@ -268,6 +274,61 @@ def test_an_acknowledged_finding_is_still_shown_as_such(some: Rows, database: Da
     assert abs(ack.until - NOW - timedelta(hours=8)) < timedelta(minutes=1)
     assert browser.act("/jobs/1", "/findings/ack", finding="nothing").header("Location") == "/?said=gone"
     assert browser.act("/jobs/1", "/findings/ack", finding="dead", **{"for": "9y"}).status == 400
+
+
+def test_an_ack_is_taken_back(some: Rows, database: Database, browser: Browser) -> None:
+    browser.act("/", "/findings/ack", finding="dead")
+    assert "Take this back : dead" in browser.get("/").words
+    assert browser.act("/", "/findings/unack", finding="dead", why="it is not").header("Location") == "/?said=unacked"
+    assert "acknowledged by" not in browser.get("/").words
+    assert browser.act("/", "/findings/unack", finding="dead").header("Location") == "/?said=not_acked"
+    found = everything(database)
+    assert found["cronjobs_acks"] == []
+    done = [(row.action, row.subject, row.actor, row.host, row.why) for row in found["cronjobs_audit"]]
+    assert done == [("ack", "dead", "ada", "here", None), ("unack", "dead", "ada", "here", "it is not")]
+
+
+def test_a_dead_job_is_dismissed_once(some: Rows, database: Database, browser: Browser) -> None:
+    assert buttons(browser, 1) == {"Retry", "Dismiss"}
+    assert browser.act("/jobs/1", "/jobs/1/dismiss", why="known").header("Location") == "/jobs/1?said=dismissed"
+    assert buttons(browser, 1) == {"Retry"}
+    assert "dead, dismissed" in browser.get("/jobs/1?said=dismissed").words
+    assert browser.act("/jobs/1", "/jobs/1/dismiss").header("Location") == "/jobs/1?said=unchanged"
+    [act] = everything(database)["cronjobs_audit"]
+    assert (act.action, act.subject, act.actor, act.host, act.why) == ("dismiss", "job 1", "ada", "here", "known")
+    assert "dead jobs that nobody" not in browser.get("/").words
+
+
+def test_only_a_job_whose_runner_is_gone_is_released(some: Rows, database: Database, browser: Browser) -> None:
+    here = Identity.here()
+    gone = some.job(status="running", locked_by=str(replace(here, started="1", tick="before")))
+    asked = some.job(
+        status="running", locked_by=str(replace(here, started="1", tick="before")), cancel_requested_at=ago(minutes=1)
+    )
+    alive, elsewhere = some.job(status="running", locked_by=str(here)), some.job(status="running")
+    said = {
+        job: browser.act(f"/jobs/{job}", f"/jobs/{job}/release", why="rebooted").header("Location").partition("=")[2]
+        for job in (gone, asked, alive, elsewhere, 1)
+    }
+    assert said == {gone: "released", asked: "cancelled", alive: "held", elsewhere: "held", 1: "unchanged"}
+    found = everything(database)
+    jobs = {row.id: (row.status, row.failures, row.losses) for row in found["cronjobs_jobs"]}
+    assert jobs == {
+        1: ("dead", 1, 0),
+        gone: ("queued", 0, 1),
+        asked: ("cancelled", 0, 1),
+        alive: ("running", 0, 0),
+        elsewhere: ("running", 0, 0),
+    }
+    done = [(row.action, row.subject, row.actor, row.host, row.why) for row in found["cronjobs_audit"]]
+    assert done == [("release", f"job {job}", "ada", "here", "rebooted") for job in (gone, asked)]
+    assert buttons(browser, elsewhere) == {"Cancel", "Release"}
+    assert "runner is alive, or cannot be seen" in browser.get(f"/jobs/{alive}?said=held").words
+
+
+def buttons(browser: Browser, job_id: int) -> set[str]:
+    body = browser.get(f"/jobs/{job_id}").body
+    return set(re.findall(r"<button>(\w+)</button>", body))
 
 
 def test_a_database_of_another_project_is_shown_and_not_changed(

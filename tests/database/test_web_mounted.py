@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from support.lookingrows import rows as rows
 from cronjobs import masking
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
+from cronjobs.host.identity import Identity
 from cronjobs.testing import FakeClock
 from cronjobs.web import app, flask_blueprint
 
@@ -77,6 +79,16 @@ def test_every_link_form_cookie_and_redirect_is_below_the_mount(
     assert statuses(database) == ["queued"]
     with database.read() as connection:
         assert connection.execute(select(tables.audit.c.actor)).scalar() == "root"
+
+
+def test_a_job_is_released_through_the_connection_of_the_app(
+    config: Path, engine: Engine, database: Database, rows: Rows
+) -> None:
+    gone = rows.job(status="running", locked_by=str(replace(Identity.here(), started="1", tick="before")))
+    pages = app(engine.connect, viewer=viewer, may_act=may_act, config=config)
+    browser = Browser(pages, environ={"REMOTE_USER": "root"})
+    assert browser.act(f"/jobs/{gone}", f"/jobs/{gone}/release").header("Location") == f"/jobs/{gone}?said=released"
+    assert statuses(database) == ["dead", "queued"]
 
 
 def test_without_a_viewer_nobody_sees_anything_and_a_sentence_says_why(config: Path, engine: Engine) -> None:

@@ -557,6 +557,13 @@ MUTANTS = (
     Mutant("a form of another site", WEB, 'ours = site in ("", "same-origin")', "ours = True", (PAGES,)),
     Mutant("the link works twice", WEB, "self._session is not None or not _same(", "not _same(", (PAGES,)),
     Mutant(
+        "a page releases a job whose runner lives",
+        "cronjobs/web/actions.py",
+        "if not Holders().may_release(held, database_now(self.connection)):",
+        "if False:",
+        (PAGES,),
+    ),
+    Mutant(
         "a page may write",
         "cronjobs/store/reading.py",
         'run(connection, "PRAGMA query_only = ON")',

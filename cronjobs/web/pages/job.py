@@ -46,11 +46,18 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
 def _actions(row: Any, view: View) -> Html:
     forms = [
         view.form(f"/jobs/{row.id}/retry", "Retry") if row.status in CAN_RETRY else None,
+        view.form(f"/jobs/{row.id}/dismiss", "Dismiss") if _is_open(row) else None,
         view.form(f"/jobs/{row.id}/cancel", "Cancel") if row.status in CAN_CANCEL else None,
+        view.form(f"/jobs/{row.id}/release", "Release") if row.status == Status.RUNNING else None,
     ]
     if not any(forms):  # programs look for the session's field here, whatever can be done with it
         forms = [h("form", view.csrf_field, hidden=True)]
     return h("div", forms, class_="actions")
+
+
+def _is_open(row: Any) -> bool:
+    """Whether it is dead, and nobody has dealt with it."""
+    return bool(row.status == Status.DEAD and not is_dismissed(row))
 
 
 def _facts(row: Any, view: View) -> Html:

@@ -15,7 +15,7 @@ from cronjobs.insight.worst_first import worst_first
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store import quarters
 from cronjobs.store.schedule_runs import schedule_rows
-from cronjobs.web.html import Html, h
+from cronjobs.web.html import Html, h, together
 from cronjobs.web.strip import QUARTERS, first_quarter, strip
 from cronjobs.web.view import View, badge, status, table
 
@@ -60,12 +60,13 @@ def _finding(finding: Finding, view: View) -> Html:
 
 
 def _acknowledged(finding: Finding, view: View) -> Html | None:
-    ack = finding.ack
+    ack, about = finding.ack, safe(finding.key, 80)
     if ack is not None:
         by = f" by {safe(ack.by, 80)}" if ack.by else ""
         why = f": {safe(ack.why, 200)}" if ack.why else ""
-        return h("p", f"acknowledged{by} until {view.times.clock(ack.until)}{why}", class_="small")
-    about = safe(finding.key, 80)
+        told = h("p", f"acknowledged{by} until {view.times.clock(ack.until)}{why}", class_="small")
+        unseen = h("span", f": {about}", class_="unseen")
+        return together(told, view.form("/findings/unack", together("Take this back", unseen), finding=finding.key))
     spans = [h("option", words, value=span, selected=span == "7d") for span, words in ACK_FOR.items()]
     form = view.form(
         "/findings/ack",
