@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from cronjobs.rules.quarters import (
     FINAL_LETTERS,
@@ -37,14 +37,6 @@ define(
     gap_rows=group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"}),
     hour_rows=group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"}),
     span_rows=group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"}),
-    # With joins, as SQLite needs the first, PostgreSQL may read the whole ledger and all jobs.
-    newest_of_j=lambda postgresql: (
-        """LATERAL (SELECT l.* FROM {occurrences} l WHERE l.schedule_id = j.id ORDER BY l.last_for DESC LIMIT 1) c
-        WHERE true"""
-        if postgresql
-        else """{occurrences} c WHERE c.schedule_id = j.id
-          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = j.id)"""
-    ),
     # The last one may begin in the gap and end behind it. The limit keeps PostgreSQL from a join.
     in_gap=lambda postgresql: (
         f"LATERAL (SELECT c.* FROM {{occurrences}} c WHERE {_IN_GAP} ORDER BY c.last_for LIMIT {1 << 31}) c"
@@ -62,20 +54,6 @@ def _quarter(instant: str, postgresql: bool) -> str:
     if postgresql:
         return f"CAST(floor(extract(epoch FROM {instant}) / 900) AS bigint)"
     return f"({instant} / 900000000)"
-
-
-def newest_rows(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
-    """The newest ledger row of each of these schedules, with the status and times of its job."""
-    rows = run(
-        connection,
-        """
-        SELECT c.*, (SELECT r.status FROM {jobs} r WHERE r.id = c.job_id) AS job_status,
-          (SELECT r.started_at FROM {jobs} r WHERE r.id = c.job_id) AS started_at,
-          (SELECT r.finished_at FROM {jobs} r WHERE r.id = c.job_id) AS finished_at
-        FROM {schedules} j CROSS JOIN {newest_of_j} AND j.id {among_ids}""",
-        ids=sorted(ids),
-    )
-    return {row.schedule_id: row for row in rows}
 
 
 # --- strips -----------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from cronjobs.store import claims, expiry, explaining, listing, not_started, qua
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.store.listing import Filter
 from cronjobs.store.quarters import close_hour
+from cronjobs.store.schedule_runs import newest_runs
 from cronjobs.store.sql import database_now, run
 from cronjobs.store.totals import count_on
 from cronjobs.tick.pruner import Before, Pruner
@@ -265,7 +266,7 @@ def first_page(world: World) -> Counted:
         now = database_now(connection)
         ids = worst_first(connection, health, world.settings, 50)
         quarters.strips(connection, ids, first_quarter(now), QUARTERS)
-        quarters.newest_rows(connection, ids)
+        newest_runs(connection, ids, 1)
 
     return world.reading(look_at_it)
 

@@ -10,21 +10,22 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy import delete, insert, select, text, update
 from support.scraped import families
 
 from cronjobs.config.settings import Retention
 from cronjobs.database.column_types import to_microseconds
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs, occurrences, schedules
+from cronjobs.database.tables import job_runs, jobs, occurrences, queues, schedules, ticks
 from cronjobs.errors import DatabaseBusy
 from cronjobs.metrics.families import gather
 from cronjobs.metrics.openmetrics import lines_of
+from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.histogram import BOUNDS_S, bucket_of
 from cronjobs.store import operating, totals
 from cronjobs.store import schedules as ledger
@@ -37,7 +38,9 @@ from cronjobs.tick.pruner import Before, Pruner
 SEEDS = range(int(os.environ.get("CRONJOBS_TOTALS_SEEDS", "6")))
 STEPS = 70
 TYPES = ("t.mail", 'quote"d', "new\nline", "back\\slash", "other", "long" * 100)
-OLDEST = "cronjobs_queue_oldest_due_timestamp_seconds"
+SCHEDULES = ("a", "b", "c")
+QUEUES = ("default", "mail")
+LIMITS = (Limit("card:", 2, 1),)
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
 
@@ -51,31 +54,16 @@ class Lives:
         self.at = clock.now() - 400 * DAY
         with database.write() as connection:
             row = {"definition": {}, "fingerprint": "", "seen_until": clock.now() + 400 * DAY}
-            connection.execute(insert(schedules), [{"name": name, **row} for name in ("a", "b")])
+            connection.execute(insert(schedules), [{"name": name, **row} for name in SCHEDULES])
+
+    def acts(self) -> list[Callable[[], None]]:
+        """What may happen next, each as likely as the others."""
+        often = [self.claim, self.claim, self.end, self.end, self.end, self.count, self.count]
+        seldom = [self.enqueue, self.overdue, self.prune, self.retry, self.cancel, self.restored, self.settle]
+        return [*often, *seldom, self.fill, self.time, self.wrong_clock]
 
     def step(self) -> None:
-        acts = [
-            self.enqueue,
-            self.claim,
-            self.claim,
-            self.end,
-            self.end,
-            self.end,
-            self.overdue,
-            self.count,
-            self.count,
-        ]
-        acts += [
-            self.prune,
-            self.retry,
-            self.cancel,
-            self.restored,
-            self.settle,
-            self.fill,
-            self.time,
-            self.wrong_clock,
-        ]
-        self.dice.choice(acts)()
+        self.dice.choice(self.acts())()
         self.remember()
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -87,14 +75,16 @@ class Lives:
 
     def new(self, **more: Any) -> dict[str, Any]:
         now = self.clock.now()
-        schedule = self.dice.choice([None, "a", "b"])
-        return {"job_type": self.dice.choice(TYPES), "run_at": now, "created_at": now, "schedule": schedule} | more
+        chosen = {"schedule": [None, "a", "b"], "queue": QUEUES, "concurrency_key": [None, "card:1", "card:2"]}
+        row = {"job_type": self.dice.choice(TYPES), "run_at": now, "created_at": now}
+        return row | {name: self.dice.choice(values) for name, values in chosen.items()} | more
 
     def claim(self) -> None:
         with self.database.write() as connection:
             for row in self.some(connection, jobs.c.status.in_(("queued", "failed")), 3):
                 lease = {"locked_by": "me", "locked_until": self.clock.now() + DAY, "started_at": self.clock.now()}
                 values = {"status": "running", "attempts": row.attempts + 1} | lease
+                values["policy"] = {"attempt": row.attempts + 1}  # whoever recovers it needs it
                 connection.execute(update(jobs).where(jobs.c.id == row.id).values(values))
 
     def some(self, connection: Any, where: Any, most: int) -> Sequence[Any]:
@@ -270,7 +260,7 @@ class Lives:
     def check_text(self) -> None:
         """What is printed, as the official client reads it."""
         with self.database.read() as connection:
-            printed = "".join(f"{line}\n" for line in lines_of(gather(connection, ())))
+            printed = "".join(f"{line}\n" for line in lines_of(gather(connection, LIMITS)))
         found = {
             (sample.name, *sorted(sample.labels.values())): sample.value
             for family in families(printed)
@@ -283,7 +273,7 @@ class Lives:
         micros: Any = Counter()
         last: dict[str, int] = {}
         for key, each in self.wanted().items():
-            name = {"1": "a", "2": "b"}[key.name] if key.kind == "occurrences" else key.name
+            name = SCHEDULES[int(key.name) - 1] if key.kind == "occurrences" else key.name
             wanted[f"{names[key.kind]}_total", *sorted((name, key.outcome))] += each.number
             if key.bucket >= 0:
                 for bound in [*map(str, map(float, BOUNDS_S)), "+Inf"][key.bucket :]:
@@ -295,16 +285,41 @@ class Lives:
         wanted |= Counter({key: value / 1e6 for key, value in micros.items()})
         for schedule, at in last.items():
             wanted["cronjobs_schedule_last_success_timestamp_seconds", schedule] = at / 1e6
-        with self.database.read() as connection:
-            live = select(jobs.c.queue).where(jobs.c.status.in_(("queued", "failed", "running")))
-            waits = select(func.count()).where(jobs.c.status.in_(("queued", "failed")))
-            runs = select(func.count()).where(jobs.c.status == "running")
-            if connection.execute(live).first() is not None:
-                wanted["cronjobs_queue_waiting", "default"] = connection.execute(waits).scalar_one()
-                wanted["cronjobs_queue_running", "default"] = connection.execute(runs).scalar_one()
+        wanted |= self.gauges()
         shown = {key: value for key, value in found.items() if value or key in wanted}
-        ours = {key: value for key, value in shown.items() if key[0] not in ("cronjobs_queue_due", OLDEST)}
-        assert ours == {key: value for key, value in wanted.items() if value or key in shown}
+        assert shown == {key: value for key, value in wanted.items() if value or key in shown}
+
+    def gauges(self) -> dict[Any, float]:
+        """How things stand now, by a look at every row."""
+        with self.database.read() as connection:
+            live = connection.execute(select(jobs).where(jobs.c.status.in_(("queued", "failed", "running")))).all()
+            capped = connection.execute(select(queues)).all()
+            listed = connection.execute(select(schedules)).all()
+            last = connection.execute(select(ticks.c.started_at).order_by(ticks.c.id.desc()).limit(1)).scalar()
+        wanted: dict[Any, float] = {}
+        for queue in {job.queue for job in live} | {row.name for row in capped}:
+            waiting = [job.run_at for job in live if job.queue == queue and job.status != "running"]
+            due = [run_at for run_at in waiting if run_at <= self.clock.now() + SECOND / 2]  # PostgreSQL's goes on
+            running = [job for job in live if job.queue == queue and job.status == "running"]
+            for name, count in (("waiting", len(waiting)), ("due", len(due)), ("running", len(running))):
+                wanted[f"cronjobs_queue_{name}", queue] = count
+            if due:
+                wanted["cronjobs_queue_oldest_due_timestamp_seconds", queue] = min(due).timestamp()
+        for row in capped:
+            if row.max_waiting is not None:
+                wanted["cronjobs_queue_capacity", row.name] = row.max_waiting
+            wanted["cronjobs_queue_dropped_total", row.name] = row.dropped
+            wanted["cronjobs_queue_refused_total", row.name] = row.refused
+        keys = Counter(job.concurrency_key for job in live if job.status == "running" and job.concurrency_key)
+        for scope, used, most in (("all", keys.total(), 2), ("each", max(keys.values(), default=0), 1)):
+            wanted["cronjobs_limit_used", scope, "card:"] = used
+            wanted["cronjobs_limit_capacity", scope, "card:"] = most
+        upcoming = {row.name: row.next_at for row in listed if row.next_at is not None and row.status == "active"}
+        for name, at in upcoming.items():
+            wanted["cronjobs_schedule_next_timestamp_seconds", name] = at.timestamp()
+        if last is not None:
+            wanted["cronjobs_last_tick_timestamp_seconds",] = last.timestamp()
+        return {(name, *sorted(labels)): value for (name, *labels), value in wanted.items()}
 
 
 def between(first: datetime, last: datetime) -> int:

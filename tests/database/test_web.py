@@ -1,9 +1,8 @@
-"""The pages: who gets to see them and to act, that what rows say stays text, and that figures are the tables'."""
+"""The pages: who gets to see them and to act, and that what rows say stays text. (Figures: ``test_numbers``.)"""
 
 from __future__ import annotations
 
 import json
-import random
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from support.browsing import HOST, Browser, Reader, Reply, by_link, pages
 from support.databases import opened
 from support.grown import Grown
 from support.hosts import Host
-from support.lookingrows import HOLDER, NOW, YAML, Rows, ago
+from support.lookingrows import NOW, YAML, Rows, ago
 from support.lookingrows import rows as rows
 from support.postgres import OWNER, READ, as_role
 
@@ -544,55 +543,6 @@ def test_a_statement_that_takes_too_long_is_stopped_and_told(
         patch.setattr(application, "page", page)
         assert browser.get("/").status == 503
     assert browser.get("/jobs").status in (200, 503)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_figures_are_those_of_a_select_over_the_tables(
-    rows: Rows, database: Database, browser: Browser, seed: int
-) -> None:
-    dice = random.Random(seed)
-    with database.write() as connection:
-        values = [_random_job(dice) for _ in range(150)]
-        for one in values:
-            connection.execute(tables.jobs.insert().values(**one))
-        old = tables.jobs.c.finished_at < ago(days=3)
-        connection.execute(tables.jobs.delete().where(old, tables.jobs.c.status == "succeeded"))  # as prune does
-    with database.read() as connection:
-        jobs = connection.execute(select(tables.jobs)).all()
-    waiting = [job for job in jobs if job.status in ("queued", "failed")]
-    dead = [job for job in jobs if job.status == "dead"]
-    due = [job for job in waiting if job.run_at <= NOW]
-    expected = {
-        "running": sum(job.status == "running" for job in jobs),
-        "due": len(due),
-        "in the future": len(waiting) - len(due),
-        "retrying": sum(job.status == "failed" for job in jobs),
-        "dead in 24 h": sum(job.finished_at >= ago(hours=24) for job in dead),
-        "dead in all": len(dead),
-    }
-    words = browser.get("/").words
-    assert {name: f" {count} {name}" in words for name, count in expected.items()} == dict.fromkeys(expected, True)
-    words = browser.get("/queues").words
-    for queue in ("default", "mail"):
-        mine = [job for job in waiting if job.queue == queue]
-        now_due = sum(job.run_at <= NOW for job in mine)
-        late = sum(job.run_at <= ago(minutes=2) for job in mine)
-        retrying = sum(job.status == "failed" for job in mine)
-        assert not mine or f"{queue} {now_due} {late} {len(mine) - now_due} {retrying}" in words
-    listed = browser.get("/jobs?status=dead&limit=500").elements
-    assert len({given["href"] for tag, given in listed if str(given.get("href")).startswith("/jobs/")}) == len(dead)
-
-
-def _random_job(dice: random.Random) -> dict[str, Any]:
-    status = dice.choice(["queued", "failed", "running", "succeeded", "dead", "cancelled"])
-    at = NOW - timedelta(minutes=dice.choice([-90, -5, 1, 3, 30, 2000, 9000]), seconds=30)
-    job: dict[str, Any] = {"job_type": "mail.send", "queue": dice.choice(["default", "mail"]), "status": status}
-    job |= {"run_at": at, "created_at": min(at, NOW)}
-    if status == "running":
-        job |= {"locked_by": HOLDER, "locked_until": NOW + timedelta(minutes=1), "started_at": min(at, NOW)}
-    if status in ("succeeded", "dead", "cancelled"):
-        job |= {"started_at": min(at, NOW), "finished_at": min(at, NOW)}
-    return job
 
 
 # --- the database -----------------------------------------------------------------------------------------------------

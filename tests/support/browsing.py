@@ -46,6 +46,11 @@ class Reply:
     def elements(self) -> list[tuple[str, dict[str, str | None]]]:
         return Reader.read(self.body).elements
 
+    @property
+    def tables(self) -> dict[str, list[dict[str, str]]]:
+        """The rows of each table by its caption, their cells by the words of the header; <time> as its instant."""
+        return Reader.read(self.body).tables
+
     def addresses(self) -> list[str]:
         names = ("href", "src", "action")
         return [str(given[name]) for _, given in self.elements for name in names if name in given]
@@ -58,6 +63,8 @@ class Reader(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
+        self.tables: dict[str, list[dict[str, str]]] = {}
+        self._open: list[str] = []
 
     @classmethod
     def read(cls, html: str) -> Reader:
@@ -67,10 +74,32 @@ class Reader(HTMLParser):
         return reader
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
+        given = dict(attrs)
+        self.elements.append((tag, given))
+        self._open.append(tag)
+        if tag == "tr" and "tbody" in self._open:
+            list(self.tables.values())[-1].append({})
+        elif tag == "td":
+            self._cell(str(given["data-label"]), "")
+        elif tag == "time":
+            self._cell(None, f" {given['datetime']}")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:  # others need no end
+            pass
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
+        if self._open[-1:] == ["caption"]:
+            self.tables[data] = []
+        elif "td" in self._open and "time" not in self._open:
+            self._cell(None, f" {data}")
+
+    def _cell(self, name: str | None, text: str) -> None:
+        """Add to the cell *name*, or to the last one."""
+        for row in [rows[-1] for rows in list(self.tables.values())[-1:] if rows]:
+            name = name or list(row)[-1]
+            row[name] = " ".join(f"{row.get(name, '')} {text}".split())
 
     @property
     def words(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -11,10 +11,11 @@ from cronjobs.insight.findings import Finding, judge
 from cronjobs.insight.gathering import look
 from cronjobs.insight.health import Health
 from cronjobs.insight.saying import counted, safe, took
+from cronjobs.insight.schedule_facts import NO_RESULT
 from cronjobs.insight.worst_first import worst_first
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store import quarters
-from cronjobs.store.schedule_runs import schedule_rows
+from cronjobs.store.schedule_runs import LedgerRun, newest_runs, schedule_rows
 from cronjobs.web.html import Html, h, together
 from cronjobs.web.strip import QUARTERS, first_quarter, strip
 from cronjobs.web.view import View, badge, status, table
@@ -107,11 +108,11 @@ def schedules_section(connection: Connection, health: Health, view: View, number
     shown = [by_id[each] for each in ids if each in by_id]
     first = first_quarter(view.times.now)
     strips = quarters.strips(connection, ids, first, QUARTERS)
-    newest = quarters.newest_rows(connection, ids)
+    newest = newest_runs(connection, ids, 1)
     rows = [
         [
             view.schedule(row.name),
-            _last(newest.get(row.id), view),
+            _last(newest.get(row.id, []), view),
             badge("paused") if row.paused else view.instant(row.next_at),
             strip(view, row.name, strips[row.id], first),
         ]
@@ -131,15 +132,18 @@ def schedules_section(connection: Connection, health: Health, view: View, number
     )
 
 
-def _last(row: Any, view: View) -> Html | str:
-    if row is None:
+def _last(newest: Sequence[LedgerRun], view: View) -> Html | str:
+    """What became of the newest occurrence up to now; how long its last attempt took, unless it waits or runs again."""
+    if not newest:
         return "none yet"
+    [row] = newest
     if row.outcome != "enqueued":
         return h("span", badge(row.outcome), " ", view.instant(row.last_for))
-    gone = row.job_status is None
-    shown = badge("done, and pruned", "gone") if gone else status(row.job_status)
-    ran = took(row.started_at, row.finished_at) if row.finished_at else ""
-    return h("span", shown, " ", view.instant(row.last_for), f", took {ran}" if ran else "")
+    shown = badge("done, and pruned", "gone") if row.status is None else status(row.status)
+    ran = ""
+    if row.took is not None and row.status not in NO_RESULT:
+        ran = f", took {took(row.last_for, row.last_for + row.took)}"
+    return h("span", shown, " ", view.instant(row.last_for), ran)
 
 
 def _pages(view: View, number: int, total: int) -> Html | None:
