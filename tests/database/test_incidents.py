@@ -1,4 +1,5 @@
-"""Incidents, and who reports them: ``status``, ``check --live``, the tick's exit code and mail; and what ends each.
+"""Incidents, and who reports them: ``status``, ``check --live``, the first page, a tick's exit code and mail; and what
+ends each.
 
 A row of the table makes the incident, says what is red then, and mends it: after that all must be well again.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select, text, update
+from support.browsing import Browser, Reply
 from support.hosts import Host
 
 from cronjobs.cli import tick_report
@@ -35,6 +37,9 @@ from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
 from cronjobs.tick.log import Log
 from cronjobs.tick.work import Work
+from cronjobs.web.application import Application
+from cronjobs.web.project import Current, OwnDoors
+from cronjobs.web.security import ByApp
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -94,6 +99,11 @@ class World:
         settings = self.host.settings
         with self.database.read() as connection:
             return troubles(look(connection, settings, job_types.load(settings)), settings)
+
+    def on_page(self) -> Reply:
+        """The first page of ``cronjobs web``."""
+        current, doors = Current(self.host.settings), OwnDoors(self.database)
+        return Browser(Application(current, doors, ByApp(lambda _: "ada"), "alpha")).get("/")
 
     def count(self, status: str) -> int:
         with self.database.read() as connection:
@@ -632,6 +642,7 @@ def check(world: World, incident: Incident) -> None:
     incident.make(world)
     found = world.found()
     assert {trouble.kind for trouble in found} == set(incident.status.split()), found
+    shows(world.on_page(), found)
     live = incident.status if incident.live is None else incident.live
     reported = {trouble.kind for trouble in found if trouble.alarm and trouble.kind != "config"}
     assert reported == set(live.split()) - {"config"}
@@ -644,7 +655,19 @@ def check(world: World, incident: Incident) -> None:
     assert incident.mail in world.mail
     assert bool(incident.mail) == bool(world.mail)
     incident.mend(world)
-    assert {trouble.kind for trouble in world.found()} == set(incident.left.split()), world.found()
+    found = world.found()
+    assert {trouble.kind for trouble in found} == set(incident.left.split()), found
+    shows(world.on_page(), found)
+
+
+def shows(page: Reply, found: list[Finding]) -> None:
+    """These findings and no others, the command that deals with each; or that all is well."""
+    assert page.status == 200
+    for trouble in found:
+        assert " ".join(trouble.text.split()) in page.words
+        assert (trouble.command or "") in page.words
+    assert page.body.count('class="finding ') == len(found)
+    assert ("All well" in page.words) == (not found)
 
 
 # Without a start that the rows show.
