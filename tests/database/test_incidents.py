@@ -17,9 +17,17 @@ from sqlalchemy import func, insert, select, text, update
 from support.browsing import Browser, Reply
 from support.hosts import Host
 
+from cronjobs.alerts import looking
 from cronjobs.cli import tick_report
 from cronjobs.cli.tick_report import CronMail, Reporter
-from cronjobs.config.settings import RunSettings, ScheduleSettings
+from cronjobs.config.settings import (
+    AlertChannel,
+    AlertFilter,
+    AlertSettings,
+    CommandChannel,
+    RunSettings,
+    ScheduleSettings,
+)
 from cronjobs.database import tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
@@ -32,6 +40,7 @@ from cronjobs.rules.capacity import Cap
 from cronjobs.rules.finding_kinds import FINDING_KINDS
 from cronjobs.schedules.backfill import trigger
 from cronjobs.store import operating, schedules
+from cronjobs.store.alerts import look_soon
 from cronjobs.store.operating import OperatorAction
 from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
@@ -712,12 +721,16 @@ def test_every_kind_of_finding_has_an_incident() -> None:
 
 
 @pytest.mark.slow
-def test_a_quiet_week_of_20_schedules_finds_nothing(
-    sqlite_migrated: str, clock: FakeClock, make_world: Callable[[Database], World]
+def test_a_quiet_week_of_20_schedules_finds_nothing_and_tells_nobody(
+    sqlite_migrated: str, clock: FakeClock, make_world: Callable[[Database], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(looking, "deliver", lambda _, message, *__: told.append(message))
     database = Database(parse_url(f"sqlite:///{sqlite_migrated}"), clock=clock)
     try:
         world = make_world(database)
+        everything = AlertChannel("ops", CommandChannel(("true",)), AlertFilter("notice"))
+        world.host.carry(alerts=AlertSettings({"ops": everything}))
         lines = [f"{3 * n} {n} * * {n % 7}" if n % 3 else f"{n} */6 * * *" for n in range(20)]
         world.carry(**{f"s{n}": schedule(f"s{n}", line) for n, line in enumerate(lines)})
         found: set[str] = set()
@@ -725,8 +738,17 @@ def test_a_quiet_week_of_20_schedules_finds_nothing(
             world.clock.advance(14 * MINUTE)
             world.minutes(1)
             found |= {trouble.text for trouble in world.found()}
-        assert (found, world.mail) == (set(), "")
+        assert (found, world.mail, told) == (set(), "", [])
+        with database.read() as connection:
+            for table in (tables.findings, tables.alerts):
+                assert connection.execute(select(table)).all() == []
+        shows(world.on_page(), [])
         assert world.count("succeeded") > 60
+        world.put(status="dead", finished_at=clock.now())  # and it would have told
+        with database.write() as connection:
+            look_soon(connection)
+        world.minutes(2)
+        assert [each.kind for message in told for each in message.told] == ["dead"]
     finally:
         database.close()
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
-from support.alerted import HOUR, MINUTE, TYPES, Stage, alerting, mail
+from support.alerted import HOUR, MINUTE, TYPES, Stage, alerting, mail, webhook
 from support.hosts import Host, put
 from support.inboxes import Smtp, Web, closed_port
 from support.inboxes import smtp as smtp
 from support.inboxes import web as web
 
+from cronjobs import health
 from cronjobs.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -23,6 +24,9 @@ from cronjobs.config.settings import (
 )
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.gathering import look
+from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.alerts import look_soon
 
 # --- pings ------------------------------------------------------------------------------------------------------------
@@ -79,6 +83,36 @@ def test_a_tick_pings_and_a_server_that_is_away_costs_it_nothing(database: Datab
     host.carry(run=RunSettings(workers=2, ping=f"http://127.0.0.1:{closed_port()}/tick"))
     assert host.tick().exit_code() == 0
     assert host.said("ping.not_sent")
+
+
+def test_when_cron_stops_the_ping_stays_away_and_the_app_says_so(database: Database, tmp_path: Path, web: Web) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    [host] = stage.hosts
+    host.carry(run=RunSettings(workers=2, ping=f"{web.url}/tick"))
+
+    def seen() -> tuple[list[str], list[str], bool, int]:
+        """What status finds, what the app's health check finds, whether it is well, and how many ticks have pinged."""
+        with database.read() as connection:
+            found, check = troubles(look(connection, host.settings, JobTypes()), host.settings), health(connection)
+        pings = sum(path.startswith("/tick?") for path in web.paths)
+        return [each.kind for each in found], [each.kind for each in check.findings], check.ok, pings
+
+    def pass_by(minutes: int) -> None:
+        database.clock.advance(minutes * MINUTE)  # type: ignore[attr-defined]
+
+    stage.minutes(3)
+    assert seen() == ([], [], True, 3)
+    pass_by(2)
+    assert seen() == ([], [], True, 3)
+    pass_by(2)
+    assert seen() == (["no_tick"], ["no_tick"], False, 3)
+    pass_by(600)
+    assert seen() == (["no_tick"], ["no_tick"], False, 3)
+    stage.minutes(1)
+    assert seen() == ([], [], True, 4)
+    stage.minutes(2)
+    assert seen() == ([], [], True, 6)
+    assert [path for path in web.paths if not path.startswith("/tick")] == []  # nobody was there to send an alert
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
