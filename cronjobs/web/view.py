@@ -151,6 +151,11 @@ def badge(word: str, kind: str | None = None) -> Html:
     return h("span", word.replace("_", " "), class_=f"badge {known if known.replace('-', '').isalpha() else 'unknown'}")
 
 
+def button(words: str, about: str) -> Html:
+    """What a button says; who only hears it hears what it is *about*, too."""
+    return together(words, h("span", f" {about}", class_="unseen"))
+
+
 def status(column: str, *, dismissed: bool = False) -> Html:
     """A job's status as people read it."""
     return badge("dead, dismissed", "dismissed") if dismissed else badge(status_word(column))

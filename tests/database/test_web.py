@@ -267,7 +267,9 @@ def test_an_acknowledged_finding_is_still_shown_as_such(some: Rows, database: Da
     assert "acknowledged by" not in browser.get("/").words
     reply = browser.act("/jobs/1", "/findings/ack", finding="dead", why="known", **{"for": "8h"})
     assert reply.header("Location") == "/?said=acked"
-    assert "acknowledged by ada until 22:03:07: known" in browser.get("/").words
+    words = browser.get("/").words
+    assert "acknowledged 1 dead job that nobody has retried" in words
+    assert "acknowledged by ada until 22:03:07: known" in words
     [ack] = everything(database)["cronjobs_acks"]
     assert (ack.finding, ack.by) == ("dead", "ada")
     assert abs(ack.until - NOW - timedelta(hours=8)) < timedelta(minutes=1)
@@ -277,7 +279,7 @@ def test_an_acknowledged_finding_is_still_shown_as_such(some: Rows, database: Da
 
 def test_an_ack_is_taken_back(some: Rows, database: Database, browser: Browser) -> None:
     browser.act("/", "/findings/ack", finding="dead")
-    assert "Take this back : dead" in browser.get("/").words
+    assert "Take this back dead" in browser.get("/").words
     assert browser.act("/", "/findings/unack", finding="dead", why="it is not").header("Location") == "/?said=unacked"
     assert "acknowledged by" not in browser.get("/").words
     assert browser.act("/", "/findings/unack", finding="dead").header("Location") == "/?said=not_acked"
@@ -285,6 +287,30 @@ def test_an_ack_is_taken_back(some: Rows, database: Database, browser: Browser) 
     assert found["cronjobs_acks"] == []
     done = [(row.action, row.subject, row.actor, row.host, row.why) for row in found["cronjobs_audit"]]
     assert done == [("ack", "dead", "ada", "here", None), ("unack", "dead", "ada", "here", "it is not")]
+
+
+def test_each_pause_has_a_button_that_ends_it_and_no_other(some: Rows, browser: Browser) -> None:
+    """Also of a queue in which nothing waits; and a queue that is paused with everything has none of its own."""
+    some.job(queue="mail")
+    some.pause("queue", "empty")
+    some.pause("all")
+    shown = browser.get("/queues").tables
+    assert [row["pause"] for row in shown["Queues"]] == [""]
+    assert [row["resume"] for row in shown["Pauses"]] == ["Resume everything", "Resume queue empty"]
+    browser.act("/queues", "/resume", scope="all", name="")
+    browser.act("/queues", "/resume", scope="queue", name="empty")
+    page = browser.get("/queues")
+    assert page.tables.get("Pauses", []) == []
+    assert [row["pause"] for row in page.tables["Queues"]] == ["Pause queue mail"]
+    assert "Pause everything" in page.words
+
+
+def test_a_running_job_shows_what_it_has_printed_so_far(some: Rows, browser: Browser) -> None:
+    printed = "line 1\n<b>line 2</b>\n"
+    job = some.job(status="running", progress={"attempt": 1, "output_end": len(printed)}, live_output=printed)
+    assert "Output so far line 1 <b>line 2</b>" in browser.get(f"/jobs/{job}").words
+    before = some.job(status="running", attempts=2, progress={"attempt": 1, "output_end": 9}, live_output=printed)
+    assert "Output so far" not in browser.get(f"/jobs/{before}").words
 
 
 def test_a_dead_job_is_dismissed_once(some: Rows, database: Database, browser: Browser) -> None:

@@ -12,6 +12,7 @@ from cronjobs.insight.saying import counted, host_of, ordinal, safe, took, tries
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import Status
 from cronjobs.rules.payload import BadJson
+from cronjobs.rules.progress import reported_of
 from cronjobs.store import listing
 from cronjobs.web.html import Child, Html, h
 from cronjobs.web.pages.jobs import is_dismissed
@@ -39,6 +40,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         sentences,
         _actions(row, view),
         _facts(row, view),
+        _so_far(row),
         h("section", h("h2", "Attempts"), _attempts(count, runs, view)),
     )
 
@@ -88,6 +90,13 @@ def _facts(row: Any, view: View) -> Html:
         "result": _json(row.result) if row.result is not None else "",
     }
     return h("section", h("h2", "Facts"), facts(pairs))
+
+
+def _so_far(row: Any) -> Html | None:
+    """The last that a running attempt has printed, as of its last renewal."""
+    if row.status != Status.RUNNING or not row.live_output or reported_of(row.progress, row.attempts) is None:
+        return None
+    return h("section", h("h2", "Output so far"), h("pre", row.live_output, tabindex="0"))
 
 
 def _json(value: Any) -> Child:

@@ -18,7 +18,7 @@ from cronjobs.store import quarters
 from cronjobs.store.schedule_runs import LedgerRun, newest_runs, schedule_rows
 from cronjobs.web.html import Html, h, together
 from cronjobs.web.strip import QUARTERS, first_quarter, strip
-from cronjobs.web.view import View, badge, status, table
+from cronjobs.web.view import View, badge, button, status, table
 
 SCHEDULES: Final = 50
 FINDINGS: Final = 50
@@ -52,7 +52,7 @@ def _finding(finding: Finding, view: View) -> Html:
     kind = "acked" if finding.ack else finding.severity.value
     return h(
         "li",
-        h("p", badge(kind), " ", safe(finding.text, 600)),
+        h("p", badge("acknowledged" if finding.ack else kind), " ", safe(finding.text, 600)),
         h("p", "since ", view.times.both(finding.since), class_="small") if finding.since else None,
         h("p", h("code", safe(finding.command, 600)), class_="small") if finding.command else None,
         _acknowledged(finding, view),
@@ -66,8 +66,7 @@ def _acknowledged(finding: Finding, view: View) -> Html | None:
         by = f" by {safe(ack.by, 80)}" if ack.by else ""
         why = f": {safe(ack.why, 200)}" if ack.why else ""
         told = h("p", f"acknowledged{by} until {view.times.clock(ack.until)}{why}", class_="small")
-        unseen = h("span", f": {about}", class_="unseen")
-        return together(told, view.form("/findings/unack", together("Take this back", unseen), finding=finding.key))
+        return together(told, view.form("/findings/unack", button("Take this back", about), finding=finding.key))
     spans = [h("option", words, value=span, selected=span == "7d") for span, words in ACK_FOR.items()]
     form = view.form(
         "/findings/ack",
@@ -76,7 +75,7 @@ def _acknowledged(finding: Finding, view: View) -> Html | None:
         h("label", "for ", h("select", spans, name="for", aria_label=f"for how long {about} is acknowledged")),
         finding=finding.key,
     )
-    return form and h("details", h("summary", "Acknowledge", h("span", f" {about}", class_="unseen")), form)
+    return form and h("details", h("summary", button("Acknowledge", about)), form)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

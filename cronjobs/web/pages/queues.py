@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -14,7 +15,7 @@ from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules import pausing
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.web.html import Child, Html, h, together
-from cronjobs.web.view import View, badge, table
+from cronjobs.web.view import View, badge, button, table
 
 
 def queues(connection: Connection, view: View, types: JobTypes) -> str:
@@ -35,7 +36,7 @@ def _queues(health: Health, view: View) -> Html:
     header = ["queue", "due", "late", "in the future", "retrying", "cap", "dropped"]
     acting = view.acts
     rows = [
-        [*_queue(name, queue, view), *([_brake(name, queue, view)] if acting else [])]
+        [*_queue(name, queue, view), *([_brake(name, queue, health, view)] if acting else [])]
         for name, queue in sorted(health.queues.items(), key=lambda each: (-each[1].late, -each[1].due, each[0]))[:200]
     ]
     return table("Queues", [*header, *(["pause"] if acting else [])], rows, nothing="nothing waits")
@@ -54,10 +55,13 @@ def _queue(name: str, queue: Queue, view: View) -> list[Child]:
     ]
 
 
-def _brake(name: str, queue: Queue, view: View) -> Child:
+def _brake(name: str, queue: Queue, health: Health, view: View) -> Child:
+    about = f"queue {safe(name, 80)}"
+    if any((pause["scope"], pause["name"]) == ("queue", name) for pause in health.pauses):
+        return view.form("/resume", button("Resume", about), scope="queue", name=name)
     if queue.paused:
-        return view.form("/resume", "Resume", scope="queue", name=name)
-    return view.form("/pause", "Pause", scope="queue", name=name)
+        return None  # with everything
+    return view.form("/pause", button("Pause", about), scope="queue", name=name)
 
 
 def _limits(health: Health, view: View, running: Mapping[str, int]) -> Html:
@@ -74,21 +78,31 @@ def _limits(health: Health, view: View, running: Mapping[str, int]) -> Html:
 
 
 def _pauses(health: Health, view: View) -> Html:
-    rows: list[list[Child]] = [
-        [
-            safe(pausing.what(pause["scope"], pause["name"]), 120),
-            view.instant(pause["paused_at"]),
-            view.times.both(pause["until"]) if pause["until"] else "until someone resumes it",
-            safe(pause["by"], 80),
-            safe(pause["why"]) + ("; skips what comes due" if pause["skip"] else ""),
-        ]
-        for pause in health.pauses
+    """With a button for each: a queue in which nothing waits is in no other table."""
+    acting = view.acts
+    header = ["what", "since", "until", "by", "why"]
+    rows = [[*_pause(pause, view), *([_resume(pause, view)] if acting else [])] for pause in health.pauses]
+    return table("Pauses", [*header, *(["resume"] if acting else [])], rows, nothing="nothing is paused")
+
+
+def _pause(pause: Mapping[str, Any], view: View) -> list[Child]:
+    return [
+        safe(pausing.what(pause["scope"], pause["name"]), 120),
+        view.instant(pause["paused_at"]),
+        view.times.both(pause["until"]) if pause["until"] else "until someone resumes it",
+        safe(pause["by"], 80),
+        safe(pause["why"]) + ("; skips what comes due" if pause["skip"] else ""),
     ]
-    return table("Pauses", ["what", "since", "until", "by", "why"], rows, nothing="nothing is paused")
+
+
+def _resume(pause: Mapping[str, Any], view: View) -> Child:
+    scope, name = pause["scope"], pause["name"]
+    about = safe(pausing.what(scope, name), 120)
+    return view.form("/resume", button("Resume", about), scope=scope, name=name)
 
 
 def _pause_all(health: Health, view: View) -> Html | None:
     if any(pause["scope"] == "all" for pause in health.pauses):
-        return view.form("/resume", "Resume everything", scope="all", name="")
+        return None  # its row has a button
     why = h("label", "why ", h("input", name="why", maxlength=200))
     return view.form("/pause", "Pause everything", why, scope="all", name="")
