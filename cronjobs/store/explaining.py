@@ -157,7 +157,8 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
     return run(
         connection,
         """
-        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, j.runner, {error_type_shown}, {error_shown}
+        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, {runner_shown}, {error_type_shown},
+          {error_shown}
         FROM {job_runs} j WHERE j.job_id {among_ids} ORDER BY j.job_id, j.attempt""",
         ids=list(job_ids),
     ).all()

@@ -19,7 +19,9 @@ from sqlalchemy import (
     Executable,
     Row,
     Select,
+    Text,
     and_,
+    cast,
     func,
     literal_column,
     or_,
@@ -263,7 +265,7 @@ def error_groups(connection: Connection, wanted: Filter, statuses: Collection[St
     """Jobs by kind and text of their last error and by type, most frequent first: how many, seen when, one id."""
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     # Only the beginning, which shows what went wrong; kilobytes do not belong in a grouping key.
-    error = func.substr(jobs.c.last_error, 1, ERROR_SHOWN).label("error")
+    error = cast(func.substr(jobs.c.last_error, 1, ERROR_SHOWN), Text).label("error")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
     each = _of_statuses(wanted, statuses, *kind, error, seen_at).subquery()
     key = (each.c.error_type, each.c.error, each.c.job_type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, func, literal_column
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal_column
 from sqlalchemy.exc import DBAPIError
 
 from cronjobs.database.column_types import Json
@@ -26,10 +26,11 @@ _LONGER: Final = {
 }
 
 
-_TEXTS: Final = "job_type queue locked_by idempotency_key concurrency_key schedule enqueued_by error_type"
+_TEXTS: Final = "job_type queue locked_by idempotency_key concurrency_key schedule enqueued_by error_type runner"
 define(
     **{
-        f"{name}_shown": f"substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS {name}"
+        # SQLite keeps bytes in a column of texts.
+        f"{name}_shown": f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}"
         for name in [*_TEXTS.split(), *_LONGER]
     }
 )
@@ -56,7 +57,7 @@ def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Seq
 
 def beginning(column: Column[Any]) -> ColumnElement[Any]:
     """The beginning of a text *column*, under the column's own name."""
-    return func.substr(column, 1, _LONGER.get(column.name, LONGEST)).label(column.name)
+    return cast(func.substr(column, 1, _LONGER.get(column.name, LONGEST)), Text).label(column.name)
 
 
 def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElement[Any]:
