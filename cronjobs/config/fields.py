@@ -269,6 +269,13 @@ def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
     return arguments
 
 
+def standard_input(reading: Reading, node: Node, path: str) -> str:
+    """What a command reads from standard input; "", or none without quotes: nothing."""
+    if isinstance(node, Scalar) and node.plain and node.text == "none":
+        return ""
+    return reading.text(node, secret=True)
+
+
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -115,7 +115,7 @@ RUN: Final[dict[str, Reader]] = {
     "linger": _linger,
     "ping": ping,
     "trust_files": fields.flag,
-    "long_jobs": fields.integer(0, 64),
+    "long_jobs": fields.integer(0, 1000),
     "max_losses": fields.integer(1, 1000),
 }
 RETENTION: Final[dict[str, Reader]] = dict.fromkeys(("succeeded", "dead", "keys", "occurrences", "effects"), _KEPT)
@@ -134,6 +134,9 @@ JOB_TYPE: Final[dict[str, Reader]] = {
     "success_exit_codes": fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
     "retry_exit_codes": fields.list_of(_EXIT_CODE),
     "hide": fields.list_of(fields.title),
+    "stdin": fields.standard_input,
+    "folder": fields.path_beside_file,
+    "leftovers": fields.choice("end", "leave"),
 }
 QUEUE: Final[dict[str, Reader]] = {
     "max_waiting": fields.integer(1, 100_000_000),
@@ -334,6 +337,8 @@ def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
 
 def _job_type(reading: Reading, key: Scalar, node: Node, path: str) -> JobTypeSettings:
     values, bad = reading.fields(node, path, JOB_TYPE)
+    if "folder" in values:
+        values["run_in"] = values.pop("folder")
     entry = JobTypeSettings(key.text, **values)
     clashes = _clashes(entry) if "command" not in bad else {}
     for name, message in clashes.items():
@@ -355,6 +360,12 @@ def _clashes(entry: JobTypeSettings) -> dict[str, str]:
         for name in ("success_exit_codes", "retry_exit_codes"):
             if getattr(entry, name):
                 found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
+        if entry.stdin is not None:
+            found["stdin"] = "this is for an entry with a command: a handler has its payload"
+        if entry.run_in is not None:
+            found["folder"] = "this is for an entry with a command: a handler runs where the tick does"
+        if entry.leftovers != "end":
+            found["leftovers"] = "this is for an entry with a command: a handler's processes are its own to end"
         if entry.max_memory is not None and entry.isolation == "thread":
             found["max_memory"] = "a thread has no memory limit of its own: write isolation: process"
     elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):

@@ -20,6 +20,7 @@ START_UP: Final = timedelta(seconds=5)  # of a tick's budget, for imports and th
 RetryUntil = Literal["next_occurrence"]
 Tls = Literal["starttls", "tls", "none"]
 WebhookFormat = Literal["json", "slack", "teams"]
+Leftovers = Literal["end", "leave"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,9 @@ class JobTypeSettings(JobOptions):
     success_exit_codes: tuple[int, ...] = ()  # of commands; (): 0
     retry_exit_codes: tuple[int, ...] = ()  # of commands: not permanent although 65 and 78 are
     hide: tuple[str, ...] = ()  # keys of payloads whose values are shown nowhere
+    stdin: str | None = None  # of commands; None: the payload as JSON, "": nothing, /dev/null
+    run_in: Path | None = None  # the folder of a command; None: the file's
+    leftovers: Leftovers = "end"  # what becomes of processes that a command leaves running
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ from cronjobs.text import CappedText
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: ``env`` is the whole environment, ``stdin`` the payload as JSON, ``grace`` from TERM to KILL.
+    """What to run: ``env`` is the whole environment, ``stdin`` what it reads (b"": /dev/null), ``grace`` from TERM to
+    KILL.
 
     ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each of its
     processes; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: only the command itself gets
-    SIGTERM; processes that it started get theirs after it has ended.
+    SIGTERM; processes that it started get theirs after it has ended. ``leave_running``: what it left running when it
+    ended by itself goes on.
 
     ``lease`` returns until when the lease is ours, on the monotonic clock; if this process is frozen then, the launcher
     kills the command (None: no lease limits it). ``on_output`` gets the output as it comes, for a person who watches;
@@ -36,6 +38,7 @@ class Command:
     max_memory: int | None = None
     keep_open: tuple[int, ...] = ()
     term_alone: bool = False
+    leave_running: bool = False
     lease: Callable[[], float] | None = None
     on_output: Callable[[str], None] | None = None
     output: CappedText | None = None

@@ -138,7 +138,7 @@ def _command(
 ) -> Command:
     return Command(
         argv=attempt.job_type.command or (),
-        folder=around.settings.folder,
+        folder=attempt.job_type.run_in or around.settings.folder,
         env=env,
         stdin=stdin,
         timeout=timeout,
@@ -146,6 +146,7 @@ def _command(
         exit_codes=attempt.job_type.exit_codes,
         shutdown_grace=_shutdown_grace(around),
         max_memory=attempt.job_type.max_memory,
+        leave_running=attempt.job_type.leftovers == "leave",
         lease=(lambda: attempt.safe_until) if attempt.lease_s else None,  # each renewal moves it
         on_output=_on_output(attempt, around, clock),
         output=attempt.reporting.output,
@@ -221,7 +222,7 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
         inherited | dict(declared.env), job, deadline=ends_at.astimezone(UTC), timezone=ZoneInfo(job.timezone)
     )
     attempt.reporting.output = CappedText()
-    stdin = json.dumps(job.payload).encode()
+    stdin = (json.dumps(job.payload) if declared.stdin is None else declared.stdin).encode()
     command = _command(attempt, around, env, stdin, timeout=attempt.timeout, clock=clock)
     attempt.begun = True
     if around.settings.around:

@@ -9,6 +9,7 @@ docs). It is as simple as it can be and decides nothing: the runner knows *when*
 - **No process escapes.** It is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever the command starts, in
   whichever session, becomes a child of this process when its own parent dies. So "no children" (ECHILD) means that
   nothing is left.
+  Only with ``leave_running`` it lets go of what a command that ended by itself has left.
 - **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. If a forked
   copy of the runner keeps that end open, ``getppid`` shows it. Neither depends on the thread that started this
   process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
@@ -78,6 +79,7 @@ class Launcher:
         limit_s: float,
         max_memory: int,
         leased_s: float | None,
+        leave_running: bool,
     ) -> None:
         if not self.start(argv, env, folder, max_memory):
             return
@@ -88,6 +90,8 @@ class Launcher:
         poller.register(self.wakeups, select.POLLIN)
         rounds = 0
         while self.anyone_left():
+            if self.ended and leave_running and not self.stopped:
+                return  # they become children of init, or of a subreaper above us
             if self.killing:
                 self.signal_all(signal.SIGKILL, tell=rounds == 0)
                 rounds += 1
@@ -315,8 +319,9 @@ def main() -> None:
     os.set_inheritable(channel, False)
     # marshal is built in, and both ends are the same interpreter.
     size = int.from_bytes(read_exactly(channel, 8), "big")
-    argv, env, folder, limit_s, max_memory, leased_s = marshal.loads(read_exactly(channel, size))
-    Launcher(channel, parent).run(argv, env, folder, limit_s, max_memory, leased_s)
+    # A tick of the version before sends no leave_running.
+    argv, env, folder, limit_s, max_memory, leased_s, *rest = marshal.loads(read_exactly(channel, size))
+    Launcher(channel, parent).run(argv, env, folder, limit_s, max_memory, leased_s, bool(rest and rest[0]))
     os._exit(0)  # there is nothing to finalise
 
 

@@ -92,9 +92,10 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, and SIGKILL after the grace period
     (at once if the lease is lost: another runner may be starting it). Its result counts only if it ended before that
     SIGTERM: an exit 0 after it may mean that the command stopped as it was asked, and taking it for success would lose
-    work. Processes that a command leaves running are ended, too, and named in the output; that does not make it fail. A
-    command that could not be started is a failed attempt and retried: a file may be missing only while a deploy
-    replaces it. If the host had no room for a process, the job is released instead, and nothing is charged.
+    work. Processes that a command leaves running are ended, too, and named in the output; that does not make it fail.
+    (With ``leave_running`` they go on, unless the command was stopped.) A command that could not be started is a failed
+    attempt and retried: a file may be missing only while a deploy replaces it. If the host had no room for a process,
+    the job is released instead, and nothing is charged.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
@@ -321,6 +322,7 @@ class _Child:
                 (command.timeout + command.grace).total_seconds() + 1,
                 command.max_memory or 0,
                 leased_s,
+                command.leave_running,
             )
         )
         # A payload can exceed the pipe buffer; writing it would block, or need a thread. Use a file.
@@ -338,7 +340,7 @@ class _Child:
                     # Its own session: a Ctrl-C at our terminal, or a kill of our process group, must reach us alone.
                     self._launcher = subprocess.Popen(
                         [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
-                        stdin=stdin,
+                        stdin=stdin if command.stdin else subprocess.DEVNULL,
                         stdout=self._output,
                         stderr=self._output,
                         pass_fds=[theirs.fileno(), *command.keep_open],

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from cronjobs import starting
-from cronjobs.config.settings import JobTypeSettings, RunSettings, Settings
+from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
 from cronjobs.masking import mask
@@ -32,6 +33,9 @@ class JobType:
     command: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
     inherit_env: tuple[str, ...] | None = None  # variables of the tick's environment that a command gets; None: all
+    stdin: str | None = None  # of a command; None: the payload as JSON, "": nothing
+    run_in: Path | None = None  # the folder of a command; None: the file's
+    leftovers: Leftovers = "end"  # what becomes of processes that a command leaves running
     isolation: Isolation = "thread"  # "process" for every command
     max_memory: int | None = None  # bytes; only with a process
     on_shutdown: OnShutdown = "release"
@@ -130,6 +134,9 @@ def _job_type(settings: Settings, name: str) -> JobType:
         declared.command,
         declared.env,
         declared.inherit_env,
+        declared.stdin,
+        declared.run_in,
+        declared.leftovers,
         isolation="process" if declared.command else declared.isolation or code.isolation or "thread",
         max_memory=declared.max_memory or code.max_memory,
         on_shutdown=declared.on_shutdown or code.on_shutdown or "release",

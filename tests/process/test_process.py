@@ -125,6 +125,10 @@ def test_a_payload_is_data_whatever_it_says(shell: Shell) -> None:
     assert list(shell.folder.iterdir()) == []
 
 
+def test_no_input_is_the_null_device(shell: Shell) -> None:
+    assert shell.run("readlink", "/proc/self/fd/0", stdin=b"") == (Succeeded(), "/dev/null\n")
+
+
 def test_arguments_reach_the_command_as_they_are(shell: Shell) -> None:
     words = ["$(touch x)", "; id", "*", "~", "%", "two words", "--", "", "ü"]
     _, output = shell.run("printf", "<%s>\n", *words)

@@ -110,6 +110,23 @@ def test_what_a_command_leaves_running_is_ended_and_named(shell: Shell, left_run
     assert not shell.alive()
 
 
+@LINUX_ONLY
+def test_what_it_leaves_running_goes_on_where_that_is_wanted(shell: Shell) -> None:
+    wait = "until [ -e gate ]; do sleep 0.01; done; echo late >>got"
+    assert shell.sh(f"({wait}) & setsid sh -c '{wait}' & echo done", leave_running=True) == (Succeeded(), "done\n")
+    assert len(shell.alive()) >= 2
+    (shell.folder / "gate").touch()
+    until(lambda: not shell.alive())
+    assert (shell.folder / "got").read_text() == "late\nlate\n"
+
+
+def test_what_runs_when_the_command_is_stopped_is_ended_also_where_leftovers_go_on(shell: Shell) -> None:
+    shell.when("begun", lambda: setattr(shell.stop, "reason", "cancelled"))
+    outcome, _ = shell.sh("sleep 600 & echo begun; wait", leave_running=True)
+    assert isinstance(outcome, CancelledByRequest)
+    assert not shell.alive()
+
+
 def test_what_is_about_to_end_by_itself_may(shell: Shell) -> None:
     assert shell.sh("(while kill -0 $$ 2>/dev/null; do sleep 0.01; done; echo late) & echo done; exit 0") == (
         Succeeded(),

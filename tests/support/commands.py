@@ -47,6 +47,7 @@ class Shell:
         timeout: float = 30,
         grace: float = 5,
         exit_codes: ExitCodes | None = None,
+        leave_running: bool = False,
         **env: str,
     ) -> tuple[Outcome, str | None]:
         command = Command(
@@ -57,6 +58,7 @@ class Shell:
             timedelta(seconds=timeout),
             timedelta(seconds=grace),
             exit_codes or ExitCodes(),
+            leave_running=leave_running,
             on_output=self.on_output,
         )
         return run_command(command, self.stop, clock=self.clock)

@@ -216,8 +216,9 @@ job_types: {a: {durable: yes}}
 job_types: {a: {on_lost: drop}}
     2:26: job_types.a.on_lost: "drop" is not one of retry, dead
 job_types: {a: {on_los: dead}}
-    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, durable, env, hide,
-    inherit_env, isolation, max_memory, on_lost, on_shutdown, retry, retry_exit_codes, success_exit_codes, timeout
+    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, durable, env, folder, hide,
+    inherit_env, isolation, leftovers, max_memory, on_lost, on_shutdown, retry, retry_exit_codes, stdin,
+    success_exit_codes, timeout
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255
 job_types: {a: {command: [ls], success_exit_codes: 3}}
@@ -231,6 +232,20 @@ job_types: {a: {command: [ls], retry_exit_codes: [0]}}
 job_types: {a: {success_exit_codes: [0, 3]}}
     2:37: job_types.a.success_exit_codes: exit codes are for an entry with a command: a handler raises GiveUp or
     RetryLater
+job_types: {a: {stdin: yes}}
+    2:24: job_types.a.stdin: this is for an entry with a command: a handler has its payload
+job_types: {a: {command: [cat], stdin: [yes]}}
+    2:40: job_types.a.stdin: write one value, not a list
+job_types: {a: {command: [cat], stdin: }}
+    2:40: job_types.a.stdin: there is no value here: write one, or delete the key
+job_types: {a: {folder: /srv}}
+    2:25: job_types.a.folder: this is for an entry with a command: a handler runs where the tick does
+job_types: {a: {command: [ls], folder: ~/app}}
+    2:40: job_types.a.folder: "~/app" begins with ~, and cron may have no home: write the path out
+job_types: {a: {leftovers: leave}}
+    2:28: job_types.a.leftovers: this is for an entry with a command: a handler's processes are its own to end
+job_types: {a: {command: [ls], leftovers: keep}}
+    2:43: job_types.a.leftovers: "keep" is not one of end, leave
 job_types: {a b: {}}
     2:13: job_types.a b: "a b" is not a name: up to 100 of A–Z a–z 0–9 _ . : -
 schedules: {a: {every: 30s, job: x}}
@@ -313,6 +328,14 @@ GOOD_VALUES = [
     ("defaults: {retry: {retry_on: [OSError, exit-75], give_up_on: [a.b.C, SIGKILL, TimedOut]}}",
      lambda s: s.retry, RetryChanges((("retry_on", ("OSError", "exit-75")),
                                       ("give_up_on", ("a.b.C", "SIGKILL", "TimedOut"))))),
+    ("job_types: {a: {command: [cat]}}", lambda s: s.job_types["a"].stdin, None),
+    ("job_types: {a: {command: [cat], stdin: none}}", lambda s: s.job_types["a"].stdin, ""),
+    ("job_types: {a: {command: [cat], stdin: 'none'}}", lambda s: s.job_types["a"].stdin, "none"),
+    ('job_types: {a: {command: [cat], stdin: "$${a}\\n"}}', lambda s: s.job_types["a"].stdin, "${a}\n"),
+    ("job_types: {a: {command: [ls], folder: /srv, leftovers: leave}}",
+     lambda s: (s.job_types["a"].run_in, s.job_types["a"].leftovers), (Path("/srv"), "leave")),
+    ("job_types: {a: {command: [ls], folder: sub}}", lambda s: s.job_types["a"].run_in == Path.cwd() / "sub", True),
+    ("run: {long_jobs: 1000}", lambda s: s.run.long_jobs, 1000),
     ("job_types: {a: }", lambda s: s.job_types["a"].command, None),
     ('schedules: {a: {cron: "*/5 * * * *", command: [ls, -l, 7], timeout: 9s}}', lambda s: s.job_types["a"].command,
      ("ls", "-l", "7")),

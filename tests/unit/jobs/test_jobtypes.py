@@ -98,6 +98,13 @@ def test_a_command_has_a_process_and_what_its_entry_says() -> None:
     assert (found["s"].isolation, found["s"].exit_codes) == ("process", ExitCodes())
 
 
+def test_a_command_has_the_input_and_the_folder_of_its_entry_and_leaves_running_what_it_says() -> None:
+    said = "command: [cat], stdin: hello, folder: /srv, leftovers: leave"
+    found = loaded(f"job_types: {{a: {{{said}}}, b: {{command: [cat]}}}}").types
+    assert (found["a"].stdin, found["a"].run_in, found["a"].leftovers) == ("hello", Path("/srv"), "leave")
+    assert (found["b"].stdin, found["b"].run_in, found["b"].leftovers) == (None, None, "end")
+
+
 def test_a_command_takes_nothing_from_a_handler_of_its_name() -> None:
     found = one("command: [ls]", isolation="process", max_memory="512MiB", on_lost="dead", timeout="5s")
     assert found.registration is None
