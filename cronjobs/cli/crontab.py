@@ -1,24 +1,33 @@
-"""``cronjobs crontab show|install|remove``: the one line in the user's crontab that wakes cronjobs up."""
+"""``cronjobs crontab …``: the one line in the user's crontab that wakes cronjobs up, and the lines it takes over."""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from cronjobs.cli.commands import Commands
+from cronjobs.cli.crontab_take_over import CronOption, WhichCron, compare, import_crontab, taken_over
+from cronjobs.cli.init import host_timezone
 from cronjobs.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.cli.output import coloured, complain, echo
+from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config import load as configuration
 from cronjobs.crontab import block as crontab
-from cronjobs.crontab import host, program
+from cronjobs.crontab import host, program, swapping
+from cronjobs.crontab.comparing import paired
+from cronjobs.crontab.lines import CrontabEntry
+from cronjobs.crontab.taking_over import LeftLine
+from cronjobs.text import one_line
 
-app = Commands("The one line in your crontab that runs cronjobs: install, show, remove.")
+EARLY: Final = range(2, 40)  # seconds of a minute: cron has read the crontab by then, and a tick has time enough
+
+app = Commands("Your crontab: the one line that runs cronjobs, and the lines that cronjobs takes over.")
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]
 ForceOption = Annotated[
@@ -59,10 +68,7 @@ def install(
         _echo_dry_run(old, new)
         return
     environment = host.environment(new, wanted.file)
-    complain("running one tick in cron's environment …")
-    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
-    if not tick.works and not force:
-        raise host.TickFails(tick)
+    tick = _trial(wanted, environment, force)
     if old == new:
         echo(f"the crontab of {host.user().pw_name} has this line already:")
     else:
@@ -89,6 +95,70 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
     else:
         _write(old, new)
         echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
+
+
+@app.command(
+    help="Let cronjobs run the lines of your crontab that were imported: they become comments there, in one write.\n\n"
+    "First one tick is tried in cron's environment, as install does. A line that no schedule runs stays as it is, and "
+    "is named. A copy of the crontab is kept; restore puts the lines back."
+)
+def swap(
+    context: typer.Context,
+    config: ConfigOption = None,
+    cron: CronOption = WhichCron.DEBIAN,
+    dry_run: DryRunOption = False,
+    force: ForceOption = False,
+) -> None:
+    wanted = CrontabArgs.of(context, config)
+    old = program.read()
+    found = taken_over(old, host_timezone(), cron)
+    settings = configuration.load(wanted.file, environ=os.environ, need_database=False)
+    pairs = paired(found.taken, settings)
+    numbers = [pair.taken.line.number for pair in pairs if pair.same_command]
+    if not numbers:
+        raise crontab.CrontabError(
+            f"no line of the crontab is run by a schedule of {wanted.file}, so there is nothing to swap"
+        )
+    new = swapping.swap(old, numbers, wanted.block, wanted.file)
+    if dry_run:
+        _echo_dry_run(old, new)
+    else:
+        minute = _early_in_a_minute()
+        environment = host.environment(new, wanted.file)
+        tick = _trial(wanted, environment, force)
+        _write(old, new)
+        echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; back again: cronjobs crontab restore")
+        _tell_tick(tick)
+        _tell_host(environment, new, wanted)
+        if _minute(SYSTEM.now()) != minute:
+            complain("the trial went on into another minute: what was due there may have run twice")
+    for pair in pairs:
+        if not pair.same_command:
+            _tell_line(pair.taken.line, "no schedule runs it")
+    for left in found.left:
+        _tell_line(left, left.why)
+
+
+@app.command()
+def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+    """Give the lines that swap took back to cron, byte for byte, and remove the block of this configuration.
+
+    The configuration file need not exist any more. Lines that you have written since stay as they are.
+    """
+    file = _config_file(context, config)
+    old = program.read()
+    new = swapping.restore(old, file)
+    if dry_run:
+        _echo_dry_run(old, new)
+    elif old == new:
+        echo(f"the crontab of {host.user().pw_name} has no line that was swapped for {file}: nothing to restore")
+    else:
+        _write(old, new)
+        echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
+
+
+app.command("import")(import_crontab)
+app.command()(compare)
 
 
 @dataclass(frozen=True)
@@ -173,6 +243,36 @@ def _write(old: str, new: str) -> None:
     program.replace(old, new)
     if copy is not None:
         complain(f"the crontab as it was: {copy}")
+
+
+def _trial(wanted: CrontabArgs, environment: dict[str, str], force: bool) -> host.BareTick:
+    """One tick as cron would run it. Raises TickFails, unless *force*."""
+    complain("running one tick in cron's environment …")
+    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
+    if not tick.works and not force:
+        raise host.TickFails(tick)
+    return tick
+
+
+def _early_in_a_minute() -> datetime:
+    """Wait until cron has had its minute and much of it is left; return the minute.
+
+    The first tick takes over from its instant on, cron is left out from its next minute on. Only if no minute begins
+    between the two is nothing run twice, and nothing left out.
+    """
+    if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
+        complain("waiting for the next minute to begin, so that nothing runs twice …")
+    while not EARLY.start <= SYSTEM.now().second < EARLY.stop:
+        sleep(0.1)
+    return _minute(SYSTEM.now())
+
+
+def _minute(instant: datetime) -> datetime:
+    return instant.replace(second=0, microsecond=0)
+
+
+def _tell_line(line: CrontabEntry | LeftLine, why: str) -> None:
+    complain(f"line {line.number} stays with cron, {why}: {one_line(line.text, 200)}")
 
 
 def _tell_tick(tick: host.BareTick) -> None:

@@ -161,7 +161,7 @@ class Root(LazyGroup):
         "db": CommandRow("db:app", "The tables in the jobs database: make, compare, copy, adopt.", SET_UP),
         "crontab": CommandRow(
             "crontab:app",
-            "The one line in your crontab that runs cronjobs: install, show, remove.",
+            "Your crontab: the one line that runs cronjobs, and the lines that cronjobs takes over.",
             SET_UP,
         ),
         "demo": CommandRow(

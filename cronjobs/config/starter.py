@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Final
+
+from cronjobs.config.writing import written
 
 # A line that begins with "#" and no space behind it is an example: without the "#" it is valid (a test does that).
 _YAML: Final = """\
@@ -77,16 +77,9 @@ def hello(ctx: Context, name: str = "world") -> dict[str, str]:
 
 def starter_yaml(*, timezone: str, project: str) -> str:
     """The text of a first cronjobs.yaml."""
-    return _YAML.replace("@project@", _value(project)).replace("@timezone@", _value(timezone))
+    return _YAML.replace("@project@", written(project)).replace("@timezone@", written(timezone))
 
 
 def starter_handlers() -> str:
     """The text of a first jobs.py, which ``starter_yaml`` imports."""
     return _HANDLERS
-
-
-def _value(text: str) -> str:
-    """*text* as a YAML value, in quotes unless it is plainly a word; ``${`` stays what it is."""
-    if re.fullmatch(r"(?!null$)[A-Za-z][A-Za-z0-9_./+-]*", text, re.IGNORECASE):
-        return text
-    return json.dumps(text, ensure_ascii=False).replace("${", "$${")

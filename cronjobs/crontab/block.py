@@ -22,10 +22,7 @@ from cronjobs.text import visible
 LONGEST_COMMAND: Final = 998
 
 _MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
-
-
-# A line of the form "name = value": crontab(5). Name and value may be quoted; the quotes are not part of them.
-_SETTING: Final = re.compile(r"""[ \t]*("[^"=]*"|'[^'=]*'|[^\s='"#][^\s=]*)[ \t]*=[ \t]*(.*)""")
+SWAPPED: Final = "# cronjobs swapped "  # begins a line that cronjobs runs in cron's place; see ``swapping``
 
 
 class CrontabError(CronjobsError):
@@ -209,17 +206,6 @@ def same_file(crontab: str, config: Path) -> list[str]:
     marks = (parse_mark(line) for line in crontab.split("\n"))
     begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
     return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))
-
-
-def settings_above(crontab: str, config: Path) -> dict[str, str]:
-    """The environment settings that hold for the block of *config*: those above it, later ones win. crontab(5)"""
-    found = find(crontab, config)
-    settings = {}
-    for line in crontab[: found.start if found else None].split("\n"):
-        if setting := _SETTING.fullmatch(line.rstrip()):
-            name, value = (unquoted(part) for part in setting.groups())
-            settings[name] = value
-    return settings
 
 
 def unquoted(text: str) -> str:

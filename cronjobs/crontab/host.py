@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from cronjobs.crontab.block import CrontabError, command, indented, settings_above, text_of, unescaped, unquoted
+from cronjobs.crontab.block import CrontabError, command, indented, text_of, unescaped, unquoted
+from cronjobs.crontab.lines import Cron, settings_above
 from cronjobs.errors import CronjobsError
 from cronjobs.text import visible
 
@@ -44,26 +46,37 @@ def user() -> pwd.struct_passwd:
 def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[str, str]:
     """The environment that cron will give the block of *config*: its defaults, and the settings above it in *crontab*.
 
-    crontab(5): SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, LOGNAME cannot be set. PATH is
-    /usr/bin:/bin (measured on Debian 12). Debian's cron adds /etc/environment through pam_env, except PATH.
+    Debian's cron adds /etc/environment through pam_env, except PATH.
     """
-    owner = user()
-    defaults = {"HOME": owner.pw_dir, "LOGNAME": owner.pw_name, "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
-    return {**_pam_settings(root), **defaults, **settings_above(crontab, config), "LOGNAME": owner.pw_name}
+    return {**pam_settings(root), **environment_of(settings_above(crontab, config), user())}
 
 
-def _pam_settings(root: Path) -> dict[str, str]:
-    """/etc/environment as pam_env(8) reads it, if cron's PAM configuration uses it."""
-    asked = any(
-        "pam_env.so" in line and not line.lstrip().startswith("#")
-        for service in ("cron", "crond")
-        for line in _lines(root / "etc/pam.d" / service)
-    )
+def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: Cron = "debian") -> dict[str, str]:
+    """What cron itself sets for a command below *settings* in the crontab of *owner*.
+
+    crontab(5): SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, LOGNAME cannot be set. PATH is
+    /usr/bin:/bin (measured on Debian 12); cronie's is _PATH_STDPATH, and it sets USER as well (load_entry in entry.c).
+    """
+    defaults = {"SHELL": "/bin/sh", "HOME": owner.pw_dir, "PATH": "/usr/bin:/bin"}
+    forced = {"LOGNAME": owner.pw_name}
+    if cron == "cronie":
+        defaults["PATH"] = "/usr/bin:/bin:/usr/sbin:/sbin"
+        forced["USER"] = owner.pw_name
+    return {**defaults, **settings, **forced}
+
+
+def pam_settings(root: Path = Path("/")) -> dict[str, str]:
+    """What pam_env(8) sets for cron's commands: /etc/environment, and each ``envfile=`` that cron's PAM file names."""
     settings = {}
-    for line in _lines(root / "etc/environment") if asked else ():
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        if equals and name.isidentifier():
-            settings[name] = unquoted(value)
+    for service in ("cron", "crond"):
+        for line in _lines(root / "etc/pam.d" / service):
+            if "pam_env.so" not in line or line.lstrip().startswith("#"):
+                continue
+            named = re.search(r"\benvfile=/(\S+)", line)
+            for assignment in _lines(root / (named[1] if named else "etc/environment")):
+                name, equals, value = assignment.strip().removeprefix("export ").partition("=")
+                if equals and name.isidentifier():
+                    settings[name] = unquoted(value)
     return settings
 
 

@@ -22,7 +22,7 @@ from cronjobs import clock
 from cronjobs.cli import crontab as commands
 from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host as cron_host
-from cronjobs.crontab import program
+from cronjobs.crontab import lines, program
 from cronjobs.errors import UsageError
 from cronjobs.probe.here import process_started
 
@@ -98,7 +98,7 @@ def test_the_block_is_one_line_between_its_marks_and_sets_nothing_for_other_line
         "* * * * * /srv/shop/.venv/bin/python -P -m cronjobs run-due --config /srv/shop/cronjobs.yaml\n"
         "# cronjobs end /srv/shop/cronjobs.yaml\n"
     )
-    assert crontab.settings_above(BLOCK + "1 * * * * true\n", Path("/elsewhere.yaml")) == {}
+    assert lines.settings_above(BLOCK + "1 * * * * true\n", Path("/elsewhere.yaml")) == {}
 
 
 BEGIN, LINE, END = BLOCK.splitlines(keepends=True)
@@ -227,12 +227,12 @@ def test_the_interpreter_of_a_virtual_environment_stays_a_link(tmp_path: Path, m
     ],
 )
 def test_environment_settings_are_read_as_cron_reads_them(line: str, settings: dict[str, str]) -> None:
-    assert crontab.settings_above(line + "\n" + BLOCK, CONFIG) == settings
+    assert lines.settings_above(line + "\n" + BLOCK, CONFIG) == settings
 
 
 def test_settings_below_the_block_do_not_hold_for_it() -> None:
     text = "A=1\nB=1\nA=2\n" + BLOCK + "B=2\n"
-    assert crontab.settings_above(text, CONFIG) == {"A": "2", "B": "1"}
+    assert lines.settings_above(text, CONFIG) == {"A": "2", "B": "1"}
 
 
 def test_the_example_is_what_install_would_write() -> None:
