@@ -6,22 +6,28 @@ import json
 import re
 from typing import Final
 
-from cronjobs.config.yaml_nodes import NOT_PRINTABLE
+from cronjobs.config.yaml_nodes import UNREADABLE
 
 _PLAIN: Final = re.compile(r"(?!(?:null|none)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
+
+
+def can_hold(text: str) -> bool:
+    """Whether the file can hold *text*: it has no NUL, no lone surrogate, and not the reader's own mark."""
+    return not any(character in ("\0", UNREADABLE) or "\ud800" <= character <= "\udfff" for character in text)
 
 
 def written(text: str, *, plain: bool = True) -> str:
     """*text* so that the file's reader gives it back, ``${`` included; a mere word without quotes, if *plain*.
 
-    Raises ValueError for a lone surrogate or a NUL, which no YAML can hold.
+    Raises ValueError for what no YAML, or not ours, can hold.
     """
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("it is not text that YAML can hold")
+    if not can_hold(text):
+        raise ValueError("it is not text that the file can hold")
     if plain and _PLAIN.fullmatch(text):
         return text
     text = text.replace("${", "$${")
     if text.isprintable() and "'" not in text and ('"' in text or "\\" in text):
         return f"'{text}'"
     quoted = json.dumps(text, ensure_ascii=False)
-    return NOT_PRINTABLE.sub(lambda odd: f"\\U{ord(odd[0]):08x}", quoted)
+    # YAML ends lines at U+0085 and U+2028 too, and refuses many a character.
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

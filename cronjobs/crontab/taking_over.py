@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Final
 
 from cronjobs.config.fields import zone_exists
+from cronjobs.config.writing import can_hold
 from cronjobs.crontab.fields_of_old_cron import BadField, CronFields, read_fields
 from cronjobs.crontab.host import environment_of
 from cronjobs.crontab.lines import Cron, CrontabEntry, NoEntry, read
@@ -102,8 +103,8 @@ class Importer:
             return left("it is a tick of cronjobs")
         settings = dict(entry.settings)
         env = environment_of(settings, self.owner, self.cron)
-        if any(_NO_TEXT.search(text) for text in (entry.command, entry.stdin, *env, *env.values())):
-            return left("it, or a setting above it, is not UTF-8, and cronjobs.yaml is")
+        if not all(map(can_hold, (entry.command, entry.stdin, *env.values()))):
+            return left("it, or a setting above it, has characters that are not UTF-8, as cronjobs.yaml is")
         if not env["HOME"].startswith("/"):
             return left(f'its HOME, "{env["HOME"]}", is not an absolute path')
         zone = settings.get("CRON_TZ") if self.cron == "cronie" else None
@@ -156,7 +157,6 @@ def _lines(numbers: Collection[int]) -> str:
 
 
 _OWN_TICK: Final = re.compile(r"cronjobs\b.*\brun-due\b")
-_NO_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -1,0 +1,402 @@
+"""An existing crontab: imported with cron's meaning, compared, swapped, and put back byte for byte."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.configfile import read as read_config
+from support.cronhost import Host
+from support.crontabs.sandbox import CRONTABS, furnish
+from typer.testing import Result
+
+from cronjobs.cli import crontab as commands
+from cronjobs.config.settings import Settings
+from cronjobs.config.writing import written
+from cronjobs.crontab import block, host, swapping
+from cronjobs.crontab.comparing import paired
+from cronjobs.crontab.lines import Cron
+from cronjobs.crontab.taking_over import Importer, TakenLine, TakenOver, name_of
+from cronjobs.errors import UsageError
+from cronjobs.model import RetryPolicy
+from cronjobs.testing import FakeClock
+
+OWNER = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/home/ada", "/bin/bash"))
+CONFIG = Path("/srv/shop/cronjobs.yaml")
+EARLY = datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)
+
+
+def take_over(crontab: str, cron: Cron = "debian", **changes: Any) -> TakenOver:
+    return Importer(OWNER, "Europe/Berlin", cron, **changes).take_over(crontab)
+
+
+def one(crontab: str, cron: Cron = "debian", **changes: Any) -> TakenLine:
+    [found] = take_over(crontab, cron, **changes).taken
+    return found
+
+
+@pytest.fixture
+def cron_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A host in Berlin whose minute has just begun, and a shell in an empty folder."""
+    found = Host(tmp_path, monkeypatch)
+    found.config.unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    monkeypatch.setattr(commands, "SYSTEM", FakeClock(EARLY))
+    return found
+
+
+# --- a line -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_keeps_its_shell_folder_and_the_environment_that_stands_above_it() -> None:
+    text = "A=1\nSHELL=/bin/bash\nLOGNAME=eve\n5 4 * * * backup\nA=2\nHOME=/srv\n"
+    found = one(text, from_pam=["LANG", "A"])
+    assert found.command == ("/bin/bash", "-c", "backup")
+    assert found.folder == "/home/ada"
+    env = {"SHELL": "/bin/bash", "HOME": "/home/ada", "PATH": "/usr/bin:/bin", "A": "1", "LOGNAME": "ada"}
+    assert dict(found.env) == env
+    assert found.inherited == ("LANG",)
+    cronie = one("HOME=/srv\n5 4 * * * backup\n", "cronie")
+    assert cronie.folder == "/srv"
+    assert dict(cronie.env) == {
+        "SHELL": "/bin/sh",
+        "HOME": "/srv",
+        "LOGNAME": "ada",
+        "USER": "ada",
+        "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+    }
+
+
+def test_cron_tz_counts_for_cronie_only() -> None:
+    text = "CRON_TZ=Asia/Tokyo\n0 9 * * * report\n"
+    assert (one(text).timezone, dict(one(text).env)["CRON_TZ"]) == ("Europe/Berlin", "Asia/Tokyo")
+    assert "import it with --cron cronie" in take_over(text).notes[0]
+    assert one(text, "cronie").timezone == "Asia/Tokyo"
+    assert take_over(text, "cronie").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "why", "cron"),
+    [
+        ("@reboot up", "only cron's daemon sees the machine start (@reboot)", "debian"),
+        ("61 * * * * x", 'cron cannot read it: minute "61": 61 is not in 0-59', "debian"),
+        ("0 0 30 2 * x", "cronjobs has no expression for it: day 30 never comes in feb", "debian"),
+        ("0 0 * * fri-sun x", "cronjobs has no expression for it: a range in it runs backwards", "debian"),
+        ("*/7,3 * * * * x", 'cronjobs has no expression for it: a field with "*" and more in a list', "debian"),
+        ("~ * * * * x", 'cron cannot read it: minute "~": a time that cronie chooses at random', "cronie"),
+        ("CRON_TZ=Mars/Base\n0 1 * * * x", 'its CRON_TZ, "Mars/Base", is not a time zone', "cronie"),
+        ("HOME=here\n0 1 * * * x", 'its HOME, "here", is not an absolute path', "debian"),
+        ("0 1 * * * x \udcff", "it, or a setting above it, has characters that are not UTF-8", "debian"),
+        ("* * * * * /venv/bin/cronjobs run-due", "it is a tick of cronjobs", "debian"),
+        ("1 2 3", "cron cannot read it: it has no five fields", "debian"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_left_and_named(line: str, why: str, cron: Cron) -> None:
+    found = take_over(line + "\n", cron)
+    assert found.taken == ()
+    [left] = found.left
+    assert left.text == line.rpartition("\n")[2]
+    assert left.why.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("when", "cron", "ours"),
+    [
+        ("*/90 1,2 * * *", "debian", "*/60 1,2 * * *"),
+        ("5 *,3 * * mon", "debian", "5 * * * 1"),
+        ("0 0 * * fri-sun", "cronie", "0 0 1-31 * 0,5,6"),
+        ("7-7 0-23 * 1-12 5,5", "debian", "7-7 0-23 * 1-12 5,5"),
+        ("0 0 * * *", "debian", "0 0 * * *"),
+    ],
+)
+def test_an_expression_that_ours_refuses_is_written_otherwise(when: str, cron: Cron, ours: str) -> None:
+    expected = ours.replace("1-31", "*") if cron == "cronie" else ours
+    assert one(f"{when} x\n", cron).cron == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("cd / && run-parts --report /etc/cron.daily", "run-parts-cron.daily"),
+        ("test -x /usr/sbin/anacron || { cd / && run-parts --report /etc/cron.weekly; }", "run-parts-cron.weekly"),
+        ("/usr/bin/php /srv/www/artisan schedule:run >> /dev/null 2>&1", "artisan-schedule-run"),
+        ("[ -x /usr/bin/x ] && PGHOST=db1 sudo -u postgres nice -n 10 /usr/bin/pg_dump app", "pg_dump-app"),
+        ("/srv/shop/venv/bin/python /srv/shop/manage.py clearsessions", "manage-clearsessions"),
+        ("flock -n /tmp/lock /usr/local/bin/sync.sh", "sync"),
+        ("'unclosed quote", "unclosed-quote"),
+        ("!!!", "line"),
+    ],
+)
+def test_a_schedule_is_named_after_the_program_that_the_line_runs(command: str, name: str) -> None:
+    assert name_of(command) == name
+
+
+def test_names_are_given_once() -> None:
+    assert [each.name for each in take_over("@daily a\n@hourly a\n@weekly a\n").taken] == ["a", "a-2", "a-3"]
+
+
+def test_an_address_of_mailto_becomes_a_channel_once() -> None:
+    text = "MAILTO=ops@example.com, ada\n1 1 * * * a\nMAILTO=ops@example.com\n2 2 * * * b\nMAILTO=$X\n3 3 * * * c\n"
+    found = take_over(text + "MAILTO=nobody@example.com\n")
+    assert found.mail_to == ("ops@example.com", "ada@localhost")
+    assert found.notes == ('MAILTO names "$X", which is not a mail address: it is left out of alerts:',)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(st.characters(exclude_characters="\0\ue000", exclude_categories=["Cs"])))
+def test_any_text_is_written_so_that_the_file_gives_it_back(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.getbasetemp())
+        yaml = f"job_types: {{a: {{command: [x, {written(text)}], stdin: {written(text, plain=False)}}}}}"
+        found = read_config(f"database: sqlite:///x.db\n{yaml}\n")
+    assert found.problems == ()
+    assert (found.job_types["a"].command, found.job_types["a"].stdin) == (("x", text), text)
+
+
+# --- import -----------------------------------------------------------------------------------------------------------
+
+
+def imported(cron_host: Host, crontab: str, *options: str) -> Settings:
+    cron_host.has(crontab)
+    result = cron_host.cli("import", *options)
+    assert result.exit_code == 0, result.output
+    found = read_config(cron_host.config.read_bytes())
+    assert found.problems == ()
+    return found
+
+
+def test_an_imported_line_is_an_entry_with_crons_meaning(cron_host: Host) -> None:
+    found = imported(cron_host, 'PATH=/opt/bin:/bin\n# at night\n15 2 * * *  mail -s "${X} 5\\%" joe%Hi%$${Y}\n')
+    entry, schedule = found.job_types["mail"], found.schedules["mail"]
+    assert entry.command == ("/bin/sh", "-c", 'mail -s "${X} 5%" joe')
+    assert entry.stdin == "Hi\n$${Y}\n"
+    assert entry.run_in == Path(host.user().pw_dir)
+    assert dict(entry.env)["PATH"] == "/opt/bin:/bin"
+    assert entry.inherit_env is not None
+    assert entry.timeout == timedelta(hours=24)
+    assert entry.retry.apply(RetryPolicy()).max_attempts == 1
+    assert (entry.on_lost, entry.leftovers) == ("dead", "leave")
+    assert (schedule.cron, schedule.catch_up, schedule.overlap) == ("15 2 * * *", "none", "allow")
+    assert (found.timezone, schedule.timezone) == ("Europe/Berlin", "Europe/Berlin")
+    assert found.database == f"sqlite:///{cron_host.folder}/cronjobs.db"
+    assert stat.S_IMODE(cron_host.config.stat().st_mode) == 0o600
+    text = cron_host.config.read_text()
+    for said in ("# at night", "# catch_up: latest", "# overlap: skip", "# retry: {max_attempts: 3}"):
+        assert text.count(said) == 1
+
+
+def test_as_many_lines_may_run_at_once_as_there_are_and_none_reads_a_payload(cron_host: Host) -> None:
+    found = imported(cron_host, "".join(f"{minute} * * * * true {minute}\n" for minute in range(12)))
+    assert found.run.long_jobs == 12
+    assert {entry.stdin for entry in found.job_types.values()} == {""}
+    assert len(found.schedules) == 12
+
+
+def test_import_reads_standard_input_and_writes_standard_output(cron_host: Host) -> None:
+    result = cron_host.cli("import", "--file", "-", "--out", "-", stdin=b"@daily a\n@reboot b\n")
+    assert result.exit_code == 0
+    assert "line 2 stays in the crontab" in result.stderr
+    assert not cron_host.config.exists()
+    found = read_config(result.stdout)
+    assert [each.cron for each in found.schedules.values()] == ["@daily"]
+    again = cron_host.cli("compare", "--file", "-", "--days", "1", stdin=b"@daily a\n")
+    assert again.exit_code == 0
+
+
+def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Host) -> None:
+    cron_host.has("@daily a\n61 * * * * b\n@reboot c\n")
+    result = cron_host.cli("import", "--out", "new.yaml")
+    assert result.exit_code == 1
+    assert 'line 2 stays in the crontab, cron cannot read it: minute "61"' in result.stderr
+    assert "line 3 stays in the crontab, only cron's daemon sees the machine start" in result.stderr
+    assert "wrote new.yaml: 1 line taken over, 2 left" in result.stdout
+    before = Path("new.yaml").read_bytes()
+    again = cron_host.cli("import", "--out", "new.yaml")
+    assert isinstance(again.exception, UsageError)
+    assert "nothing is ever overwritten" in str(again.exception)
+    assert Path("new.yaml").read_bytes() == before
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def compared(cron_host: Host, *options: str, code: int = 0) -> dict[str, Any]:
+    result = cron_host.cli("compare", "--json", "--from", "2027-03-27T00:00", "--days", "3", *options)
+    assert result.exit_code == code, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_compare_lists_what_cron_does_otherwise_in_the_skipped_hour(cron_host: Host) -> None:
+    imported(cron_host, "0,30 2 * * * twice\n15 2 * * * once\n*/5 * * * * often\n")
+    found = compared(cron_host, code=1)
+    assert (found["lines"], found["same"]) == (3, 2)
+    [difference] = found["differences"]
+    assert (difference["line"], difference["schedule"], difference["count"]) == (1, "twice", 1)
+    assert difference["instants"] == [{"at": "2027-03-28T01:00:00+00:00", "cron": 2, "cronjobs": 1}]
+    text = cron_host.cli("compare", "--from", "2027-03-27T00:00", "--days", "3")
+    assert text.exit_code == 1
+    assert "Sun 2027-03-28 03:00 +0200  cron starts it 2 times, cronjobs starts it once" in text.stdout
+    assert "1 of 3 lines differ in the next 3 days" in text.stdout
+    assert compared(cron_host, "--days", "1") == {"lines": 3, "same": 3, "differences": []}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason", "count"),
+    [
+        ('cron: "0 5 * * *"', 'cron: "0 6 * * *"', "they are not due at the same instants", 6),
+        ('cron: "0 5 * * *"', 'cron: "0 5 * * *"\n    spread: 1h', "they are not due at the same instants", 6),
+        ('"-c", a]', '"-c", b]', "the schedule runs something else", 0),
+        ("stdin: none", 'stdin: "x"', "the schedule runs something else", 0),
+        ("schedules:\n  a:\n", "schedules:\n  z:\n    environments: [staging]\n", "no schedule of the file runs", 0),
+    ],
+)
+def test_an_entry_that_was_changed_since_is_a_difference(
+    cron_host: Host, old: str, new: str, reason: str, count: int
+) -> None:
+    imported(cron_host, "0 5 * * * a\n")
+    text = cron_host.config.read_text()
+    assert old in text
+    cron_host.config.write_text(text.replace(old, new))
+    [difference] = compared(cron_host, code=1)["differences"]
+    assert difference["reason"].startswith(reason)
+    assert difference["count"] == count
+
+
+def test_a_line_finds_its_schedule_by_what_it_runs_also_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = take_over("1 1 * * * a\n2 2 * * * a\n3 3 * * * b\n").taken
+    text = "database: sqlite:///x.db\njob_types:\n"
+    for name, command in (("one", "a"), ("two", "a"), ("b", "c")):
+        text += f"  {name}: {{command: [/bin/sh, -c, {command}], stdin: none}}\n"
+    text += 'schedules:\n  one: {cron: "2 2 * * *", job: one}\n  two: {cron: "1 1 * * *", job: two}\n'
+    text += '  b: {cron: "3 3 * * *", job: b}\n'
+    monkeypatch.chdir(tmp_path)
+    pairs = paired(taken, read_config(text))
+    assert [(pair.schedule.name if pair.schedule else None, pair.same_command) for pair in pairs] == [
+        ("two", True),
+        ("one", True),
+        ("b", False),
+    ]
+
+
+# --- swap and restore -------------------------------------------------------------------------------------------------
+
+LINES = st.one_of(
+    st.text(st.characters(exclude_characters="\n")),
+    st.sampled_from(["", "15 2 * * * backup", "# cronjobs swapped /srv/blog/cronjobs.yaml: @daily x", "A=1\r"]),
+    st.just(block.block(Path("/srv/blog/cronjobs.yaml"), Path("/venv/bin/python")).rstrip()),
+)
+BLOCK = block.block(CONFIG, Path("/venv/bin/python"))
+
+
+@given(st.lists(LINES, min_size=1), st.data(), st.booleans())
+def test_restore_gives_any_crontab_back_byte_for_byte(lines: list[str], data: Any, had_block: bool) -> None:
+    old = "\n".join(lines) + "\n" + (BLOCK if had_block else "")
+    numbers = data.draw(st.sets(st.integers(1, len(lines)), min_size=1))
+    begun = [number for number in numbers if "\n" not in lines[number - 1]]
+    new = swapping.swap(old, begun, BLOCK, CONFIG)
+    if begun:
+        assert swapping.restore(new, CONFIG) == old
+        assert block.find(new, CONFIG) is not None
+
+
+def swapped(cron_host: Host, *options: str) -> Result:
+    result = cron_host.cli("swap", *options)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_back(cron_host: Host) -> None:
+    old = "MAILTO=ops@example.com\n# at night\n15 2 * * *\tbackup\n@reboot up\n@hourly tidy\n"
+    imported(cron_host, old)
+    dry = swapped(cron_host, "--dry-run")
+    assert cron_host.crontab == old
+    result = swapped(cron_host)
+    begin = f"# cronjobs swapped {cron_host.config}: "
+    lines = f"MAILTO=ops@example.com\n# at night\n{begin}15 2 * * *\tbackup\n@reboot up\n{begin}@hourly tidy\n"
+    assert cron_host.crontab == lines + cron_host.block
+    assert f"+{begin}@hourly tidy" in dry.stdout.splitlines()
+    assert "cronjobs now runs 2 of the crontab's lines" in result.stdout
+    assert "line 4 stays with cron, only cron's daemon sees the machine start" in result.stderr
+    assert [file.read_text() for file in (cron_host.state / "cronjobs").iterdir()] == [old]
+    cron_host.has((cron_host.crontab or "") + "7 7 * * * since\n")
+    cron_host.config.unlink()
+    assert cron_host.cli("restore").exit_code == 0
+    assert cron_host.crontab == old + "7 7 * * * since\n"
+    assert "nothing to restore" in cron_host.cli("restore").stdout
+
+
+def test_swap_leaves_a_line_that_no_schedule_runs_any_more(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n@hourly b\n")
+    cron_host.has("@daily a --changed\n@hourly b\n")
+    result = swapped(cron_host)
+    assert (cron_host.crontab or "").startswith("@daily a --changed\n# cronjobs swapped ")
+    assert "line 1 stays with cron, no schedule runs it: @daily a --changed" in result.stderr
+
+
+def test_swap_changes_nothing_if_no_line_fits_or_the_tick_fails(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    cron_host.ticks("echo 'disk full' >&2; exit 4")
+    failed = cron_host.cli("swap")
+    assert isinstance(failed.exception, host.TickFails)
+    assert cron_host.crontab == "@daily a\n"
+    cron_host.has("@daily other\n")
+    assert isinstance(cron_host.cli("swap").exception, block.CrontabError)
+    assert cron_host.crontab == "@daily other\n"
+
+
+def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(
+    cron_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that begins at 08:59:59 and a crontab written at 09:00:01 would both run what is due at 09:00."""
+    clock = FakeClock(EARLY - timedelta(seconds=11))
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance(timedelta(seconds=1))
+
+    monkeypatch.setattr(commands, "SYSTEM", clock)
+    monkeypatch.setattr(commands, "sleep", sleep)
+    imported(cron_host, "@daily a\n")
+    assert "waiting for the next minute" in swapped(cron_host).stderr
+    assert (len(waits), clock.now()) == (3, EARLY - timedelta(seconds=8))
+    assert cron_host.cli("restore").exit_code == 0
+    monkeypatch.setattr(commands, "_write", lambda *_: clock.advance(timedelta(minutes=1)))
+    assert "what was due there may have run twice" in swapped(cron_host).stderr
+
+
+# --- ten crontabs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CRONTABS)
+def test_a_realistic_crontab_is_imported_compared_swapped_and_restored(
+    cron_host: Host, tmp_path: Path, name: str
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    old = furnish(home, name)
+    found = imported(cron_host, old)
+    result = cron_host.cli("compare", "--from", "2027-03-01T00:00", "--days", "35")
+    assert result.exit_code == 0, result.output
+    swapped(cron_host)
+    left = [line for line in (cron_host.crontab or "").splitlines() if line and not line.startswith("#")]
+    lines = [line for line in old.splitlines() if line and not line.startswith("#")]
+    set_there = len([line for line in lines if "=" in line.split()[0] or " = " in f"{line} "[:14]])
+    reboots = sum(line.startswith("@reboot") for line in lines)
+    assert len(lines) - len(left) == len(found.schedules) - 1  # the block has a line of its own
+    assert len(left) == set_there + reboots + 1
+    assert cron_host.cli("restore").exit_code == 0
+    assert cron_host.crontab == old
