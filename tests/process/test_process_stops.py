@@ -122,7 +122,8 @@ def test_what_it_leaves_running_goes_on_where_that_is_wanted(shell: Shell) -> No
 
 def test_what_runs_when_the_command_is_stopped_is_ended_also_where_leftovers_go_on(shell: Shell) -> None:
     shell.when("begun", lambda: setattr(shell.stop, "reason", "cancelled"))
-    outcome, _ = shell.sh("sleep 600 & echo begun; wait", leave_running=True)
+    stubborn = "(trap '' TERM; echo begun; while :; do sleep 0.01; done) & wait"
+    outcome, _ = shell.sh(stubborn, leave_running=True, grace=0.2)
     assert isinstance(outcome, CancelledByRequest)
     assert not shell.alive()
 
