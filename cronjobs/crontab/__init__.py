@@ -1,1 +1,1 @@
-"""The user's crontab: we edit one marked block, and no byte of the rest."""
+"""The user's crontab: our block in it, the lines that cronjobs takes over, and no byte of the rest changed."""

@@ -1,0 +1,68 @@
+"""docs/from-a-crontab.md: its crontab becomes its YAML, its commands can be typed, and its table of keys is whole."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import typing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configfile import read as read_config
+from support.cronhost import Host
+from support.pages import Page
+
+from cronjobs.cli import crontab as commands
+from cronjobs.config.settings import Leftovers
+from cronjobs.crontab.as_yaml import as_yaml
+from cronjobs.crontab.taking_over import Importer
+from cronjobs.testing import FakeClock
+
+PAGE = Page("docs/from-a-crontab.md")
+OWNER = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/home/ada", "/bin/bash"))
+
+
+def entries(text: str) -> Any:
+    found = read_config(text)
+    assert found.problems == ()
+    named = {name: replace(entry, timeout=entry.timeout) for name, entry in found.job_types.items()}
+    return found.database, found.timezone, found.run, found.alerts, named, found.schedules
+
+
+def test_the_crontab_becomes_the_file_that_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = Importer(OWNER, "Europe/Berlin").take_over(PAGE.block("crontab", "MAILTO"))
+    text = as_yaml(found, of="a page", timezone="Europe/Berlin", sender="ada@web1.example.com")
+    assert entries(text) == entries(PAGE.block("yaml", "job_types"))
+    assert [left.text.split()[0] for left in found.left] == ["@reboot"]
+
+
+def test_the_commands_can_be_typed_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path, monkeypatch)
+    host.config.unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    monkeypatch.setattr(commands, "SYSTEM", FakeClock())
+    old = PAGE.block("crontab", "MAILTO")
+    host.has(old)
+    typed = [line.removeprefix("$ ") for one in PAGE.blocks("console") for line in one.text.splitlines()]
+    assert [line for line in typed if line.startswith("cronjobs crontab ")] == typed[1:]
+    assert typed[0] == "cd /srv/shop"
+    before = old
+    for line in typed[1:]:
+        result = host.cli(*line.split()[2:])
+        assert result.exit_code == 0, (line, result.output)
+        if line.endswith("swap"):
+            before = host.crontab or ""
+    assert before.count("\n# cronjobs swapped ") == 2
+    assert host.crontab == old
+
+
+def test_the_table_of_keys_is_whole_and_no_block_is_left_out() -> None:
+    assert [row["key"] for row in PAGE.table("The keys of a command")] == ["`stdin`", "`folder`", "`leftovers`"]
+    assert all(f"`{word}`" in PAGE.text for word in typing.get_args(Leftovers))
+    assert PAGE.counts() == {"console": 3, "crontab": 1, "yaml": 1}
+    assert PAGE.dead_links() == []
+    assert not re.search(r"`cronjobs crontab (?!install|import|compare|swap|restore)", PAGE.text)
