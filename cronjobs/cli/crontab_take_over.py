@@ -80,6 +80,8 @@ def import_crontab(
         complain(f"line {left.number} stays in the crontab, {left.why}: {one_line(left.text, 200)}")
     for note in found.notes:
         complain(note)
+    if timezone != (own := host_timezone(environ={})):
+        complain(f"timezone: {timezone} is that of $TZ in this shell; the host's, which cron most likely has, is {own}")
     if out != "-":
         echo(f"wrote {visible(out)}: {_counted(len(found.taken), 'line')} taken over, {len(found.left)} left")
         config = "" if out == "cronjobs.yaml" else f" --config {visible(out)}"

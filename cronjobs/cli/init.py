@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -90,16 +91,16 @@ def _project(folder: Path) -> str:
 # --- the host's zone --------------------------------------------------------------------------------------------------
 
 
-def host_timezone(root: Path = Path("/")) -> str:
+def host_timezone(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
     """The name of this host's time zone, "UTC" if it has none that is the same on every host."""
-    for name in (_from_tz(), _from_file(root / "etc/timezone"), _from_link(root / "etc/localtime")):
+    for name in (_from_tz(environ), _from_file(root / "etc/timezone"), _from_link(root / "etc/localtime")):
         if name and zone_exists(name):
             return "UTC" if name in ("Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu") else name
     return "UTC"
 
 
-def _from_tz() -> str:
-    name = os.environ.get("TZ", "").removeprefix(":")  # tzset(3)
+def _from_tz(environ: Mapping[str, str]) -> str:
+    name = environ.get("TZ", "").removeprefix(":")  # tzset(3)
     return _below_zoneinfo(name) if name.startswith("/") else name
 
 

@@ -101,6 +101,8 @@ class Importer:
             return left("only cron's daemon sees the machine start (@reboot)")
         if _OWN_TICK.search(entry.command):
             return left("it is a tick of cronjobs")
+        if _WRAPPED.search(entry.command):
+            return left('it is wrapped in "cronjobs exec": cronjobs crontab unwrap, and import it then')
         settings = dict(entry.settings)
         env = environment_of(settings, self.owner, self.cron)
         if not all(map(can_hold, (entry.command, entry.stdin, *env.values()))):
@@ -156,7 +158,8 @@ def _lines(numbers: Collection[int]) -> str:
     return f"line{'s' if len(set(numbers)) > 1 else ''} {some}{f' and {more} more' if more > 0 else ''}"
 
 
-_OWN_TICK: Final = re.compile(r"cronjobs\b.*\brun-due\b")
+_OWN_TICK: Final = re.compile(r"cronjobs\b[^;&|]*\brun-due\b")
+_WRAPPED: Final = re.compile(r"cronjobs exec\b")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pwd
 import re
 import typing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ OWNER = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/home/ada", "/bin/bash")
 def entries(text: str) -> Any:
     found = read_config(text)
     assert found.problems == ()
-    named = {name: replace(entry, timeout=entry.timeout) for name, entry in found.job_types.items()}
-    return found.database, found.timezone, found.run, found.alerts, named, found.schedules
+    return found.database, found.timezone, found.run, found.alerts, found.job_types, found.schedules
 
 
 def test_the_crontab_becomes_the_file_that_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

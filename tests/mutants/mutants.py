@@ -28,6 +28,7 @@ LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
 FENCE = "tests/database/test_fence.py"
 ALERTS = "tests/database/test_alerts_races.py"
+TAKE_OVER = "tests/unit/crontab/test_take_over.py"
 SHAPES = "tests/database/test_enqueue_shapes.py"
 CRASHES = "tests/process/test_crashes.py"
 HANGING = "tests/process/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
@@ -590,5 +591,26 @@ MUTANTS = (
         "finding.severity.rank < Severity(stored.severity).rank:",
         "False:",
         ("tests/database/test_ack.py",),
+    ),
+    Mutant(
+        "leftovers of a stopped command go on",
+        "cronjobs/execution/launcher.py",
+        "if self.ended and leave_running and not self.stopped:",
+        "if self.ended and leave_running:",
+        ("tests/process/test_process_stops.py",),
+    ),
+    Mutant(
+        "a crontab is swapped at any moment of a minute",
+        "cronjobs/cli/crontab.py",
+        "minute = _early_in_a_minute()",
+        "minute = _minute(SYSTEM.now())",
+        (TAKE_OVER,),
+    ),
+    Mutant(
+        "a line whose command was changed since is swapped",
+        "cronjobs/cli/crontab.py",
+        "for pair in pairs if pair.same_command]",
+        "for pair in pairs]",
+        (TAKE_OVER,),
     ),
 )

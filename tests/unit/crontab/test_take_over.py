@@ -18,6 +18,7 @@ from support.crontabs.sandbox import CRONTABS, furnish
 from typer.testing import Result
 
 from cronjobs.cli import crontab as commands
+from cronjobs.cli.init import host_timezone
 from cronjobs.config.settings import Settings
 from cronjobs.config.writing import written
 from cronjobs.crontab import block, host, swapping
@@ -96,6 +97,8 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("HOME=here\n0 1 * * * x", 'its HOME, "here", is not an absolute path', "debian"),
         ("0 1 * * * x \udcff", "it, or a setting above it, has characters that are not UTF-8", "debian"),
         ("* * * * * /venv/bin/cronjobs run-due", "it is a tick of cronjobs", "debian"),
+        ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'it is wrapped in "cronjobs exec"', "debian"),
+        ("* * * * * /venv/bin/cronjobs exec a -- b", 'it is wrapped in "cronjobs exec"', "debian"),
         ("1 2 3", "cron cannot read it: it has no five fields", "debian"),
     ],
 )
@@ -205,6 +208,7 @@ def test_as_many_lines_may_run_at_once_as_there_are_and_none_reads_a_payload(cro
 def test_import_reads_standard_input_and_writes_standard_output(cron_host: Host) -> None:
     result = cron_host.cli("import", "--file", "-", "--out", "-", stdin=b"@daily a\n@reboot b\n")
     assert result.exit_code == 0
+    assert ("Europe/Berlin is that of $TZ" in result.stderr) is (host_timezone(environ={}) != "Europe/Berlin")
     assert "line 2 stays in the crontab" in result.stderr
     assert not cron_host.config.exists()
     found = read_config(result.stdout)
