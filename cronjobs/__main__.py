@@ -23,7 +23,15 @@ def main() -> None:
 
 def _load(arguments: list[str]) -> Callable[[], object]:
     """Import what this command line needs, and no more."""
-    if _command(arguments) == "run-due":
+    command = _command(arguments)
+    if command == "exec":
+        from cronjobs.exec.arguments import wants_help
+
+        if not wants_help(arguments):
+            from cronjobs.exec.start import run as run_command
+
+            return lambda: run_command(arguments)
+    if command == "run-due":
         from cronjobs.probe.idle import settle_tick
 
         # It also starts the kernel's timer, before any import or file that could hang (a network file system, a broken

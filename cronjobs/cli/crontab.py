@@ -11,13 +11,14 @@ from typing import Annotated, Final
 
 import typer
 
+from cronjobs.cli import crontab_wrap
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.crontab_take_over import CronOption, WhichCron, compare, import_crontab, taken_over
-from cronjobs.cli.init import host_timezone
 from cronjobs.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.cli.output import coloured, complain, echo
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config import load as configuration
+from cronjobs.config.host_timezone import host_timezone
 from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host, program, swapping
 from cronjobs.crontab.comparing import paired
@@ -159,6 +160,8 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
 
 app.command("import")(import_crontab)
 app.command()(compare)
+app.command()(crontab_wrap.wrap)
+app.command()(crontab_wrap.unwrap)
 
 
 @dataclass(frozen=True)

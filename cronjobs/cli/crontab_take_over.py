@@ -14,11 +14,11 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from cronjobs.cli.init import host_timezone
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.cli.output import complain, echo, iso_instant, json_text, write
 from cronjobs.clock import SYSTEM
+from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.load import load
 from cronjobs.crontab import host, program
 from cronjobs.crontab.as_yaml import as_yaml

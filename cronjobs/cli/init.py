@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli.output import echo
-from cronjobs.config.fields import zone_exists
+from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.load import load
 from cronjobs.config.starter import starter_handlers, starter_yaml
 from cronjobs.errors import ConfigError, CronjobsError
@@ -86,38 +85,3 @@ def _project(folder: Path) -> str:
     """The folder's name, as far as it can name a project."""
     name = "".join(character for character in folder.resolve().name if character.isprintable())
     return name.encode(errors="ignore").decode()[:100].strip() or "jobs"
-
-
-# --- the host's zone --------------------------------------------------------------------------------------------------
-
-
-def host_timezone(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
-    """The name of this host's time zone, "UTC" if it has none that is the same on every host."""
-    for name in (_from_tz(environ), _from_file(root / "etc/timezone"), _from_link(root / "etc/localtime")):
-        if name and zone_exists(name):
-            return "UTC" if name in ("Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu") else name
-    return "UTC"
-
-
-def _from_tz(environ: Mapping[str, str]) -> str:
-    name = environ.get("TZ", "").removeprefix(":")  # tzset(3)
-    return _below_zoneinfo(name) if name.startswith("/") else name
-
-
-def _from_file(file: Path) -> str:
-    try:
-        with file.open(encoding="ascii") as opened:
-            return opened.read(200).split("#")[0].strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def _from_link(link: Path) -> str:
-    try:
-        return _below_zoneinfo(str(link.readlink()))
-    except (OSError, ValueError):
-        return ""
-
-
-def _below_zoneinfo(path: str) -> str:
-    return path.rpartition("zoneinfo/")[2].removeprefix("posix/").removeprefix("right/")

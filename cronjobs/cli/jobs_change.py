@@ -145,6 +145,8 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         job = found.get(job_id)
         if job is None:
             refused[job_id] = "is not there"
+        elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
+            refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}"
         elif verb is RETRY and job.stripped:
             refused[job_id] = f"is {job.status} and pruned but for its key: what it was to do is gone"
         elif verb is RETRY and job.too_long is not None:
@@ -157,6 +159,9 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
             refused[job_id] = "waits already, nothing to do"
         else:
             refused[job_id] = f"is {job.status}: nothing to {verb.name}"
+
+
+EXEC_WORDS: Final = {"retry": "its crontab's line runs the command again", "cancel": "a signal to exec stops it"}
 
 
 _retry = _plainly(operating.retry, "is queued again, due now")

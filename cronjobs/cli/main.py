@@ -85,6 +85,12 @@ class Root(LazyGroup):
             DAILY,
             "For example: cronjobs run nightly-report, cronjobs run 17",
         ),
+        "exec": CommandRow(
+            "exec:exec_command",
+            "Run a crontab's line as cron would, and record the run: output, duration, exit code.",
+            DAILY,
+            "For example, in a crontab: 15 2 * * * cronjobs exec backup -c 'cd / && pg_dump app > /backup/app.sql'",
+        ),
         "schedules": CommandRow("schedules:app", "The schedules: list them, look at one.", SCHEDULES),
         "next": CommandRow(
             "next:next_occurrences",

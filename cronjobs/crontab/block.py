@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -48,10 +49,7 @@ def command(config: Path, interpreter: Path) -> str:
     No "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML), no lock (ticks
     may overlap). Raises UsageError for a path that cron cannot carry, or a command too long for it.
     """
-    words = [str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)]
-    for word in words:
-        _check_portable(word)
-    text = " ".join(_quote(word) for word in words)
+    text = shell_words([str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)])
     size = len(os.fsencode(text))
     if size > LONGEST_COMMAND:
         raise UsageError(
@@ -59,6 +57,13 @@ def command(config: Path, interpreter: Path) -> str:
             "use shorter paths, or a symlink to the folder"
         )
     return text
+
+
+def shell_words(words: Sequence[str]) -> str:
+    """*words* as a crontab's line has them: quoted for the shell, "%" escaped for cron. Raises UsageError."""
+    for word in words:
+        _check_portable(word)
+    return " ".join(_quote(word) for word in words)
 
 
 def _check_portable(word: str) -> None:

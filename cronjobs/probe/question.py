@@ -55,6 +55,8 @@ def _any_due(queues: str) -> str:
 NOW = "(statement_timestamp() + make_interval(secs => :now_))"
 
 FRAGMENTS: dict[str, Fragment] = {
+    # A run of "cronjobs exec": no tick made it, and none may run it.
+    "is_exec": "(substr(j.job_type, 1, 5) = 'exec:')",
     # A literal: a bound value would hide the partial index from the planner.
     "waiting": WAITING_SQL,
     "now": lambda postgresql: NOW if postgresql else ":now_",
@@ -129,7 +131,8 @@ SEEN = """
   SELECT {now} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at, m.look_at,
     CASE WHEN m.look_at > {soon} AND m.look_at < {ahead_3600} THEN 1 = 0 ELSE 1 = 1 END AS look_due,
     EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}) AS expired,
-    EXISTS (SELECT 1 FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until > {beyond}) AS far_lease,
+    EXISTS (SELECT 1 FROM {jobs} j WHERE locked_until IS NOT NULL AND locked_until > {beyond} AND NOT {is_exec})
+      AS far_lease,
     EXISTS (SELECT 1 FROM {jobs} WHERE {held_here}) AS held_here,
     EXISTS (SELECT 1 FROM {schedules} j WHERE {schedule_due}) AS schedules_due,
     {jobs_due} AS jobs_due, {many_queues} AS many_queues,

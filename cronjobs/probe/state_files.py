@@ -7,6 +7,7 @@ import pwd
 import stat
 
 LONGEST = 1 << 20  # of a file; a longer one is not ours
+SPOOL = "exec-spool"  # a folder in it: runs of "cronjobs exec" that wait for the database
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

@@ -55,7 +55,7 @@ def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Le
         connection,
         """
         SELECT j.id, j.attempts, j.locked_by, j.job_type, j.locked_until, {lease_length_s} AS lease_s
-        FROM {jobs} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {beyond}
+        FROM {jobs} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {beyond} AND NOT {is_exec}
         ORDER BY j.locked_until DESC LIMIT :limit""",
         beyond_s=beyond.total_seconds(),
         limit=limit,

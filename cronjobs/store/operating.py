@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.database.tables import LENGTHS
+from cronjobs.exec.arguments import PREFIX
 from cronjobs.model import Job, Status
 from cronjobs.rules.attempt_policy import seconds
 from cronjobs.rules.lease import Finish, Lease
@@ -28,7 +29,7 @@ BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
 
 define(
     # The statuses are literals, so that the planner sees them.
-    can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL",
+    can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL AND NOT {is_exec}",
     # A row from before these limits existed may stay, but must not become a waiting job again.
     too_long=lambda postgresql: (
         "CASE "
@@ -37,7 +38,7 @@ define(
     ),
     can_cancel="j.{waiting}",
     can_dismiss="j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)",
-    runs="j.status = 'running'",
+    runs="j.status = 'running' AND NOT {is_exec}",  # nobody reads a request to stop one of exec's
 )
 
 
@@ -150,18 +151,19 @@ class JobState:
     stripped: bool  # its payload was pruned, and only the key is left
     too_long: str | None
     dismissed: bool
+    is_exec: bool  # a run of "cronjobs exec": no tick runs it again, or can stop it
 
 
 def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
     """The states of those jobs that exist."""
     statement = """
         SELECT j.id, j.status, {stripped} AS stripped, {too_long} AS too_long,
-          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed
+          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed, {is_exec} AS is_exec
         FROM {jobs} j WHERE j.id {among_ids}"""
     found = {}
     for row in run(connection, statement, ids=sorted(ids)):
         long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
-        found[row.id] = JobState(Status(row.status), bool(row.stripped), long, bool(row.dismissed))
+        found[row.id] = JobState(Status(row.status), bool(row.stripped), long, bool(row.dismissed), bool(row.is_exec))
     return found
 
 
@@ -201,7 +203,10 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
-    """Queue jobs whose runner is proven gone: due now, uncharged, one more loss; each only if it passes its fence."""
+    """Queue jobs whose runner is proven gone: due now, uncharged, one more loss; each only if it passes its fence.
+
+    A run of exec is dead instead.
+    """
     now = database_now(connection)
     written = leases.finish(connection, [_released(holding, now, act.words) for holding in gone])
     record_act(connection, act, written.written)
@@ -212,12 +217,12 @@ def _released(holding: HeldJob, now: datetime, words: str) -> Finish:
     job = holding.job
     return Finish(
         lease=Lease(job.id, job.attempt, holding.locked_by),
-        status=Status.QUEUED,
+        status=Status.DEAD if job.job_type.startswith(PREFIX) else Status.QUEUED,
         failures=job.failures,
         losses=job.losses + 1,
         interruptions=0,
         outcome=None if holding.recorded else "lost",
-        run_at=now,
+        run_at=None if job.job_type.startswith(PREFIX) else now,
         error=words,
         error_type="Lost",
     )

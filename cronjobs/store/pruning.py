@@ -23,6 +23,8 @@ STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 define(
     # A row that a person has locked in an open transaction must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE: DELETE
     # takes that lock, and must not wait for it either.
+    # The key of a run of exec serves until the run is written: it goes with its row.
+    keyed="(j.idempotency_key IS NOT NULL AND NOT {is_exec})",
     unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",
 )
 
@@ -54,7 +56,7 @@ def old_jobs(connection: Connection, status: str, before: datetime, after: Slot 
     place = {} if after is None else {"at": after.finished_at, "id": after.id}
     rows = run(
         connection,
-        "SELECT j.id, j.finished_at, j.idempotency_key IS NOT NULL AS keyed, {stripped} AS stripped FROM {jobs} j "
+        "SELECT j.id, j.finished_at, {keyed} AS keyed, {stripped} AS stripped FROM {jobs} j "
         f"WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before {beyond} "
         "ORDER BY j.finished_at, j.id LIMIT :limit",
         status=status,
@@ -223,7 +225,7 @@ Past = tuple[int, datetime | None]
 
 define(
     old_job="j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
-    key_goes="(j.idempotency_key IS NULL OR j.finished_at < :keys)",
+    key_goes="(NOT {keyed} OR j.finished_at < :keys)",
     # A job that died and goes, too, keeps its effects no longer.
     job_stays="""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
       AND j.finished_at < :dead AND {key_goes})""",

@@ -47,6 +47,7 @@ class TickContext:
     say_progress_s: float = math.inf  # see ``Loop``
     waits_for_long_jobs: bool = False  # if True, signals are passed on to them
     start: Start | None = None  # how this process was started, for the fast path of the next one
+    spool: str = "-"  # what marks the runs of exec that wait for this database: ``exec.spool.address``
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
     database_now: datetime = field(init=False)  # as it was read at the monotonic instant ``now_read_at``
     now_read_at: float = field(init=False)

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from cronjobs.probe.inputs import Pieces
 
 
-def leave(start: Start, settings: Settings, address: Address, seen: Overview) -> None:
+def leave(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> None:
     """Let the next ticks of this command line take the fast path; only for a tick that ended without any fault."""
-    inputs = inputs_of(start, settings, address, seen)
+    inputs = inputs_of(start, settings, address, seen, spool)
     if inputs is None:
         State().take(start.name)
     elif State().read_bytes(start.name) != (content := inputs.to_bytes()):
         State().write_bytes(start.name, content)
 
 
-def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview) -> Inputs | None:
-    """The inputs, or None where the fast path would not understand them."""
+def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:
+    """The inputs, or None where the fast path would not understand them. *spool*: see ``exec.spool.address``."""
     if not start.folder:
         return None
     variables = sorted({*settings.variables, *ALWAYS})
@@ -45,6 +45,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         "beyond_s": str((settings.run.lease + CLOCK_SLACK).total_seconds()),
         "alarm": alarm_name(settings.file),
         "word": word_name(settings.file),
+        "spool": spool,
         "metrics_by": str(int(SYSTEM.now().timestamp()) + METRICS_EVERY_S) if _often(settings) else "",
     }
     theirs = {"project": settings.project, "environment": settings.environment, "schema": address.schema or ""}

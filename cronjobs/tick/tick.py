@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.database.retrying import first_look
+from cronjobs.exec import spool
 from cronjobs.probe.question import CLOCK_SKEW_S
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
@@ -62,6 +63,8 @@ class Tick(TickContext):
             spare.begin()
             if self.to_recover:
                 self.try_part(self._recover)
+            if spool.waiting(self.spool):
+                self.try_part(self._deliver)
             if self.fire_schedules:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
@@ -161,6 +164,11 @@ class Tick(TickContext):
             self.result.recovered = self.recovery.recovered
         self.result.faults += self.recovery.left_alone
 
+    def _deliver(self) -> None:
+        from cronjobs.exec.delivery import deliver
+
+        deliver(self.database, self.spool)
+
     def _work(self) -> None:
         loop = self.work.prepare()
         if self.stop_requested is not None and loop.stopping is None:
@@ -198,7 +206,7 @@ class Tick(TickContext):
         from cronjobs.tick import idle_inputs
 
         if self.start is not None and self.seen is not None:
-            idle_inputs.leave(self.start, self.settings, self.database.address, self.seen)
+            idle_inputs.leave(self.start, self.settings, self.database.address, self.seen, self.spool)
 
     # --- small things -------------------------------------------------------------------------------------------------
 

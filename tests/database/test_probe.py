@@ -94,7 +94,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Tick, "_look", noting)
             self.host.tick()
-        found = inputs_of(Start(["run-due"]), self.host.settings, self.database.address, seen[-1])
+        found = inputs_of(Start(["run-due"]), self.host.settings, self.database.address, seen[-1], "none")
         assert found is not None
         return found
 

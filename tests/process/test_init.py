@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.project import CRONJOBS, Project
 
-from cronjobs.cli.init import host_timezone
+from cronjobs.config.host_timezone import host_timezone
 
 
 @pytest.fixture

@@ -9,11 +9,16 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cronjobs"
 
+# What runs before the command of "cronjobs exec", and what an idle tick asks: without weight, as the probe.
+EXEC_FIRST = [f"exec.{name}" for name in ("arguments", "spool", "copying", "recording", "start")]
+
 # Lowest first: a module imports only what stands before it; inside a room, no circle.
 ORDER = [
-    *("version", "starting", "probe", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
+    *("version", "starting", "probe", *EXEC_FIRST),
+    *("text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "metrics", "schema", "autogenerate", "schedules"),
-    *("jobs", "execution", "tick.not_started", "insight", "alerts", "tick", "crontab", "doctor", "testing", "web"),
+    *("jobs", "execution", "crontab", "exec", "tick.not_started", "insight", "alerts", "tick", "doctor", "testing"),
+    "web",
     *("cli", "__main__"),
 ]
 BESIDE = ("cronjobs_copy", "cronjobs_demo", "cronjobs_drill")  # programs that use the package
@@ -23,7 +28,8 @@ ONLY = {
     "croniter": {"crontime"},
     "alembic": {"schema"},
     "yaml": {"config"},
-    "time": {"clock", "probe", "execution"},  # execution.launcher is a script of its own, started without this package
+    # execution.launcher is a script of its own, started without this package; exec.start is as light as the probe
+    "time": {"clock", "probe", "execution", "exec"},
     "typer": {"cli"},
 }
 

@@ -1,0 +1,213 @@
+r"""Puts ``cronjobs exec`` before the commands of a crontab, and takes it away again, byte for byte. Pure.
+
+Cron itself goes on to read the line: what follows the first bare "%" stays behind it, and "\%" stays as it is. Within
+single quotes only "'" has to be written differently, and cron's own unescaping does not touch that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cronjobs.crontab.block import LONGEST_COMMAND, parse_mark, unquoted
+from cronjobs.exec.arguments import LONGEST_NAME
+
+_SETTING: Final = re.compile(r"""[ \t]*("[^"=]*"|'[^'=]*'|[^\s='"#][^\s=]*)[ \t]*=[ \t]*(.*)""", re.DOTALL)
+_FIELD: Final = r"[-*0-9A-Za-z,/~]+"
+_JOB: Final = re.compile(
+    rf"(?P<head>[ \t]*(?P<when>@[A-Za-z]+|{_FIELD}(?:[ \t]+{_FIELD}){{4}})[ \t]+)(?P<command>[^ \t].*)", re.DOTALL
+)
+_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to it; do_command.c
+_WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
+_QUOTED: Final = r"'((?:[^']|'\\'')*)'"
+_WRAPPED: Final = re.compile(
+    rf"(?:{_WORD}/cronjobs|{_WORD} -P -m cronjobs) exec (?P<name>[\w.:-]+)(?: --config {_WORD})? -c "
+    rf"{_QUOTED}(?P<input>%.*)?",
+    re.DOTALL,
+)
+# Any line that runs exec, however it was written: the name, and what --cron says.
+_EXEC: Final = re.compile(
+    r"(?:^|[;&|]\s*|/|-m\s+)cronjobs(?:\s[^'\"&|;]*?)?\s+exec\s+(?P<name>[A-Za-z0-9_.:-]+)(?=\s|$)"
+)
+_RUN_DUE: Final = re.compile(r"\bcronjobs\b.*\brun-due\b")
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"})
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A line of a crontab that runs something. ``head``: all before the command; ``settings``: those that hold here."""
+
+    number: int
+    head: str
+    when: str  # five fields, or a name such as "@daily"
+    command: str  # as it is written: "%" and "\\%" are cron's to read
+    settings: Mapping[str, str]
+
+    @property
+    def exec_name(self) -> str | None:
+        """The name that the line gives to ``cronjobs exec``; None: it runs something else."""
+        found = _EXEC.search(self.command)
+        return None if found is None else found["name"]
+
+
+def job_lines(crontab: str) -> Iterator[JobLine]:
+    """The lines that run something, ours between the marks included."""
+    settings: dict[str, str] = {}
+    for number, line in enumerate(crontab.split("\n"), 1):
+        if line.lstrip(" \t").startswith("#"):
+            continue
+        if setting := _SETTING.fullmatch(line):
+            name, value = unquoted(setting[1]), unquoted(setting[2].rstrip())
+            settings = settings | {name: value}
+        elif job := _JOB.fullmatch(line):
+            yield JobLine(number, job["head"], job["when"], job["command"], settings)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A line that is rewritten."""
+
+    line: JobLine
+    name: str
+    command: str
+
+
+@dataclass(frozen=True)
+class LeftLine:
+    """A line that stays as it is, and why."""
+
+    line: JobLine
+    why: str
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A crontab after ``wrap`` or ``unwrap``."""
+
+    text: str
+    changes: tuple[Change, ...]
+    left: tuple[LeftLine, ...]
+
+
+def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
+    """Put exec before each command. *program* and *config* are words for the shell, quoted (``shell_word``)."""
+    lines = [line for line in job_lines(crontab) if line.number not in _between_marks(crontab)]
+    taken = {name for line in lines if (name := line.exec_name) is not None}
+    changes, left = [], []
+    for line in lines:
+        if line.exec_name is not None or _RUN_DUE.search(line.command):
+            continue
+        if (why := _why_left(line)) is not None:
+            left.append(LeftLine(line, why))
+            continue
+        name = _free(name_for(line.command), taken)
+        command = wrapped(line.command, name, program, config)
+        if (size := len(os.fsencode(command))) > LONGEST_COMMAND:
+            why = f"with exec before it, it would be {size} bytes long, and cron takes {LONGEST_COMMAND}"
+            left.append(LeftLine(line, f"{why}: put the command into a script"))
+            continue
+        taken.add(name)
+        changes.append(Change(line, name, command))
+    return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
+
+
+def unwrap(crontab: str) -> Rewritten:
+    """Take away what ``wrap`` wrote; lines that run exec in another form are left."""
+    changes, left = [], []
+    for line in job_lines(crontab):
+        if (found := _WRAPPED.fullmatch(line.command)) is not None:
+            command = found[2].replace(r"'\''", "'") + (found["input"] or "")
+            changes.append(Change(line, found["name"], command))
+        elif line.exec_name is not None:
+            left.append(LeftLine(line, "wrap did not write it"))
+    return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
+
+
+def wrapped(command: str, name: str, program: str, config: str | None) -> str:
+    """*command*, as a crontab has it, behind exec."""
+    end = _BARE_PERCENT.match(command)
+    assert end is not None  # it matches the empty text, too
+    line, rest = command[: end.end()], command[end.end() :]
+    quoted = "'" + line.replace("'", r"'\''") + "'"
+    project = "" if config is None else f" --config {config}"
+    return f"{program} exec {name}{project} -c {quoted}{rest}"
+
+
+def _why_left(line: JobLine) -> str | None:
+    if line.when.lower() == "@reboot":
+        return "it runs when the host starts, which is no time that could be missed"
+    shell = line.settings.get("SHELL", "/bin/sh")
+    if shell.rpartition("/")[2] not in _SHELLS:
+        return f"SHELL={shell}: exec's quoting is for the shells of the Bourne family"
+    if "\0" in line.command or line.command.endswith("\r"):
+        return "it has a carriage return or a NUL byte"
+    return None
+
+
+def _between_marks(crontab: str) -> set[int]:
+    """The numbers of the lines in the blocks of ``crontab install``."""
+    found: set[int] = set()
+    inside = False
+    for number, line in enumerate(crontab.split("\n"), 1):
+        mark = parse_mark(line)
+        if mark is not None:
+            inside = mark.kind == "begin"
+        elif inside:
+            found.add(number)
+    return found
+
+
+def _with(crontab: str, changes: list[Change]) -> str:
+    lines = crontab.split("\n")
+    for change in changes:
+        lines[change.line.number - 1] = change.line.head + change.command
+    return "\n".join(lines)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=(?:'[^']*'|\"[^\"]*\"|[^\s;&|'\"])*\s+")
+_PREFIXES: Final = (
+    re.compile(r"[({!]\s*"),
+    _ASSIGNMENT,
+    re.compile(r"(?:cd|test|\[|umask|\.|source|sleep|mkdir|export)\s[^;&|]*(?:&&|\|\||;)\s*"),
+    re.compile(r"command\s+-v\s[^;&|]*(?:&&|\|\||;)\s*"),
+    re.compile(r"(?:\S*/)?(?:nice|ionice|chrt|timeout|env|sudo|chronic|exec|nohup|setsid|command|time|flock|if)\s+"),
+    re.compile(r"-\S+\s+"),  # an option of one of these
+    re.compile(r"\d+[smhd]?\s+"),  # its number
+    re.compile(r"\S+\.(?:lock|pid)\s+"),  # flock's file
+)
+_INTERPRETERS: Final = re.compile(r"(?:python|php|perl|ruby|node|java|bash|sh|dash|zsh|ksh|Rscript)[\d.]*")
+_EXTENSION: Final = re.compile(r"\.(?:sh|py|pl|php|rb|js|jar|bash)$")
+_UNNAMED: Final = "line"
+
+
+def name_for(command: str) -> str:
+    """A name by the program that *command* is about, as far as that can be seen."""
+    rest = command.strip()
+    while True:
+        shorter = next((rest[m.end() :] for each in _PREFIXES if (m := each.match(rest)) and m.end()), rest)
+        if shorter == rest or not shorter:
+            break
+        rest = shorter
+    words = re.findall(r"[^\s;&|<>()'\"`$%\\]+", rest)
+    word = words[0] if words else _UNNAMED
+    if _INTERPRETERS.fullmatch(word.rpartition("/")[2]):
+        scripts = [each for each in words[1:] if not each.startswith("-")]
+        word = scripts[0] if scripts else word
+        if word.endswith("manage.py") and len(scripts) > 1:
+            word = scripts[1]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", _EXTENSION.sub("", word.rstrip("/").rpartition("/")[2]))
+    return name.strip("-.")[: LONGEST_NAME - 10] or _UNNAMED
+
+
+def _free(name: str, taken: set[str]) -> str:
+    if name not in taken:
+        return name
+    number = 2
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"

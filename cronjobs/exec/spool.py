@@ -1,0 +1,130 @@
+"""Runs that could not be written to the database, as small files in the state folder until they are delivered.
+
+Imported by exec itself, and by the fast path of an idle tick: nothing of weight. Each file is one run, complete, by its
+token; the database's unique key of that token makes that it is delivered once, whoever delivers it and how often.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cronjobs.probe import state_files
+
+try:
+    from _blake2 import blake2b  # hashlib's, without OpenSSL
+except ImportError:  # pragma: no cover - a Python without it
+    from hashlib import blake2b
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FOLDER = state_files.SPOOL
+MOST_FILES = 2000
+MOST_BYTES = 16 << 20  # beyond it runs are kept without their output
+
+
+def state_folder() -> str:
+    """The user's state folder; see ``host.state_folder``."""
+    return state_files.lasting_folder() or f"{os.environ.get('TMPDIR') or '/tmp'}/cronjobs-{os.getuid()}"
+
+
+def address(config: str | None, url: str | None) -> str:
+    """What marks the files of one project: its file, and a database URL given elsewhere; of none: the user's own."""
+    # Not the resolved path: a deploy moves /srv/shop/current.
+    file = os.path.normpath(config) if config else ""
+    return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
+
+
+def put(where: str, run: dict[str, Any]) -> str | None:
+    """Keep *run* for the project *where*; None if that worked, else why not."""
+    import json
+
+    try:
+        folder = _open(make=True)
+    except OSError as error:
+        return f"{state_folder()}: {error.strerror or error}"
+    try:
+        names = os.listdir(folder)
+        if len(names) >= MOST_FILES:
+            return f"{MOST_FILES} runs wait in {state_folder()}/{FOLDER} already"
+        if sum(os.stat(name, dir_fd=folder).st_size for name in names) > MOST_BYTES:
+            run = run | {"output": "", "output_dropped": True}
+        name = f"{where}-{run['token']}.json"
+        descriptor = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        with open(descriptor, "wb", buffering=0) as file:
+            file.write(json.dumps(run).encode())
+            os.fsync(descriptor)
+        os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        return f"{state_folder()}/{FOLDER}: {error.strerror or error}"
+    finally:
+        os.close(folder)
+    return None
+
+
+def waiting(where: str) -> list[str]:
+    """The names of the files that wait for the project *where*, never failing."""
+    try:
+        folder = _open()
+    except OSError:
+        return []
+    try:
+        return sorted(name for name in os.listdir(folder) if name.startswith(f"{where}-") and name.endswith(".json"))
+    except OSError:
+        return []
+    finally:
+        os.close(folder)
+
+
+def read(name: str) -> dict[str, Any] | None:
+    """The run in a file; None if it is not ours or unreadable."""
+    import json
+
+    try:
+        folder = _open()
+    except OSError:
+        return None
+    try:
+        content = state_files.read_file(folder, name)
+        found = json.loads(content) if content else None
+        return found if isinstance(found, dict) else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(folder)
+
+
+def remove(name: str) -> None:
+    """Forget a file that was delivered."""
+    try:
+        folder = _open()
+    except OSError:
+        return
+    try:
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        pass
+    finally:
+        os.close(folder)
+
+
+def _open(*, make: bool = False) -> int:
+    state = state_folder()
+    if make:
+        _make(f"{state}/{FOLDER}")
+    os.close(state_files.open_folder(state))
+    return state_files.open_folder(f"{state}/{FOLDER}")
+
+
+def _make(path: str) -> None:
+    """Create the folder and its missing parents, for the owner only; cron's umask may be 000."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        _make(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass

@@ -1,0 +1,70 @@
+"""Where the runs of exec are recorded: in the project's database, or without one in the user's state folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from cronjobs.config.host_timezone import host_timezone
+from cronjobs.config.load import load
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.errors import SchemaMissing, SchemaTooOld
+from cronjobs.exec.spool import state_folder
+from cronjobs.host.files import make_folder
+from cronjobs.host.known_databases import remember, require_still_there
+from cronjobs.store.meta import is_ours, require_schema
+
+FILE: Final = "exec.db"  # in the state folder
+
+
+def target_settings(config: str | None, url: str | None) -> Settings:
+    """Of the project's file; of no project if there is neither a file nor a URL. Raises ConfigError."""
+    if config is None and url is None:
+        return no_project()
+    file = None if config is None else Path(config)
+    return load(file, environ=os.environ, database_url=url, only_database=True)
+
+
+def no_project() -> Settings:
+    """The settings of a user without a project: SQLite in the state folder."""
+    folder = Path(state_folder())
+    return Settings(
+        file=folder / "cronjobs.yaml", folder=folder, database=f"sqlite:///{folder / FILE}", timezone=host_timezone()
+    )
+
+
+def has_runs() -> bool:
+    """Whether exec has recorded anything in the state folder."""
+    return (Path(state_folder()) / FILE).exists()
+
+
+def open_target(settings: Settings) -> Database:
+    """The database, with its tables: SQLite's are made or migrated here, PostgreSQL's never."""
+    address = parse_url(settings.database, settings.schema)
+    require_still_there(settings, address)
+    if address.is_sqlite and Path(str(address.url.database)).parent == Path(state_folder()):
+        make_folder(Path(state_folder()), 0o700)
+    database = Database(address, connections=1)
+    try:
+        _require_tables(database, settings)
+        remember(settings, address)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _require_tables(database: Database, settings: Settings) -> None:
+    try:
+        with database.read() as connection:
+            found = require_schema(connection)
+        is_ours(settings, found.project, found.environment)
+    except (SchemaMissing, SchemaTooOld):
+        if not database.is_sqlite:
+            raise
+        from cronjobs.schema import migrations
+
+        migrations.upgrade(database)

@@ -1,0 +1,313 @@
+"""``cronjobs exec``: the command is as it was without it, and its run is recorded whatever happens around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import forked
+from support.databases import until
+from support.ticking import Project
+
+from cronjobs.exec import spool
+
+CRONS = {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh", "LOGNAME": "ada"}
+if "PYTHONPATH" in os.environ:  # another copy of the package is tested: tests/mutants
+    CRONS["PYTHONPATH"] = os.environ["PYTHONPATH"]
+
+
+class Box:
+    """A folder to run commands in, with a state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.env = CRONS | {"XDG_STATE_HOME": str(self.state)}
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+        """exec as cron starts it: an interpreter of its own."""
+        given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": self.folder}
+        given |= {"env": self.env, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen([sys.executable, "-P", "-m", "cronjobs", "exec", *words], **(given | options))
+
+    def run(self, *words: str, input: bytes | None = None, **options: Any) -> tuple[int, bytes, bytes]:  # noqa: A002
+        if input is not None:
+            options["stdin"] = subprocess.PIPE
+        process = self.start(*words, **options)
+        out, err = process.communicate(input, timeout=60)
+        return process.returncode, out, err
+
+    @property
+    def file(self) -> Path:
+        return self.state / "cronjobs" / "exec.db"
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        if not self.file.exists():
+            return []
+        try:
+            with closing(sqlite3.connect(self.file, timeout=20)) as connection:
+                return connection.execute(statement).fetchall()
+        except sqlite3.OperationalError:  # its tables are being made
+            return []
+
+    def statuses(self) -> list[tuple[Any, ...]]:
+        return self.rows("SELECT job_type, status, last_error FROM cronjobs_jobs ORDER BY id")
+
+    def spooled(self) -> list[Path]:
+        return sorted((self.state / "cronjobs" / spool.FOLDER).glob("*.json"))
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+LOOK = """
+import json, os, sys
+print(json.dumps({
+    "stdin": list(sys.stdin.buffer.read()), "arguments": sys.argv[1:], "folder": os.getcwd(), "group": os.getpgrp(),
+    "environment": {name: value for name, value in sorted(os.environ.items())},
+    "umask": os.umask(0), "session": os.getsid(0), "parent": os.getppid(),
+    "ignored": open("/proc/self/status").read().split("SigIgn:")[1].split()[0],
+    "blocked": open("/proc/self/status").read().split("SigBlk:")[1].split()[0],
+    "descriptors": sorted(os.listdir("/proc/self/fd"))[:-1],
+}))
+os.write(2, b"\\xff\\x00 to stderr")
+sys.exit(7)
+"""
+
+
+def test_the_command_sees_what_it_would_see_without_exec_and_its_output_and_code_pass_through(box: Box) -> None:
+    data = bytes(range(256)) * 3
+    command = [sys.executable, "-S", "-c", LOOK, "a b", "%", ""]
+    plain = subprocess.run(
+        command, input=data, capture_output=True, cwd=box.folder, env=box.env, check=False, start_new_session=True
+    )
+    process = box.start("look", "--", *command, stdin=subprocess.PIPE, start_new_session=True)
+    out, err = process.communicate(data, timeout=60)
+    seen, expected = json.loads(out), json.loads(plain.stdout)
+    assert (process.returncode, err) == (7, b"\xff\x00 to stderr") == (plain.returncode, plain.stderr)
+    assert (seen.pop("group"), seen.pop("session"), seen.pop("parent")) == (process.pid,) * 3
+    for one in ("group", "session", "parent"):
+        expected.pop(one)
+    # Two of the C library's own, which no program can use or send.
+    assert int(seen.pop("ignored"), 16) & 0x7FFFFFFF == int(expected.pop("ignored"), 16)
+    assert seen == expected
+    until(lambda: bool(box.rows("SELECT 1 FROM cronjobs_job_runs")))
+    [(output, outcome, error)] = box.rows("SELECT output, outcome, error FROM cronjobs_job_runs")
+    assert (outcome, error.partition(":")[0]) == ("failed", "exit status 7")
+    assert "\ufffd\\x00 to stderr" in output
+    assert '"arguments": ["a b", "%", ""]' in output
+
+
+def test_what_is_loaded_before_the_command_runs_is_of_no_weight(box: Box) -> None:
+    program = """
+import os, sys
+def spawned(*given, **options):
+    sys.stdout.write(" ".join(sys.modules))
+    sys.stdout.flush()
+    os._exit(0)
+before = {*sys.modules}
+os.posix_spawnp = spawned
+sys.argv = ["cronjobs", "exec", "a", "--", "true"]
+from cronjobs.__main__ import main
+main()
+"""
+    given: dict[str, Any] = {"cwd": box.folder, "env": box.env, "capture_output": True, "check": True, "text": True}
+    loaded = subprocess.run([sys.executable, "-P", "-c", program], **given).stdout.split()
+    plain = subprocess.run([sys.executable, "-P", "-c", "import sys; print(*sys.modules)"], **given).stdout.split()
+    assert set(loaded) - set(plain) == {
+        *("cronjobs", "cronjobs.__main__", "cronjobs.version", "cronjobs.exec", "__future__"),
+        *("cronjobs.exec.arguments", "cronjobs.exec.start", "cronjobs.exec.copying", "errno", "fcntl", "select"),
+        *("cronjobs.probe", "cronjobs.probe.timer", "cronjobs.probe.here", "faulthandler"),
+    }
+
+
+def test_signals_reach_the_command_and_exec_dies_as_it_dies(box: Box) -> None:
+    line = "trap 'echo heard; exit 5' TERM; trap '' HUP; echo ready; while :; do sleep 0.05; done"
+    process = box.start("traps", "-c", line)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30) == (b"heard\n", b"")
+    assert process.returncode == 5
+    process = box.start("dies", "--", "sh", "-c", "echo ready; exec sleep 60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    until(lambda: ("exec:dies", "dead", "killed by SIGINT: ready") in box.statuses())
+    assert ("exec:traps", "dead", "exit status 5: heard") in box.statuses()
+
+
+def test_a_command_that_cannot_be_started_ends_as_in_a_shell(box: Box) -> None:
+    plain = box.folder / "plain"
+    plain.write_text("echo from a script without a first line")
+    assert box.run("none", "--", "./no-such-program")[0] == 127
+    assert box.run("none", "--", "./plain")[0] == 126
+    plain.chmod(0o700)
+    code, out, err = box.run("plain", "--", "./plain")
+    assert (code, out, err) == (0, b"from a script without a first line\n", b"")
+    code, out, err = box.run("none", "--", "no-such-program")
+    assert (code, out, err) == (127, b"", b"cronjobs exec: no-such-program: not found\n")
+    until(lambda: ("exec:none", "dead", "exit status 127: not found") in box.statuses())
+
+
+def test_background_processes_live_on_and_are_heard(box: Box) -> None:
+    os.mkfifo(box.folder / "gate")
+    line = "(read go < gate; echo late; echo later; echo > done) & echo now"
+    process = box.start("daemon", "-c", line)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"now\n"
+    assert process.wait(30) == 0, "exec waits for the command, not for its background"
+    with (box.folder / "gate").open("w") as gate:
+        gate.write("go\n")
+    assert process.stdout.read() == b"late\nlater\n"
+    assert (box.folder / "done").exists()
+    process.communicate()
+    until(lambda: ("exec:daemon", "succeeded", None) in box.statuses())
+
+
+def test_much_output_passes_through_whole_and_its_end_is_recorded(box: Box) -> None:
+    code, out, err = box.run("much", "-c", "seq 1 200000; seq 1 3 >&2")
+    assert (code, err) == (0, b"1\n2\n3\n")
+    assert out == b"".join(b"%d\n" % number for number in range(1, 200001))
+    until(lambda: bool(box.rows("SELECT 1 FROM cronjobs_job_runs")))
+    [(output,)] = box.rows("SELECT output FROM cronjobs_job_runs")
+    assert len(output.encode()) <= 64 * 1024
+    assert "bytes before this were not kept" in output.splitlines()[0]
+    assert "\n200000\n" in output
+
+
+def test_a_reader_that_leaves_ends_the_command_as_without_exec(box: Box) -> None:
+    process = box.start("yes", "--", "yes")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == -signal.SIGPIPE
+    process.communicate()
+
+
+def test_nowhere_to_record_changes_nothing_but_says_so(box: Box) -> None:
+    box.state.write_text("a file where the folder should be")
+    code, out, err = box.run("lost", "-c", "echo out; exit 4")
+    assert (code, out) == (4, b"out\n")
+    assert b"this run of lost is recorded nowhere: " in err
+
+
+def test_without_the_database_runs_wait_in_the_spool_and_are_delivered_once(box: Box) -> None:
+    (box.folder / "cronjobs.yaml").write_text("database: sqlite:///away/jobs.db\n")
+    began = [box.run("early", "-c", "echo out; exit 3"), box.run("late", "-c", "exit 0")]
+    assert began == [(3, b"out\n", b""), (0, b"", b"")]
+    spooled = box.spooled()
+    assert len(spooled) == 2
+    assert {file.stat().st_mode & 0o777 for file in spooled} == {0o600}
+    (box.folder / "away").mkdir()
+    copies = {file: file.read_bytes() for file in spooled}
+    assert box.run("now", "-c", "exit 0") == (0, b"", b"")
+    until(lambda: not box.spooled())
+    for file, content in copies.items():  # as if the process that delivered them had died before it could remove them
+        file.write_bytes(content)
+    assert box.run("again", "-c", "exit 0") == (0, b"", b"")
+    until(lambda: not box.spooled())
+    with closing(sqlite3.connect(box.folder / "away" / "jobs.db")) as connection:
+        found = connection.execute("SELECT job_type, status, attempts FROM cronjobs_jobs ORDER BY id").fetchall()
+        runs = connection.execute("SELECT job_id, output FROM cronjobs_job_runs ORDER BY job_id").fetchall()
+    assert sorted(found) == [
+        ("exec:again", "succeeded", 1),
+        ("exec:early", "dead", 1),
+        ("exec:late", "succeeded", 1),
+        ("exec:now", "succeeded", 1),
+    ]
+    assert len(runs) == 4
+    assert "out\n" in {output for _, output in runs}
+
+
+@pytest.fixture
+def wired(project: Project) -> Callable[..., tuple[int, bytes, bytes]]:
+    """exec with the project's file and its ticks' state folder."""
+    box = Box(project.folder)
+    box.env["XDG_STATE_HOME"] = str(project.folder)
+    return lambda *words, **options: box.run(words[0], "--config", f"{project.folder}/cronjobs.yaml", *words[1:])
+
+
+def test_a_projects_runs_are_in_its_database_while_they_run_and_after(project: Project) -> None:
+    project.configure()
+    box = Box(project.folder)
+    box.env["XDG_STATE_HOME"] = str(project.folder)
+    os.mkfifo(project.folder / "go")
+    process = box.start("backup", "--config", f"{project.folder}/cronjobs.yaml", "-c", "echo begun; read go < go")
+    until(lambda: project.statuses() == {"running": 1})
+    [job_id] = project.sql("SELECT id FROM cronjobs_jobs")[0]
+    tick = project.tick()
+    assert (tick.wait(), tick.stderr) == (0, ""), "its lease is in nobody's way"
+    assert project.statuses() == {"running": 1}
+    with (project.folder / "go").open("w") as gate:
+        gate.write("go\n")
+    assert process.communicate(timeout=30) == (b"begun\n", b"")
+    assert project.statuses() == {"succeeded": 1}
+    assert project.sql("SELECT job_type, attempts, queue FROM cronjobs_jobs") == [("exec:backup", 1, "default")]
+    assert project.sql("SELECT outcome, output FROM cronjobs_job_runs") == [("succeeded", "begun\n")]
+    assert project.job(job_id)["result"] is not None
+
+
+def test_an_exec_that_was_killed_is_dead_by_the_next_tick_and_never_runs_again(project: Project) -> None:
+    project.configure()
+    box = Box(project.folder)
+    box.env["XDG_STATE_HOME"] = str(project.folder)
+    process = box.start("backup", "--config", f"{project.folder}/cronjobs.yaml", "--", "sleep", "60")
+    until(lambda: project.statuses() == {"running": 1})
+    [(holder,)] = project.sql("SELECT locked_by FROM cronjobs_jobs")
+    assert int(holder.split(":")[3]) == process.pid
+    command = next(pid for pid in children(process.pid) if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    for pid in [*set(children(process.pid)) - {command}, process.pid]:  # the recorder first: it would notice
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert Path(f"/proc/{command}").exists(), "the command itself was not touched"
+    os.kill(command, signal.SIGKILL)
+    project.tick()
+    [(job_id, status, error)] = project.sql("SELECT id, status, error_type FROM cronjobs_jobs")
+    assert (status, error) == ("dead", "Lost")
+    config = ("--config", f"{project.folder}/cronjobs.yaml")
+    done = forked.run([sys.executable, "-m", "cronjobs", "jobs", "retry", str(job_id), *config])
+    assert (done.returncode, "a run of cronjobs exec" in done.stderr) == (1, True)
+    project.tick()
+    assert project.statuses() == {"dead": 1}
+
+
+def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None:
+    project.configure()
+    while project.tick().wait() or project.value("SELECT count(*) FROM cronjobs_ticks") < 2:
+        pass
+    config = str(project.folder / "cronjobs.yaml")
+    os.environ["XDG_STATE_HOME"], before = str(project.folder), os.environ.get("XDG_STATE_HOME")
+    try:
+        run = {"token": "0123456789abcdef", "name": "backup", "cron": None, "began": 1.7e9, "locked_by": "h:b:n:1:2:3"}
+        run |= {"ended": 1.7e9 + 60, "took": 60.0, "status": 256, "output": "said\xff", "output_size": 5}
+        assert spool.put(spool.address(config, None), run) is None
+        assert spool.put(spool.address("/other.yaml", None), run) is None
+    finally:
+        os.environ.pop("XDG_STATE_HOME")
+        if before is not None:
+            os.environ["XDG_STATE_HOME"] = before
+    project.tick()
+    assert project.sql("SELECT job_type, status FROM cronjobs_jobs") == [("exec:backup", "dead")]
+    assert project.sql("SELECT outcome, output FROM cronjobs_job_runs") == [("failed", "said\ufffd")]
+    assert [file.name[:16] for file in (project.folder / "cronjobs" / spool.FOLDER).iterdir()] == [
+        spool.address("/other.yaml", None)
+    ]
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
