@@ -41,7 +41,7 @@ def ack(
     schedule) or a worse severity opens it again at once. Nothing is changed but that: retry, dismiss or mend what is
     behind it.
     """
-    with our_database(source) as (settings, database):
+    with our_database(source, without_project=True) as (settings, database):
         if remove:
             if finding is None:
                 raise UsageError("--remove needs a FINDING")

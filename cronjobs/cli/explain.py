@@ -21,7 +21,7 @@ from cronjobs.cli.typed import of_day
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.insight.evidence import NoSuchSchedule, ScheduleEvidence
-from cronjobs.insight.explain_named import explain_id, explain_key, explain_type_named
+from cronjobs.insight.explain_named import explain_exec, explain_id, explain_key, explain_type_named
 from cronjobs.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.insight.facts import Explanation
 from cronjobs.insight.phrases import LocalTimes
@@ -122,6 +122,7 @@ def explain(
             assert what is not None
             if not timed:
                 told = explain_id(connection, int(what[:20]), settings, types) if what.isdecimal() else None
+                told = told or explain_exec(connection, what, settings, types)
                 told = told or explain_type_named(connection, what, settings, types())
             if told is None:
                 told, code = _unknown(what, [*error.known, *types().types], settings, as_json)

@@ -301,7 +301,7 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
     ) -> None:
         _require_choice(verb, bool(ids), filters, everything)
         here = Identity.here()
-        with our_database(source) as (settings, database):
+        with our_database(source, without_project=True) as (settings, database):
             how = None if ids else filters.given or {"all": "true"}
             act = OperatorAction(verb.name, operator(), here.host, why, how)
             operation = Operation(verb, database, settings, Holders(here), act, named=bool(ids))

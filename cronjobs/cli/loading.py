@@ -15,16 +15,28 @@ from cronjobs.config import trust
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
+from cronjobs.exec.target import has_runs, no_project
 from cronjobs.model import duration
 
 if TYPE_CHECKING:
     from cronjobs.cli.options import Source
 
 
-def load_settings(source: Source, need_database: bool = True, *, only_database: bool = False) -> Settings:
-    return read_settings(
-        source.given("config"), source.given("database_url"), need_database, only_database=only_database
-    )
+def load_settings(
+    source: Source, need_database: bool = True, *, only_database: bool = False, without_project: bool | None = None
+) -> Settings:
+    """*without_project*: fall back to what exec recorded in the state folder; None: who only reads a database does."""
+    config, url = source.given("config"), source.given("database_url")
+    falls_back = only_database and need_database if without_project is None else without_project
+    if falls_back and not names_project(config, url) and has_runs():
+        return no_project()
+    return read_settings(config, url, need_database, only_database=only_database)
+
+
+def names_project(config: Path | None, url: str | None) -> bool:
+    """Whether anything says which project is meant: an option, a variable, or a file in this folder."""
+    variables = os.environ.get("CRONJOBS_CONFIG"), os.environ.get("CRONJOBS_DATABASE_URL")
+    return any((config, url, *variables)) or Path("cronjobs.yaml").exists()
 
 
 def read_settings(

@@ -54,9 +54,14 @@ def ready_database(settings: Settings) -> Database:
 
 
 @contextmanager
-def jobs_database(source: Source, *, only_database: bool = False) -> Iterator[tuple[Settings, Database]]:
-    """The settings and their open database. *only_database*: whatever else is wrong in the file."""
-    settings = load_settings(source, only_database=only_database)
+def jobs_database(
+    source: Source, *, only_database: bool = False, without_project: bool | None = None
+) -> Iterator[tuple[Settings, Database]]:
+    """The settings and their open database. *only_database*: whatever else is wrong in the file.
+
+    *without_project*: see ``load_settings``.
+    """
+    settings = load_settings(source, only_database=only_database, without_project=without_project)
     with closing(ready_database(settings)) as database:
         yield settings, database
 
@@ -67,7 +72,10 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
 
     *only_database*: they go on while the file is broken, and report that on stderr.
     """
-    with jobs_database(source, only_database=only_database) as (settings, database), database.read() as connection:
+    with (
+        jobs_database(source, only_database=only_database, without_project=True) as (settings, database),
+        database.read() as connection,
+    ):
         if settings.broken:
             complain(f"shown without what is wrong in the file: {settings.problems[0]}")
         yield settings, connection, Times(database_now(connection), settings.timezone)
@@ -91,12 +99,14 @@ def require_tables(database: Database) -> None:
 
 
 @contextmanager
-def our_database(source: Source, *, adopt: bool = False) -> Iterator[tuple[Settings, Database]]:
+def our_database(
+    source: Source, *, adopt: bool = False, without_project: bool = False
+) -> Iterator[tuple[Settings, Database]]:
     """The settings and their database, its tables made where that is allowed. Raises ForeignDatabase.
 
-    *adopt*: one that is nobody's yet becomes ours, as at a first tick.
+    *adopt*: one that is nobody's yet becomes ours, as at a first tick. *without_project*: see ``load_settings``.
     """
-    with jobs_database(source) as (settings, database):
+    with jobs_database(source, without_project=without_project) as (settings, database):
         with database.read() as connection:
             found = meta.read_meta(connection)
         if not is_ours(settings, found.project, found.environment) and adopt:

@@ -41,6 +41,8 @@ UNCUT: Final = 2000  # columns of a table in a pipe
 NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
 COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 FINDINGS_SHOWN: Final = 8
+WELL: Final = "ticks come, nothing is late or dead, every schedule had its runs"
+WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed, was missed or is dead"
 
 
 def head_lines(health: Health, settings: Settings, address: str, times: Times, *, everything: bool) -> list[str]:
@@ -61,7 +63,7 @@ def head_lines(health: Health, settings: Settings, address: str, times: Times, *
     elif known:
         lines += labelled("quiet", [coloured("nothing but what somebody has acknowledged", "green")], "green")
     else:
-        well = wrapped("ticks come, nothing is late or dead, every schedule had its runs", room)
+        well = wrapped(WELL_WITHOUT_PROJECT if settings.without_project else WELL, room)
         lines += labelled("all well", [coloured(line, "green") for line in well], "green")
     lines += labelled("acked", _finding_lines(known, times, room, most // 2), "bright_black")
     lines.append("")

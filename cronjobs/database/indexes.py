@@ -89,6 +89,15 @@ Index(
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
 )
+# Runs of exec by their names, of which the newest are asked for: by when they began, as some are delivered later.
+Index(
+    "cronjobs_jobs_exec_idx",
+    jobs.c.job_type,
+    jobs.c.run_at,
+    jobs.c.id,
+    postgresql_where=text("substr(job_type, 1, 5) = 'exec:'"),
+    sqlite_where=text("substr(job_type, 1, 5) = 'exec:'"),
+)
 Index("cronjobs_job_runs_finished_idx", job_runs.c.finished_at)
 Index(
     "cronjobs_occurrences_job_idx",

@@ -50,7 +50,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
             return f"{MOST_FILES} runs wait in {state_folder()}/{FOLDER} already"
         if sum(os.stat(name, dir_fd=folder).st_size for name in names) > MOST_BYTES:
             run = run | {"output": "", "output_dropped": True}
-        name = f"{where}-{run['token']}.json"
+        name = f"{where}-{int(run['began'] * 1e6):016}-{run['token']}.json"
         descriptor = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         with open(descriptor, "wb", buffering=0) as file:
             file.write(json.dumps(run).encode())

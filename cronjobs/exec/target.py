@@ -32,7 +32,11 @@ def no_project() -> Settings:
     """The settings of a user without a project: SQLite in the state folder."""
     folder = Path(state_folder())
     return Settings(
-        file=folder / "cronjobs.yaml", folder=folder, database=f"sqlite:///{folder / FILE}", timezone=host_timezone()
+        file=folder / "cronjobs.yaml",
+        folder=folder,
+        database=f"sqlite:///{folder / FILE}",
+        timezone=host_timezone(),
+        without_project=True,
     )
 
 
@@ -44,13 +48,15 @@ def has_runs() -> bool:
 def open_target(settings: Settings) -> Database:
     """The database, with its tables: SQLite's are made or migrated here, PostgreSQL's never."""
     address = parse_url(settings.database, settings.schema)
-    require_still_there(settings, address)
-    if address.is_sqlite and Path(str(address.url.database)).parent == Path(state_folder()):
+    if settings.without_project:
         make_folder(Path(state_folder()), 0o700)
+    else:  # in the state folder nothing else would know that there was one
+        require_still_there(settings, address)
     database = Database(address, connections=1)
     try:
         _require_tables(database, settings)
-        remember(settings, address)
+        if not settings.without_project:
+            remember(settings, address)
     except BaseException:
         database.close()
         raise

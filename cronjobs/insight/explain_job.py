@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
+from cronjobs.exec.arguments import PREFIX
 from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, TypeFacts, plain
 from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
 from cronjobs.rules.occurrences import RAN_EARLY
@@ -46,6 +47,9 @@ def explain_job(life: JobLife) -> Explanation:
 
 
 def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: LocalTimes) -> str:
+    if job is not None and job.job_type.startswith(PREFIX):
+        by = f", by {name(job.enqueued_by)}" if job.enqueued_by else ""
+        return f"Job {life.job_id} is a run of cronjobs exec {name(job.job_type.removeprefix(PREFIX))}{by}."
     kind = f" ({name(job.job_type)})" if job else ""
     who_ = f"Job {life.job_id}{kind}"
     key = f", with the idempotency key {name(job.idempotency_key)}" if job and job.idempotency_key else ""
@@ -70,6 +74,8 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
 
 def _begin(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
     """When it was due and when it started; nothing if a retry has overwritten its only ``run_at``."""
+    if job.job_type.startswith(PREFIX):
+        return [(job.created_at, f"It began at {clock.full(job.run_at)}.")]
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []

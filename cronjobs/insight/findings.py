@@ -8,6 +8,7 @@ from dataclasses import replace
 from cronjobs.config.settings import Settings
 from cronjobs.insight.finding import Ack, Finding, Severity
 from cronjobs.insight.findings_of_alerts import alert_findings
+from cronjobs.insight.findings_of_exec import exec_findings
 from cronjobs.insight.findings_of_schedules import schedule_findings
 from cronjobs.insight.findings_of_ticks import tick_findings
 from cronjobs.insight.findings_of_work import work_findings
@@ -47,5 +48,6 @@ def troubles(health: Health, settings: Settings) -> list[Finding]:
         *tick_findings(health, settings),
         *schedule_findings(health, settings),
         *work_findings(health, settings),
+        *exec_findings(health),
         *alert_findings(health),
     ]

@@ -19,7 +19,8 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 def tick_findings(health: Health, settings: Settings) -> Iterator[Finding]:
     yield from _foreign(health, settings)
-    yield from _no_tick(health, settings)
+    if not settings.without_project:
+        yield from _no_tick(health, settings)
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
             text = f"host {host} has not ticked for {span_text(health.now - since)}, others do"

@@ -26,6 +26,8 @@ FINDING_KINDS: Final = {
     "unresolved": "due jobs or schedules of a type that nobody knows",
     "left_alone": "a lost attempt that no host can settle",
     "dead": "dead jobs that nobody has dealt with",
+    "absent": "a run of cronjobs exec did not come",
+    "overlapped": "a run of cronjobs exec began while the one before still ran",
     "full": "a queue is full, or nearly",
     "crashing": "a job type takes its runners down",
     "lease": "runs are long for their lease",

@@ -125,3 +125,83 @@ def running_here(connection: Connection, host: str) -> list[Any]:
             length=len(host) + 1,
         ).all()
     )
+
+
+# --- what came lately -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LatestRun:
+    """One of the two newest runs of a name. ``meta``: as exec wrote it, if nobody else did."""
+
+    id: int
+    job_type: str
+    status: str
+    started_at: datetime
+    finished_at: datetime | None
+    meta: Mapping[str, str]
+
+
+MOST_NAMES: Final = 1000
+_NAMES: Final = """
+  WITH RECURSIVE name(job_type, place) AS (
+    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {is_exec}), 1
+    UNION ALL
+    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {is_exec} AND j.job_type > n.job_type), n.place + 1
+    FROM name n WHERE n.job_type IS NOT NULL AND n.place < :most),
+  newest AS (
+    SELECT {nth_run_0} AS id, {nth_run_1} AS before FROM name n WHERE n.job_type IS NOT NULL)
+  SELECT id, before FROM newest"""
+define(
+    **{
+        f"nth_run_{nth}": "(SELECT j.id FROM {jobs} j WHERE {is_exec} AND j.job_type = n.job_type "
+        f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
+        for nth in (0, 1)
+    }
+)
+
+
+def latest(connection: Connection) -> dict[str, list[LatestRun]]:
+    """The two newest runs of each name, by job type, the newest first."""
+    rows = run(connection, _NAMES, most=MOST_NAMES).all()
+    return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
+
+
+def latest_of(connection: Connection, job_type: str) -> int | None:
+    """The newest run of one name."""
+    statement = "SELECT {nth_run_0} AS id FROM (SELECT CAST(:job_type AS text) AS job_type) n"
+    found: int | None = run(connection, statement, job_type=job_type).scalar()
+    return found
+
+
+def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun]]:
+    if not ids:
+        return {}
+    rows = run(
+        connection,
+        """SELECT j.id, j.job_type, j.status, j.started_at, j.finished_at, j.meta FROM {jobs} j
+           WHERE j.id {among_ids} AND j.started_at IS NOT NULL""",
+        ids=ids,
+    )
+    found: dict[str, list[LatestRun]] = {}
+    for row in rows:
+        meta = {str(key): str(value) for key, value in row.meta.items()} if isinstance(row.meta, dict) else {}
+        each = LatestRun(row.id, row.job_type, row.status, row.started_at, row.finished_at, meta)
+        found.setdefault(row.job_type, []).append(each)
+    return {name: sorted(runs, key=lambda run: run.started_at, reverse=True) for name, runs in found.items()}
+
+
+def expect_no_more(connection: Connection, ids: list[int]) -> None:
+    """Forget when these names should run: no line of the crontab has them any more."""
+    run(
+        connection,
+        """UPDATE {jobs} SET meta = """
+        "{without_cron}"
+        """ WHERE id IN (SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {is_exec})""",
+        ids=ids,
+    )
+
+
+define(
+    without_cron=lambda postgresql: "meta - 'cron'" if postgresql else "json_remove(meta, '$.cron')",
+)

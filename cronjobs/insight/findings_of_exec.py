@@ -1,0 +1,19 @@
+"""What is wrong with the runs of ``cronjobs exec``, beyond those that are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cronjobs.insight.finding import Finding, typed
+from cronjobs.insight.health import Health
+
+
+def exec_findings(health: Health) -> Iterator[Finding]:
+    watch = health.exec_watch
+    for name, due in sorted(watch.absent.items()):
+        text = f"{name} was to run by cron, and did not: exec has recorded no run since"
+        yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
+    for name, began in sorted(watch.overlapped.items()):
+        text = f"the last run of {name} began while the one before still ran"
+        command = typed("cronjobs history --type", f"exec:{name}")
+        yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))

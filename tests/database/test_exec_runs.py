@@ -1,0 +1,121 @@
+"""Runs of exec as rows: found by name and time, settled, pruned, and judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cronjobs.clock import SYSTEM
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.exec import delivery, due_by
+from cronjobs.exec.run import ExecRun
+from cronjobs.exec.target import no_project
+from cronjobs.host.identity import Identity
+from cronjobs.insight.explain_named import explain_exec
+from cronjobs.insight.findings import judge
+from cronjobs.insight.gathering import look
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.model import Status
+from cronjobs.store import exec_runs
+from cronjobs.store.sql import run
+from cronjobs.testing import FakeClock
+
+CRONTAB = "0 * * * * cronjobs exec hourly -c 'true'\n0 3 * * * cronjobs exec nightly -c true\n"
+
+
+@pytest.fixture(autouse=True)
+def crontab(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The user's, which a test may change; the host's zone is UTC."""
+    text = {"text": CRONTAB}
+    monkeypatch.setattr(due_by.program, "read", lambda: text["text"])
+    monkeypatch.setattr(due_by, "host_timezone", lambda: "UTC")
+    return text
+
+
+def a_run(name: str, ago: timedelta, took: timedelta | None = timedelta(0), **more: Any) -> ExecRun:
+    began = SYSTEM.now().timestamp() - ago.total_seconds()
+    facts = {"token": f"{name}-{began}", "name": name, "locked_by": str(Identity.here()), "began": began}
+    if took is not None:
+        facts |= {"ended": began + took.total_seconds(), "took": took.total_seconds(), "status": 0}
+    return ExecRun.read(facts | more)
+
+
+def record(database: Database, *runs: ExecRun) -> None:
+    for each in runs:
+        (delivery.begin if each.ended is None else delivery.end)(database, each)
+
+
+def found(database: Database, settings: Settings) -> dict[str, str]:
+    with database.read() as connection:
+        return {each.key: each.text for each in judge(look(connection, settings, JobTypes()), settings)}
+
+
+HOUR = timedelta(hours=1)
+
+
+def test_absence_and_overlap_are_findings_until_the_next_run(database: Database) -> None:
+    settings = no_project()
+    record(database, a_run("hourly", 3 * HOUR), a_run("other", 3 * HOUR, 2 * HOUR), a_run("other", 2 * HOUR))
+    assert found(database, settings) == {
+        "absent:hourly": "hourly was to run by cron, and did not: exec has recorded no run since",
+        "overlapped:other": "the last run of other began while the one before still ran",
+    }
+    # What waited in a spool is written later than what came after it.
+    record(database, a_run("hourly", timedelta(0)), a_run("hourly", 2 * HOUR), a_run("other", timedelta(0)))
+    assert found(database, settings) == {}
+
+
+def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, crontab: dict[str, str]) -> None:
+    record(database, a_run("hourly", 3 * HOUR), a_run("mine", 3 * HOUR, cron="0 * * * *"))
+    delivery.tidy(database, local=False)
+    assert [*found(database, no_project())] == ["absent:hourly", "absent:mine"]
+    crontab["text"] = "0 3 * * * cronjobs exec nightly -c true\n"
+    delivery.tidy(database, local=False)
+    assert [*found(database, no_project())] == ["absent:mine"], "which the command line itself expects"
+
+
+def test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after_all(
+    database: Database, clock: FakeClock
+) -> None:
+    here = str(Identity.here())
+    gone = ":".join([*here.split(":")[:3], "1", "1", "token"])  # no process has these
+    before_boot = here.replace(here.split(":")[1], "00000000-0000-0000-0000-000000000000")
+    rebooted = a_run("rebooted", HOUR, None, locked_by=before_boot)
+    record(database, a_run("killed", HOUR, None, locked_by=gone), rebooted, a_run("alive", HOUR, None))
+    assert delivery.settle_lost(database) == 2
+    assert statuses(database) == {"exec:alive": "running", "exec:killed": "dead", "exec:rebooted": "dead"}
+    late = replace(rebooted, ended=rebooted.began + 60, took=60.0, status=0)
+    assert delivery.end(database, late)
+    assert not delivery.end(database, late), "once"
+    assert statuses(database)["exec:rebooted"] == "succeeded"
+    with database.read() as connection:
+        outcomes = run(connection, "SELECT outcome FROM {job_runs} ORDER BY job_id").scalars().all()
+    assert sorted(outcomes) == ["lost", "succeeded"]
+
+
+def statuses(database: Database) -> dict[str, str]:
+    with database.read() as connection:
+        rows = run(connection, "SELECT job_type, status FROM {jobs} ORDER BY job_type").all()
+    return {row.job_type: row.status for row in rows}
+
+
+def test_explain_finds_the_newest_run_by_its_name(database: Database) -> None:
+    record(database, a_run("nightly", timedelta(0), status=256), a_run("nightly", HOUR))
+    with database.read() as connection:
+        told = explain_exec(connection, "nightly", no_project(), JobTypes)
+        assert told == explain_exec(connection, "exec:nightly", no_project(), JobTypes)
+        assert told is not None
+        assert told.verdict == "dead"
+        assert told.sentences[0].startswith("Job 1 is a run of cronjobs exec nightly")
+        assert explain_exec(connection, "night", no_project(), JobTypes) is None
+
+
+def test_the_users_own_database_forgets_what_is_old(database: Database) -> None:
+    record(database, a_run("old", 100 * 24 * HOUR), a_run("new", HOUR))
+    with database.write() as connection:
+        assert exec_runs.prune(connection, {Status.SUCCEEDED: timedelta(days=90)}) == 1
+    assert statuses(database) == {"exec:new": "succeeded"}
