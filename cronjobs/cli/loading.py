@@ -15,7 +15,7 @@ from cronjobs.config import trust
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
-from cronjobs.exec.target import has_runs, no_project
+from cronjobs.exec.users_own import has_runs, no_project
 from cronjobs.model import duration
 
 if TYPE_CHECKING:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
-from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import SchemaMissing, SchemaTooOld
 from cronjobs.exec.spool import state_folder
+from cronjobs.exec.users_own import no_project
 from cronjobs.host.files import make_folder
 from cronjobs.host.known_databases import remember, require_still_there
 from cronjobs.store.meta import is_ours, require_schema
-
-FILE: Final = "exec.db"  # in the state folder
 
 
 def target_settings(config: str | None, url: str | None) -> Settings:
@@ -26,23 +23,6 @@ def target_settings(config: str | None, url: str | None) -> Settings:
         return no_project()
     file = None if config is None else Path(config)
     return load(file, environ=os.environ, database_url=url, only_database=True)
-
-
-def no_project() -> Settings:
-    """The settings of a user without a project: SQLite in the state folder."""
-    folder = Path(state_folder())
-    return Settings(
-        file=folder / "cronjobs.yaml",
-        folder=folder,
-        database=f"sqlite:///{folder / FILE}",
-        timezone=host_timezone(),
-        without_project=True,
-    )
-
-
-def has_runs() -> bool:
-    """Whether exec has recorded anything in the state folder."""
-    return (Path(state_folder()) / FILE).exists()
 
 
 def open_target(settings: Settings) -> Database:

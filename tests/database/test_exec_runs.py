@@ -10,10 +10,11 @@ import pytest
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
+from cronjobs.crontab import program
 from cronjobs.database.connection import Database
 from cronjobs.exec import delivery, due_by
 from cronjobs.exec.run import ExecRun
-from cronjobs.exec.target import no_project
+from cronjobs.exec.users_own import no_project
 from cronjobs.host.identity import Identity
 from cronjobs.insight.explain_named import explain_exec
 from cronjobs.insight.findings import judge
@@ -31,7 +32,7 @@ CRONTAB = "0 * * * * cronjobs exec hourly -c 'true'\n0 3 * * * cronjobs exec nig
 def crontab(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The user's, which a test may change; the host's zone is UTC."""
     text = {"text": CRONTAB}
-    monkeypatch.setattr(due_by.program, "read", lambda: text["text"])
+    monkeypatch.setattr(program, "read", lambda: text["text"])
     monkeypatch.setattr(due_by, "host_timezone", lambda: "UTC")
     return text
 

@@ -12,7 +12,7 @@ from cronjobs.insight.finding import Severity
 from cronjobs.rules.finding_kinds import FINDING_KINDS
 
 PAGE = Page("docs/findings.md")
-RULES = ("findings_of_alerts", "findings_of_ticks", "findings_of_schedules", "findings_of_work")
+RULES = ("findings_of_alerts", "findings_of_ticks", "findings_of_schedules", "findings_of_work", "findings_of_exec")
 
 
 def severities() -> dict[str, set[str]]:

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from support import forked
 from support.databases import until
 from support.ticking import Project
 
+from cronjobs.clock import SYSTEM
 from cronjobs.exec import spool
 
 CRONS = {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh", "LOGNAME": "ada"}
@@ -234,14 +234,6 @@ def test_without_the_database_runs_wait_in_the_spool_and_are_delivered_once(box:
     assert "out\n" in {output for _, output in runs}
 
 
-@pytest.fixture
-def wired(project: Project) -> Callable[..., tuple[int, bytes, bytes]]:
-    """exec with the project's file and its ticks' state folder."""
-    box = Box(project.folder)
-    box.env["XDG_STATE_HOME"] = str(project.folder)
-    return lambda *words, **options: box.run(words[0], "--config", f"{project.folder}/cronjobs.yaml", *words[1:])
-
-
 def test_a_projects_runs_are_in_its_database_while_they_run_and_after(project: Project) -> None:
     project.configure()
     box = Box(project.folder)
@@ -307,6 +299,61 @@ def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None
     assert [file.name[:16] for file in (project.folder / "cronjobs" / spool.FOLDER).iterdir()] == [
         spool.address("/other.yaml", None)
     ]
+
+
+def test_a_recorder_that_died_or_went_is_replaced_at_the_end(box: Box) -> None:
+    os.mkfifo(box.folder / "go")
+    process = box.start("long", "-c", "read go < go; exit 9")
+    until(lambda: box.statuses() == [("exec:long", "running", None)])
+    [recorder] = [pid for pid in children(process.pid) if b"cronjobs" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(recorder, signal.SIGKILL)
+    with (box.folder / "go").open("w") as gate:
+        gate.write("go\n")
+    process.communicate(timeout=30)
+    assert process.returncode == 9
+    until(lambda: box.statuses() == [("exec:long", "dead", "exit status 9")])
+
+
+def test_a_locked_database_delays_the_end_by_two_seconds_and_gets_the_run_once(box: Box) -> None:
+    assert box.run("first", "--", "true")[0] == 0
+    until(lambda: box.statuses() == [("exec:first", "succeeded", None)])
+    with closing(sqlite3.connect(box.file, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        began = SYSTEM.monotonic()
+        assert box.run("second", "-c", "exit 3")[0] == 3
+        assert 1.5 < SYSTEM.monotonic() - began < 10
+        assert "second" in {json.loads(file.read_text())["name"] for file in box.spooled()}
+        holder.execute("ROLLBACK")
+    until(lambda: len(box.statuses()) == 2)
+    assert box.run("third", "--", "true")[0] == 0
+    until(lambda: not box.spooled())
+    assert [row[:2] for row in box.statuses()] == [
+        ("exec:first", "succeeded"),
+        ("exec:second", "dead"),
+        ("exec:third", "succeeded"),
+    ]
+    assert box.rows("SELECT count(*) FROM cronjobs_job_runs") == [(3,)]
+
+
+def test_without_a_project_commands_read_the_state_folder(box: Box) -> None:
+    command = [sys.executable, "-P", "-m", "cronjobs"]
+    given: dict[str, Any] = {"cwd": box.folder, "env": box.env}
+    assert "there is no such file" in forked.run([*command, "status"], **given).stderr
+    assert box.run("backup", "-c", "echo gone wrong; exit 3")[0] == 3
+    until(lambda: bool(box.statuses()) and box.statuses()[0][1] == "dead")
+    told = {
+        words: forked.run([*command, *words.split()], **given).stdout
+        for words in ("status", "history", "explain backup", "jobs list", "jobs show 1")
+    }
+    assert "critical dead: 1 dead job" in told["status"]
+    assert "no tick" not in told["status"]
+    assert "exec:backup #1" in told["history"]
+    assert told["explain backup"].startswith("Job 1 is a run of cronjobs exec backup")
+    assert "exec:backup" in told["jobs list"]
+    assert "gone wrong" in told["jobs show 1"]
+    assert forked.run([*command, "jobs", "dismiss", "1"], **given).returncode == 0
+    assert "all well" in forked.run([*command, "status"], **given).stdout
+    assert forked.run([*command, "enqueue", "x"], **given).returncode == 3, "it takes no jobs"
 
 
 def children(pid: int) -> list[int]:

@@ -1,0 +1,29 @@
+"""What exec records without a project: SQLite in the user's state folder. Imports nothing of a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from cronjobs.config.host_timezone import host_timezone
+from cronjobs.config.settings import Settings
+from cronjobs.exec.spool import state_folder
+
+FILE: Final = "exec.db"  # in the state folder
+
+
+def no_project() -> Settings:
+    """The settings of a user without a project: SQLite in the state folder."""
+    folder = Path(state_folder())
+    return Settings(
+        file=folder / "cronjobs.yaml",
+        folder=folder,
+        database=f"sqlite:///{folder / FILE}",
+        timezone=host_timezone(),
+        without_project=True,
+    )
+
+
+def has_runs() -> bool:
+    """Whether exec has recorded anything in the state folder."""
+    return (Path(state_folder()) / FILE).exists()

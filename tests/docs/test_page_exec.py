@@ -1,0 +1,70 @@
+"""docs/exec.md: the crontab becomes what the page shows, and each command and file that it names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.pages import Page
+from typer.testing import CliRunner
+
+from cronjobs.cli import crontab as commands
+from cronjobs.cli import crontab_wrap
+from cronjobs.crontab import program, wrapping
+from cronjobs.exec import spool, start, users_own
+from cronjobs.exec.arguments import read_arguments
+from cronjobs.exec.copying import KEPT
+from cronjobs.rules.finding_kinds import FINDING_KINDS
+
+PAGE = Page("docs/exec.md")
+
+
+def test_wrap_writes_what_the_page_shows_and_unwrap_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = (block.text for block in PAGE.blocks("crontab"))
+    stored = {"text": before}
+    monkeypatch.setattr(program, "read", lambda: stored["text"])
+    monkeypatch.setattr(program, "replace", lambda old, new: stored.update(text=new))
+    monkeypatch.setattr(program, "keep_copy", lambda text: Path("/home/ada/.local/state/cronjobs/crontab-4f1d0c6a52be"))
+    monkeypatch.setattr(crontab_wrap, "own_program", lambda: ["/srv/app/.venv/bin/cronjobs"])
+    monkeypatch.chdir(tmp_path)
+    for name in ("CRONJOBS_CONFIG", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    dry = CliRunner().invoke(commands.app, ["wrap", "--dry-run"])
+    assert (dry.exit_code, stored["text"]) == (0, before)
+    assert f"+{after.splitlines()[-1]}" in dry.output
+    done = CliRunner().invoke(commands.app, ["wrap"])
+    assert stored["text"] == after
+    _, shown = PAGE.block("console", "crontab wrap").split("\n", 1)
+    assert done.output == shown
+    assert CliRunner().invoke(commands.app, ["unwrap"]).exit_code == 0
+    assert stored["text"] == before
+
+
+def test_the_lines_of_the_crontab_are_what_exec_reads() -> None:
+    after = PAGE.blocks("crontab")[1].text
+    names = [line.exec_name for line in wrapping.job_lines(after)]
+    assert names == ["pg_dump", "fetch"]
+    for form in ("cronjobs exec NAME -c 'LINE'", "cronjobs exec NAME -- PROGRAM ARGUMENT…"):
+        assert f"`{form}`" in PAGE.text
+        assert read_arguments(form.replace("'", "").split()[1:]).name == "NAME"
+
+
+def test_its_numbers_and_names_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.text.split())
+    assert f"`~/.local/state/cronjobs/{spool.FOLDER}` (at most {spool.MOST_FILES:,}, beyond" in text
+    assert f"beyond {spool.MOST_BYTES >> 20} MiB" in text
+    assert f"`~/.local/state/cronjobs/{users_own.FILE}`" in text
+    assert f"The last {KEPT >> 10} KiB are recorded" in text
+    [forwarded] = re.findall(r"- (SIG.*) are forwarded", text)
+    assert len(re.findall(r"SIG[A-Z0-9]+", forwarded)) == len(start.FORWARDED)
+    for kind in ("absent", "overlapped"):
+        assert f"`{kind}`" in text
+        assert kind in FINDING_KINDS
+
+
+def test_it_links_to_nothing_that_is_not_there() -> None:
+    assert PAGE.dead_links() == []
+    assert PAGE.counts() == {"crontab": 2, "console": 1}
