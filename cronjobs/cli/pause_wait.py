@@ -86,7 +86,7 @@ def _look(database: Database, timezone: str, queue: str | None, before: frozense
         flying = operating.claims_in_flight(connection)
     with database.read() as connection:
         times = Times(database_now(connection), timezone)
-        rows = listing.running_jobs(connection, SHOWN + 1, queue)
+        rows = listing.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # no pause stops cron
     # Whoever began to claim since the first look has seen the pause.
     return Still(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
 

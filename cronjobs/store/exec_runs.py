@@ -20,7 +20,6 @@ from cronjobs.store.sql import define, run
 define(
     began_ago=after_now("-:began_ago"),
     lease_later=after_now("-:began_ago + :lease_s"),
-    a_day_ago=after_now("-86400"),
 )
 
 

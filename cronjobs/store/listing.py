@@ -102,17 +102,21 @@ def due_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
     ).all()
 
 
-def running_jobs(connection: Connection, limit: int, queue: str | None = None) -> Sequence[Row[Any]]:
-    """Leased jobs, of one *queue* or of all, the longest running first."""
+def running_jobs(
+    connection: Connection, limit: int, queue: str | None = None, *, with_exec: bool = True
+) -> Sequence[Row[Any]]:
+    """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: runs of exec, too."""
     return run(
         connection,
         """
         SELECT id, job_type, queue, schedule, attempts, failures, max_attempts, started_at, locked_by, locked_until,
-          cancel_requested_at FROM {jobs}
+          cancel_requested_at FROM {jobs} j
         WHERE locked_until IS NOT NULL AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+          AND (:with_exec OR NOT {is_exec})
         ORDER BY started_at, id LIMIT :limit""",
         limit=limit,
         queue=queue,
+        with_exec=with_exec,
     ).all()
 
 

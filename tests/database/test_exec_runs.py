@@ -21,7 +21,7 @@ from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import Status
-from cronjobs.store import exec_runs
+from cronjobs.store import exec_runs, operating
 from cronjobs.store.sql import run
 from cronjobs.testing import FakeClock
 
@@ -96,6 +96,16 @@ def test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after
     with database.read() as connection:
         outcomes = run(connection, "SELECT outcome FROM {job_runs} ORDER BY job_id").scalars().all()
     assert sorted(outcomes) == ["lost", "succeeded"]
+
+
+def test_released_by_hand_it_is_dead(database: Database) -> None:
+    record(database, a_run("gone", HOUR, None))
+    act = operating.OperatorAction("release", "ada", "here", None)
+    with database.write() as connection:
+        held = [*operating.held(connection, [1]).values()]
+        assert operating.release(connection, held, act).written == {1}
+        assert operating.retry(connection, [1], act).done == frozenset()
+    assert statuses(database) == {"exec:gone": "dead"}
 
 
 def statuses(database: Database) -> dict[str, str]:

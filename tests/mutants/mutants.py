@@ -26,6 +26,7 @@ WEB = "cronjobs/web/security.py"
 PAGES = "tests/database/test_web.py"
 LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
+EXEC = "tests/database/test_exec_runs.py"
 FENCE = "tests/database/test_fence.py"
 ALERTS = "tests/database/test_alerts_races.py"
 TAKE_OVER = "tests/unit/crontab/test_take_over.py"
@@ -577,6 +578,55 @@ MUTANTS = (
         "        forget_hours(connection, ",
         "        (lambda *_: 0)(connection, ",
         ("tests/database/test_quarters.py",),
+    ),
+    Mutant(
+        "the end of a run of exec is written again",
+        "cronjobs/exec/delivery.py",
+        "if state.status != Status.RUNNING and not state.guessed:",
+        "if False:",
+        (f"{EXEC}::test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after_all",),
+    ),
+    Mutant(
+        "a lost run of exec is tried again",
+        "cronjobs/exec/run.py",
+        'on_lost="dead",\n    max_losses=1,',
+        'on_lost="retry",\n    max_losses=10,',
+        (f"{EXEC}::test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after_all",),
+    ),
+    Mutant(
+        "a run of exec that is alive loses its lease",
+        "cronjobs/exec/run.py",
+        "    runner_s=LONGEST.total_seconds(),",
+        "    runner_s=0.0,",
+        ("tests/process/test_exec.py::test_a_projects_runs_are_in_its_database_while_they_run_and_after",),
+    ),
+    Mutant(
+        "a run of exec is retried",
+        "cronjobs/store/operating.py",
+        '{too_long} IS NULL AND NOT {is_exec}",',
+        '{too_long} IS NULL",',
+        (f"{EXEC}::test_released_by_hand_it_is_dead",),
+    ),
+    Mutant(
+        "a run of exec is released to nobody",
+        "cronjobs/store/operating.py",
+        "status=Status.DEAD if job.job_type.startswith(PREFIX) else Status.QUEUED",
+        "status=Status.QUEUED",
+        (f"{EXEC}::test_released_by_hand_it_is_dead",),
+    ),
+    Mutant(
+        "the spool has no mark of its project",
+        "cronjobs/exec/spool.py",
+        'if name.startswith(f"{where}-") and name.endswith(".json")',
+        'if name.endswith(".json")',
+        ("tests/process/test_exec.py::test_an_idle_tick_delivers_what_waits_in_the_spool",),
+    ),
+    Mutant(
+        "unwrap leaves the quoting",
+        "cronjobs/crontab/wrapping.py",
+        """found[2].replace(r"'\\''", "'")""",
+        "found[2]",
+        ("tests/unit/crontab/test_wrapping.py",),
     ),
     Mutant(
         "an ack covers rows that came later",

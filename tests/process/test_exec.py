@@ -244,7 +244,11 @@ def test_a_projects_runs_are_in_its_database_while_they_run_and_after(project: P
     [job_id] = project.sql("SELECT id FROM cronjobs_jobs")[0]
     tick = project.tick()
     assert (tick.wait(), tick.stderr) == (0, ""), "its lease is in nobody's way"
-    assert project.statuses() == {"running": 1}
+    project.let_leases_end()
+    project.tick()
+    assert project.statuses() == {"running": 1}, "it is proven to run"
+    pause = forked.run([sys.executable, "-m", "cronjobs", "pause", "--all", "--wait", "9s", *config_of(project)])
+    assert pause.returncode == 0, "a pause does not stop cron, so it does not wait for exec"
     with (project.folder / "go").open("w") as gate:
         gate.write("go\n")
     assert process.communicate(timeout=30) == (b"begun\n", b"")
@@ -271,8 +275,7 @@ def test_an_exec_that_was_killed_is_dead_by_the_next_tick_and_never_runs_again(p
     project.tick()
     [(job_id, status, error)] = project.sql("SELECT id, status, error_type FROM cronjobs_jobs")
     assert (status, error) == ("dead", "Lost")
-    config = ("--config", f"{project.folder}/cronjobs.yaml")
-    done = forked.run([sys.executable, "-m", "cronjobs", "jobs", "retry", str(job_id), *config])
+    done = forked.run([sys.executable, "-m", "cronjobs", "jobs", "retry", str(job_id), *config_of(project)])
     assert (done.returncode, "a run of cronjobs exec" in done.stderr) == (1, True)
     project.tick()
     assert project.statuses() == {"dead": 1}
@@ -354,6 +357,10 @@ def test_without_a_project_commands_read_the_state_folder(box: Box) -> None:
     assert forked.run([*command, "jobs", "dismiss", "1"], **given).returncode == 0
     assert "all well" in forked.run([*command, "status"], **given).stdout
     assert forked.run([*command, "enqueue", "x"], **given).returncode == 3, "it takes no jobs"
+
+
+def config_of(project: Project) -> tuple[str, str]:
+    return "--config", f"{project.folder}/cronjobs.yaml"
 
 
 def children(pid: int) -> list[int]:
