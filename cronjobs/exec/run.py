@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from cronjobs import masking
 from cronjobs.clock import SYSTEM
 from cronjobs.exec.arguments import PREFIX
 from cronjobs.execution.process_outcome import last_line_of, outcome_of_exit, sentence
@@ -109,10 +110,10 @@ class ExecRun:
 
 
 def output_text(tail: bytes, size: int) -> str | None:
-    """The recorded output: at most ``OUTPUT_LIMIT`` bytes of its end, whatever bytes the command wrote."""
+    """The recorded output, without secrets: at most ``OUTPUT_LIMIT`` bytes of its end, whatever the command wrote."""
     if size == 0:
         return None
-    data = clean(tail.decode(errors="replace")).encode()
+    data = clean(masking.hide(tail.decode(errors="replace"))).encode()
     if size <= len(tail) and len(data) <= OUTPUT_LIMIT:
         return data.decode()
     kept = data[-(OUTPUT_LIMIT - 80) :].decode(errors="ignore")

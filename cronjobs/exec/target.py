@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cronjobs import masking
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
@@ -18,11 +19,18 @@ from cronjobs.store.meta import is_ours, require_schema
 
 
 def target_settings(config: str | None, url: str | None) -> Settings:
-    """Of the project's file; of no project if there is neither a file nor a URL. Raises ConfigError."""
+    """Of the project's file; of no project if there is neither a file nor a URL. Raises ConfigError.
+
+    From now on this process shows none of their secrets, nor those of the crontab's variables.
+    """
+    secrets = masking.named_secrets({**os.environ, "": url or ""})
+    masking.remember(secrets)
     if config is None and url is None:
         return no_project()
     file = None if config is None else Path(config)
-    return load(file, environ=os.environ, database_url=url, only_database=True)
+    settings = load(file, environ=os.environ, database_url=url, only_database=True)
+    masking.remember(secrets | settings.secrets)
+    return settings
 
 
 def open_target(settings: Settings) -> Database:

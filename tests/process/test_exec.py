@@ -206,6 +206,7 @@ def test_nowhere_to_record_changes_nothing_but_says_so(box: Box) -> None:
     assert b"this run of lost is recorded nowhere: " in err
 
 
+@pytest.mark.slow
 def test_without_the_database_runs_wait_in_the_spool_and_are_delivered_once(box: Box) -> None:
     (box.folder / "cronjobs.yaml").write_text("database: sqlite:///away/jobs.db\n")
     began = [box.run("early", "-c", "echo out; exit 3"), box.run("late", "-c", "exit 0")]
@@ -234,6 +235,7 @@ def test_without_the_database_runs_wait_in_the_spool_and_are_delivered_once(box:
     assert "out\n" in {output for _, output in runs}
 
 
+@pytest.mark.either
 def test_a_projects_runs_are_in_its_database_while_they_run_and_after(project: Project) -> None:
     project.configure()
     box = Box(project.folder)
@@ -258,6 +260,7 @@ def test_a_projects_runs_are_in_its_database_while_they_run_and_after(project: P
     assert project.job(job_id)["result"] is not None
 
 
+@pytest.mark.slow
 def test_an_exec_that_was_killed_is_dead_by_the_next_tick_and_never_runs_again(project: Project) -> None:
     project.configure()
     box = Box(project.folder)
@@ -281,6 +284,7 @@ def test_an_exec_that_was_killed_is_dead_by_the_next_tick_and_never_runs_again(p
     assert project.statuses() == {"dead": 1}
 
 
+@pytest.mark.either
 def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None:
     project.configure()
     while project.tick().wait() or project.value("SELECT count(*) FROM cronjobs_ticks") < 2:
@@ -304,6 +308,7 @@ def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None
     ]
 
 
+@pytest.mark.slow
 def test_a_recorder_that_died_or_went_is_replaced_at_the_end(box: Box) -> None:
     os.mkfifo(box.folder / "go")
     process = box.start("long", "-c", "read go < go; exit 9")
@@ -317,6 +322,7 @@ def test_a_recorder_that_died_or_went_is_replaced_at_the_end(box: Box) -> None:
     until(lambda: box.statuses() == [("exec:long", "dead", "exit status 9")])
 
 
+@pytest.mark.slow
 def test_a_locked_database_delays_the_end_by_two_seconds_and_gets_the_run_once(box: Box) -> None:
     assert box.run("first", "--", "true")[0] == 0
     until(lambda: box.statuses() == [("exec:first", "succeeded", None)])
@@ -338,6 +344,7 @@ def test_a_locked_database_delays_the_end_by_two_seconds_and_gets_the_run_once(b
     assert box.rows("SELECT count(*) FROM cronjobs_job_runs") == [(3,)]
 
 
+@pytest.mark.slow
 def test_without_a_project_commands_read_the_state_folder(box: Box) -> None:
     command = [sys.executable, "-P", "-m", "cronjobs"]
     given: dict[str, Any] = {"cwd": box.folder, "env": box.env}

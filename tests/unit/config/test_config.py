@@ -298,6 +298,12 @@ def test_a_bad_value_disables_only_itself(line: str, said: str) -> None:
         assert found.disabled_schedules | found.disabled_job_types == {"a b" if "a b" in line else "a"}
 
 
+def test_names_of_runs_of_exec_are_taken_by_no_entry() -> None:
+    found = read(DATABASE + 'job_types: {"exec:a": {command: [ls]}, b: {command: [ls]}}\n')
+    assert [*found.job_types] == ["b"]
+    assert 'names that begin with "exec:" are those of "cronjobs exec": write another' in str(found.problems[0])
+
+
 GOOD_VALUES = [
     ("run: {workers: 64, budget: 1h}", lambda s: s.run.lease, timedelta(hours=1, seconds=5)),
     ("run: {budget: 20s}", lambda s: s.run.lease, timedelta(seconds=60)),
