@@ -18,7 +18,7 @@ from support.crontabs.sandbox import CRONTABS, furnish
 from typer.testing import Result
 
 from cronjobs.cli import crontab as commands
-from cronjobs.cli.init import host_timezone
+from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.settings import Settings
 from cronjobs.config.writing import written
 from cronjobs.crontab import block, host, swapping
