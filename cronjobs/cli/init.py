@@ -13,7 +13,7 @@ import typer
 from cronjobs.cli.output import echo
 from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.load import load
-from cronjobs.config.starter import starter_handlers, starter_yaml
+from cronjobs.config.starter import SCHEMA_FILE, starter_handlers, starter_schema, starter_yaml
 from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.host.files import make_folder
 from cronjobs.text import visible
@@ -26,11 +26,13 @@ def init(
 ) -> None:
     """Write a commented cronjobs.yaml and a jobs.py to start with; they run as they are.
 
+    Beside them it writes cronjobs.schema.json, by which editors complete and check the YAML; nothing else reads it.
     Never overwrites a file. The project gets the folder's name and this host's time zone.
     """
     files = {
         folder / "cronjobs.yaml": starter_yaml(timezone=host_timezone(), project=_project(folder)),
         folder / "jobs.py": starter_handlers(),
+        folder / SCHEMA_FILE: starter_schema(),
     }
     _refuse_what_is_there(folder, list(files))
     try:

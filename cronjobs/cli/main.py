@@ -163,6 +163,12 @@ class Root(LazyGroup):
             REPAIR,
             "For example: cronjobs prune --dry-run",
         ),
+        "schema": CommandRow(
+            "schema:schema",
+            "Print the JSON Schema of cronjobs.yaml (draft 2020-12), by which an editor completes and checks it.",
+            SET_UP,
+            "For example: cronjobs schema > cronjobs.schema.json",
+        ),
         "alerts": CommandRow("alerts:app", "Alerts: try the channels by which they are sent.", SET_UP),
         "db": CommandRow("db:app", "The tables in the jobs database: make, compare, copy, adopt.", SET_UP),
         "crontab": CommandRow(

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from cronjobs.config import fields
+from cronjobs.config import fields, schema_parts
 from cronjobs.config.fields import NAME, NAME_RULE
-from cronjobs.config.reader import FieldError, Reader, Reading, ReportedError, is_unreadable, nearest, shown
+from cronjobs.config.reader import (
+    ConfigKey,
+    FieldError,
+    Keys,
+    Reader,
+    Reading,
+    ReportedError,
+    is_unreadable,
+    nearest,
+    shown,
+    taken_as,
+)
 from cronjobs.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -25,10 +37,14 @@ from cronjobs.rules.finding_kinds import FINDING_KINDS
 
 _ADDRESS: Final = re.compile(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
 _WELL_FORMED: Final = fields.matching(
-    r"[a-z_]{1,40}(:[^\x00-\x1f\x7f]{1,1000})?", "a finding: write it like dead, or host:web2"
+    r"[a-z_]{1,40}(:[^\x00-\x1f\x7f]{1,1000})?",
+    "a finding: write it like dead, or host:web2",
+    words="finding",
+    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),
 )
 
 
+@taken_as("finding: its kind, as dead, or one of them, as host:web2", _WELL_FORMED.schema)
 def _finding(reading: Reading, node: Node, path: str) -> str:
     text: str = _WELL_FORMED(reading, node, path)
     kind = text.partition(":")[0]
@@ -42,6 +58,7 @@ def _finding(reading: Reading, node: Node, path: str) -> str:
 _SEVERITY: Final = fields.choice("critical", "warning", "notice")
 
 
+@taken_as("text", schema_parts.TEXT)
 def _secret(reading: Reading, node: Node, path: str) -> str:
     """A text that is masked wherever text is shown, also if it is written out in the file."""
     text = reading.text(node, secret=True)
@@ -49,8 +66,9 @@ def _secret(reading: Reading, node: Node, path: str) -> str:
     return text
 
 
+@taken_as("address: https://…", schema_parts.WEB_ADDRESS)
 def _url(reading: Reading, node: Node, path: str) -> str:
-    text = _secret(reading, node, path)
+    text: str = _secret(reading, node, path)
     try:
         parts = urlsplit(text)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -64,6 +82,7 @@ def _url(reading: Reading, node: Node, path: str) -> str:
 ping: Final = _url
 
 
+@taken_as("mail address", schema_parts.text(r"[^\s@]+@[^\s@]+"))
 def _address(reading: Reading, node: Node, path: str) -> str:
     text = reading.text(node)
     if not _ADDRESS.fullmatch(text) or not text.isascii():
@@ -71,6 +90,7 @@ def _address(reading: Reading, node: Node, path: str) -> str:
     return text
 
 
+@taken_as("mail address, or a list of them", schema_parts.one_or_list(_address.schema))
 def _addresses(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
     if isinstance(node, Scalar):
         return (_address(reading, node, path),)
@@ -78,19 +98,37 @@ def _addresses(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
     return found
 
 
-_HOST: Final = fields.matching(r"[A-Za-z0-9._:\[\]-]{1,253}", "a host: write it like smtp.example.com")
-_MAIL: Final[dict[str, Reader]] = {
-    "host": _HOST,
-    "port": fields.integer(1, 65_535),
-    "tls": fields.choice("starttls", "tls", "none"),
-    "user": lambda reading, node, path: reading.text(node),
-    "password": _secret,
-    "from": _address,
-    "to": _addresses,
+_HOST: Final = fields.matching(
+    r"[A-Za-z0-9._:\[\]-]{1,253}", "a host: write it like smtp.example.com", words="name of a host"
+)
+_MAIL: Final[Keys] = {
+    "host": ConfigKey(_HOST, "smtp.example.com", "The mail server.", "must be given"),
+    "port": ConfigKey(
+        fields.integer(1, 65_535), "2525", "The mail server's port.", "587; with tls: tls 465, with tls: none 25"
+    ),
+    "tls": ConfigKey(
+        fields.choice("starttls", "tls", "none"),
+        "tls",
+        "How the connection is encrypted: after STARTTLS, from the beginning, or not at all.",
+    ),
+    "user": ConfigKey(fields.anything, "cronjobs", "The name to log in with.", "no login"),
+    "password": ConfigKey(
+        _secret, "${SMTP_PASSWORD}", "The password to log in with; masked wherever text is shown.", "no login"
+    ),
+    "from": ConfigKey(_address, "cronjobs@example.com", "The address that mails come from.", "must be given"),
+    "to": ConfigKey(_addresses, "[ops@example.com]", "The addresses that mails go to.", "must be given"),
 }
-_WEBHOOK: Final[dict[str, Reader]] = {"url": _url, "format": fields.choice("json", "slack", "teams")}
+_WEBHOOK: Final[Keys] = {
+    "url": ConfigKey(
+        _url, "https://chat.example.com/hook", "The address that gets a POST; masked like a password.", "must be given"
+    ),
+    "format": ConfigKey(
+        fields.choice("json", "slack", "teams"), "slack", "What is posted: our own JSON, or what Slack or Teams take."
+    ),
+}
 
 
+@taken_as("mapping", schema_parts.needs("host", "from", "to"), keys=_MAIL, defaults=MailChannel("", (), ""))
 def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
     values, bad = reading.fields(node, path, _MAIL)
     _require(values, bad, "host", "from", "to")
@@ -102,12 +140,14 @@ def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
     return MailChannel(**values)
 
 
+@taken_as("mapping", schema_parts.needs("url"), keys=_WEBHOOK, defaults=WebhookChannel(""))
 def _webhook(reading: Reading, node: Node, path: str) -> WebhookChannel:
     values, bad = reading.fields(node, path, _WEBHOOK)
     _require(values, bad, "url")
     return WebhookChannel(**values)
 
 
+@taken_as(fields.command.words, fields.command.schema)
 def _command(reading: Reading, node: Node, path: str) -> CommandChannel:
     return CommandChannel(fields.command(reading, node, path))
 
@@ -119,24 +159,50 @@ def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
         raise FieldError(f"{', '.join(f'{name}:' for name in missing)} must be given here")
 
 
-_FILTER: Final[dict[str, Reader]] = {
-    "severity": _SEVERITY,
-    "findings": fields.some_of(_finding, "nothing would be sent; for all of them delete the key"),
-    "ignore": fields.list_of(_finding),
+_FILTER: Final[Keys] = {
+    "severity": ConfigKey(_SEVERITY, "critical", "The mildest findings that are sent: these and all that is worse."),
+    "findings": ConfigKey(
+        fields.some_of(_finding, "nothing would be sent; for all of them delete the key"),
+        "[dead, host]",
+        "Only these findings are sent.",
+        "all kinds",
+    ),
+    "ignore": ConfigKey(fields.list_of(_finding), "[late]", "These findings are not sent.", "none"),
 }
-_WAYS: Final[dict[str, Reader]] = {"mail": _mail, "webhook": _webhook, "command": _command}
-_THRESHOLD: Final[dict[str, Reader]] = {
-    "of": fields.choice("dead", "failed"),
-    "more_than": fields.integer(0, 9_999),
-    "within": fields.span("1m", "7d"),
-    "job_type": fields.name,
-    "severity": _SEVERITY,
+_WAYS: Final[Keys] = {
+    "mail": ConfigKey(
+        _mail,
+        "{host: smtp.example.com, from: cronjobs@example.com, to: ops@example.com}",
+        "Sends by mail.",
+        "one of mail, webhook, command",
+    ),
+    "webhook": ConfigKey(
+        _webhook, "{url: https://chat.example.com/hook}", "Sends a POST.", "one of mail, webhook, command"
+    ),
+    "command": ConfigKey(
+        _command,
+        "[/usr/local/bin/page, --team, web]",
+        "Starts a program, which gets the message as JSON on its standard input.",
+        "one of mail, webhook, command",
+    ),
+}
+_THRESHOLD: Final[Keys] = {
+    "of": ConfigKey(
+        fields.choice("dead", "failed"), "dead", "What is counted: dead jobs, or attempts that failed.", "must be given"
+    ),
+    "more_than": ConfigKey(fields.integer(0, 9_999), "5", "More than so many are a finding.", "must be given"),
+    "within": ConfigKey(
+        fields.span("1m", "7d"), "1h", "The time before now in which they are counted.", "must be given"
+    ),
+    "job_type": ConfigKey(fields.name, "shop.pay", "Counts only jobs of this type.", "all types"),
+    "severity": ConfigKey(_SEVERITY, "warning", "How bad the finding is."),
 }
 
 
-def _named(read: Reader) -> Reader:
+def _named(words: str, read: Reader) -> Reader:
     """A mapping of named entries; one that is bad is reported and left out."""
 
+    @taken_as(words, {}, each=read)
     def entries(reading: Reading, node: Node, path: str) -> dict[str, Any]:
         if isinstance(node, Scalar) and node.is_null:
             return {}
@@ -153,8 +219,12 @@ def _named(read: Reader) -> Reader:
     return entries
 
 
+_CHANNEL: Final[Keys] = {**_WAYS, **{name: key._replace(unset="as alerts says") for name, key in _FILTER.items()}}
+
+
+@taken_as("mapping", schema_parts.exactly_one(*_WAYS), keys=_CHANNEL)
 def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, Any]]:
-    values, bad = reading.fields(node, path, _WAYS | _FILTER)
+    values, bad = reading.fields(node, path, _CHANNEL)
     if bad:
         raise ReportedError
     ways = [values.pop(name) for name in _WAYS if name in values]
@@ -163,15 +233,36 @@ def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, An
     return ways[0], values
 
 
+@taken_as(
+    "mapping",
+    schema_parts.needs("of", "more_than", "within"),
+    keys=_THRESHOLD,
+    defaults=AlertThreshold("", "dead", 0, timedelta(0)),
+)
 def _threshold(reading: Reading, node: Node, path: str) -> AlertThreshold:
     values, bad = reading.fields(node, path, _THRESHOLD)
     _require(values, bad, "of", "more_than", "within")
     return AlertThreshold(path.rpartition(".thresholds.")[2], **values)
 
 
-_ALERTS: Final[dict[str, Reader]] = _FILTER | {"channels": _named(_channel), "thresholds": _named(_threshold)}
+_ALERTS: Final[Keys] = {
+    **_FILTER,
+    "channels": ConfigKey(
+        _named("mapping: channel → its settings", _channel),
+        "{pager: {command: [page]}}",
+        "The ways by which alerts are sent; what a channel says itself goes before what stands above.",
+        "none",
+    ),
+    "thresholds": ConfigKey(
+        _named("mapping: threshold → its settings", _threshold),
+        "{many-deaths: {of: dead, more_than: 5, within: 1h}}",
+        "Counts that are findings of their own.",
+        "none",
+    ),
+}
 
 
+@taken_as("mapping", {}, keys=_ALERTS, defaults=AlertFilter())
 def alerts(reading: Reading, node: Node, path: str) -> AlertSettings | None:
     """The section; None if nothing of it can be read. What a channel does not say is as the section has it."""
     if is_unreadable(node):

@@ -13,20 +13,34 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from cronjobs.config.reader import FieldError, Reader, Reading, ReportedError, as_written, nearest, shown
+from cronjobs.config import schema_parts
+from cronjobs.config.reader import (
+    FieldError,
+    Reader,
+    Reading,
+    ReportedError,
+    as_written,
+    nearest,
+    shown,
+    taken_as,
+)
 from cronjobs.config.yaml_nodes import Mapping, Node, Scalar, Sequence
 from cronjobs.crontime import grammar
 from cronjobs.errors import CronError
 from cronjobs.model import KIND, KIND_RULE, duration, size
-from cronjobs.rules.concurrency import Limit
 from cronjobs.text import one_line
 
-MAX_PAYLOAD_BYTES: Final = 256 * 1024
+
+def later(reading: Reading, node: Node, path: str) -> Node:
+    """Read once the sections that it depends on are known."""
+    return node
+
 
 # --- numbers, durations, words ----------------------------------------------------------------------------------------
 
 
 def integer(low: int, high: int) -> Reader:
+    @taken_as(f"whole number, {low}–{high}", schema_parts.number("integer", low, high))
     def read(reading: Reading, node: Node, path: str) -> int:
         text = reading.text(node)
         if not re.fullmatch(r"[-+]?[0-9]+", text):
@@ -41,6 +55,7 @@ def integer(low: int, high: int) -> Reader:
 
 
 def number(low: float, high: float) -> Reader:
+    @taken_as(f"number, {low:g}–{high:g}", schema_parts.number("number", low, high))
     def read(reading: Reading, node: Node, path: str) -> float:
         text = reading.text(node)
         if not re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,15})(\.[0-9]{0,15})?", text):
@@ -56,6 +71,7 @@ def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
     """A duration with its unit: "90" may be meant in minutes, and YAML 1.1 reads 1:30 as 90."""
     shortest, longest = duration(low), duration(high)
 
+    @taken_as(f"duration, {low}–{high}", schema_parts.DURATION)
     def read(reading: Reading, node: Node, path: str) -> timedelta:
         text = reading.text(node)
         quoted = shown(node)
@@ -81,6 +97,7 @@ def memory(low: str, high: str) -> Reader:
     """A size in bytes, as 512MiB."""
     least, most = size(low), size(high)
 
+    @taken_as(f"size, {low}–{high}", schema_parts.SIZE)
     def read(reading: Reading, node: Node, path: str) -> int:
         text = reading.text(node)
         try:
@@ -95,6 +112,7 @@ def memory(low: str, high: str) -> Reader:
     return read
 
 
+@taken_as("true or false", schema_parts.FLAG)
 def flag(reading: Reading, node: Node, path: str) -> bool:
     said = reading.text(node)
     if said not in ("true", "false"):
@@ -103,6 +121,7 @@ def flag(reading: Reading, node: Node, path: str) -> bool:
 
 
 def choice(*words: str) -> Reader:
+    @taken_as(f"one of {', '.join(words)}", schema_parts.choice(words))
     def read(reading: Reading, node: Node, path: str) -> str:
         text = reading.text(node)
         if text not in words:
@@ -112,10 +131,14 @@ def choice(*words: str) -> Reader:
     return read
 
 
-def matching(pattern: str, rule: str) -> Reader:
-    """Text that *pattern* matches as a whole; *rule* says in words what it asks for."""
+def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema | None = None) -> Reader:
+    """Text that *pattern* matches as a whole; *rule* says in words what it asks for.
+
+    *schema*: where a regular expression means something else in JSON Schema (JavaScript's) than in Python.
+    """
     compiled = re.compile(pattern)
 
+    @taken_as(words, schema or schema_parts.text(pattern))
     def read(reading: Reading, node: Node, path: str) -> str:
         text = reading.text(node)
         if not compiled.fullmatch(text):
@@ -127,24 +150,49 @@ def matching(pattern: str, rule: str) -> Reader:
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 NAME_RULE: Final = "a name: up to 100 of A–Z a–z 0–9 _ . : -"
-name: Final = matching(NAME.pattern, NAME_RULE)
-title: Final = matching(r"(?=\S)[^\x00-\x1f\x7f]{1,100}(?<=\S)", "a name of 1–100 characters without spaces around it")
+name: Final = matching(NAME.pattern, NAME_RULE, words="name: 1–100 of A–Z a–z 0–9 _ . : -")
+title: Final = matching(
+    r"(?=\S)[^\x00-\x1f\x7f]{1,100}(?<=\S)",
+    "a name of 1–100 characters without spaces around it",
+    words="text, 1–100 characters",
+    schema=schema_parts.text(r"\S(.{0,98}\S)?"),
+)
 module: Final = matching(
-    r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module: write it as in an import statement, billing.jobs for billing/jobs.py"
+    r"[^\W\d]\w*(\.[^\W\d]\w*)*",
+    "a module: write it as in an import statement, billing.jobs for billing/jobs.py",
+    words="module",
+    schema=schema_parts.DOTTED,
 )
-function: Final = matching(r"[^\W\d]\w*(\.[^\W\d]\w*)+", "a function in a module: write it like django.setup")
+function: Final = matching(
+    r"[^\W\d]\w*(\.[^\W\d]\w*)+",
+    "a function in a module: write it like django.setup",
+    words="function: module.name",
+    schema=schema_parts.DOTTED,
+)
 hook: Final = matching(
-    r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", "a function in a module: write it like billing.tracing:span"
+    r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*",
+    "a function in a module: write it like billing.tracing:span",
+    words="function: module:name",
+    schema=schema_parts.text(r"[^\s:]+:[^\s:.]+"),
 )
-kind: Final = matching(KIND.pattern, KIND_RULE)
+kind: Final = matching(
+    KIND.pattern,
+    KIND_RULE,
+    words="kind of failure: ValueError, billing.CardDeclined, exit-3, SIGKILL, TimedOut",
+    schema=schema_parts.text(r"[^\s:]+"),
+)
 database_schema: Final = matching(
-    r"(?!pg_)[A-Za-z_][A-Za-z0-9_]{0,62}", "a PostgreSQL schema: up to 63 letters, digits and _, not beginning with pg_"
+    r"(?!pg_)[A-Za-z_][A-Za-z0-9_]{0,62}",
+    "a PostgreSQL schema: up to 63 letters, digits and _, not beginning with pg_",
+    words="PostgreSQL schema",
 )
+anything: Final = Reader(lambda reading, node, path: reading.text(node), "text", schema_parts.TEXT)
 
 
 # --- paths, time zones, cron ------------------------------------------------------------------------------------------
 
 
+@taken_as("path", schema_parts.text(r"[^~].*"))
 def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
     """A path, resolved against the folder of the file: cron's working directory is not the user's."""
     text = reading.text(node)
@@ -153,6 +201,7 @@ def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
     return reading.folder / text
 
 
+@taken_as("folder", path_beside_file.schema)
 def folder(reading: Reading, node: Node, path: str) -> Path:
     found: Path = path_beside_file(reading, node, path)
     if not found.is_dir():
@@ -160,12 +209,15 @@ def folder(reading: Reading, node: Node, path: str) -> Path:
     return found
 
 
+@taken_as("path, or none", schema_parts.or_null(path_beside_file.schema))
 def log_file(reading: Reading, node: Node, path: str) -> Path | None:
     if isinstance(node, Scalar) and node.plain and (node.is_null or node.text == "none"):
         return None
-    return path_beside_file(reading, node, path)
+    found: Path = path_beside_file(reading, node, path)
+    return found
 
 
+@taken_as("time zone", schema_parts.text(r"[A-Za-z][\w+/-]*"))
 def zone(reading: Reading, node: Node, path: str) -> str:
     text = reading.text(node)
     if not zone_exists(text):
@@ -203,6 +255,7 @@ def _zone_meant(word: str) -> str | None:
     return in_known or (cities[city] if city else None)
 
 
+@taken_as("cron expression, quoted: five fields, or @daily and the like", schema_parts.cron(grammar.NAMES))
 def cron(reading: Reading, node: Node, path: str) -> str:
     text = reading.text(node)
     try:
@@ -221,7 +274,9 @@ def cron(reading: Reading, node: Node, path: str) -> str:
 
 def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
     """A list as a tuple. *keep_good*: a bad item is left out; otherwise it makes the whole list bad."""
+    written = schema_parts.list_of(item.schema)
 
+    @taken_as(f"list, each: {item.words}", schema_parts.or_null(written) if keep_good else written)
     def read(reading: Reading, node: Node, path: str) -> tuple[Any, ...]:
         if isinstance(node, Scalar) and node.is_null and keep_good:
             return ()
@@ -245,6 +300,7 @@ def some_of(item: Reader, otherwise: str) -> Reader:
     """A list with at least one entry; *otherwise* says what to write instead of none."""
     read_list = list_of(item)
 
+    @taken_as(f"{read_list.words}; not empty", {**read_list.schema, "minItems": 1})
     def read(reading: Reading, node: Node, path: str) -> tuple[Any, ...]:
         values: tuple[Any, ...] = read_list(reading, node, path)
         if not values:
@@ -254,10 +310,12 @@ def some_of(item: Reader, otherwise: str) -> Reader:
     return read
 
 
+@taken_as("text", schema_parts.TEXT)
 def argument(reading: Reading, node: Node, path: str) -> str:
     return reading.text(node, secret=True)
 
 
+@taken_as("list: program and arguments, no shell", schema_parts.list_of(schema_parts.TEXT, minItems=1))
 def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
     """An argument list; no shell ever sees it."""
     if isinstance(node, Scalar) and not node.is_null:
@@ -269,6 +327,7 @@ def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
     return arguments
 
 
+@taken_as("text, or none", schema_parts.TEXT)
 def standard_input(reading: Reading, node: Node, path: str) -> str:
     """What a command reads from standard input; "", or none without quotes: nothing."""
     if isinstance(node, Scalar) and node.plain and node.text == "none":
@@ -279,9 +338,12 @@ def standard_input(reading: Reading, node: Node, path: str) -> str:
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-variable: Final = matching(_VARIABLE.pattern, "the name of a variable: write letters, digits and _")
+variable: Final = matching(
+    _VARIABLE.pattern, "the name of a variable: write letters, digits and _", words="name of a variable"
+)
 
 
+@taken_as("mapping: variable and value", schema_parts.mapping_of(_VARIABLE.pattern, schema_parts.TEXT))
 def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
     """An ``env:`` mapping; a bad variable is left out. A number or ``yes`` is the text that is written."""
     if isinstance(node, Scalar) and node.is_null:
@@ -295,122 +357,3 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
         return reading.read(argument, value, here)
 
     return tuple(reading.entries(node, path, entry).values.items())
-
-
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # of every job with a concurrency_key none begins
-_PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
-
-
-def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
-    """Limits by the beginning of a concurrency_key. A bad one lets none of its jobs begin, else too many would."""
-    if isinstance(node, Scalar) and node.is_null:
-        return ()
-    if not isinstance(node, Mapping):
-        raise FieldError('write it as a mapping: {"smtp:": 4}, the beginning of a concurrency_key and how many at once')
-
-    def entry(key: Scalar, value: Node, here: str) -> Limit:
-        if not _PREFIX.fullmatch(key.text):
-            raise FieldError(f"{shown(key)} is not the beginning of a concurrency_key: write 1–200 characters")
-        return Limit(key.text, **reading.read(_limit, value, here))
-
-    found = reading.entries(node, path, entry).values
-    return tuple(found.get(prefix) or Limit(prefix, most=0) for prefix in node.entries)
-
-
-def _limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
-    """``4``, all together, or ``{most: 4, each: 1}``."""
-    if not isinstance(node, Mapping):
-        return {"most": _at_once(reading, node, path)}
-    values, bad = reading.fields(node, path, {"most": _at_once, "each": _at_once})
-    if bad:
-        raise ReportedError
-    if not values:
-        raise FieldError("a limit says most: (of all together), each: (of one key), or both")
-    return values
-
-
-def _at_once(reading: Reading, node: Node, path: str) -> int:
-    if reading.text(node) == "0":
-        raise FieldError('0 would let none begin: to stop jobs for a while, "cronjobs pause --queue NAME"')
-    count: int = integer(1, 10_000)(reading, node, path)
-    return count
-
-
-# --- payloads ---------------------------------------------------------------------------------------------------------
-
-
-def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
-    """A JSON object. Only here words have no expected type, so what YAML 1.1 and 1.2 read differently is refused."""
-    import json
-
-    if isinstance(node, Scalar) and node.is_null:
-        return {}
-    if not isinstance(node, Mapping):
-        raise FieldError("a payload is a mapping: {invoice_id: 42}")
-    value: dict[str, Any] = _json(reading, node, path)
-    size = len(json.dumps(value, ensure_ascii=False).encode())
-    if size > MAX_PAYLOAD_BYTES:
-        raise FieldError(
-            f"a payload is at most 256 KiB of JSON, this one {size // 1024} KiB: store it elsewhere and pass its key"
-        )
-    return value
-
-
-def _json(reading: Reading, node: Node, path: str) -> Any:
-    """Recursion is safe: the tree is at most 20 levels deep."""
-    match node:
-        case Scalar():
-            return _json_scalar(reading, node)
-        case Sequence():
-            return list(list_of(_json)(reading, node, path))
-    found, bad = reading.entries(node, path, lambda key, value, here: reading.read(_json, value, here))
-    if bad:
-        raise ReportedError
-    return found
-
-
-_KEYWORDS: Final = {
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
-_BOOLEANS_OF_YAML_1_1: Final = {
-    **dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), "true"),
-    **dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), "false"),
-}
-_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-# Octal (010, 0o10), binary, sexagesimal (1:30), thousands (1_000): numbers to one version of YAML, text to the other.
-_DISPUTED: Final = re.compile(
-    r"[-+]?(0[0-9_]+|0o[0-7]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?)"
-)
-
-
-def _json_scalar(reading: Reading, node: Scalar) -> Any:
-    if not node.plain or "${" in node.text:
-        return reading.text(node, secret=True)  # never a number: what a variable holds must not change a type
-    text = node.text
-    if node.is_null:
-        return None
-    if text in _KEYWORDS:
-        return _KEYWORDS[text]
-    if boolean := _BOOLEANS_OF_YAML_1_1.get(text):
-        raise FieldError(f'{text} is read differently by versions of YAML: write {boolean}, or "{text}" for the word')
-    if _DISPUTED.fullmatch(text):
-        raise FieldError(
-            f'{text} is read differently by versions of YAML: write "{text}" for the text, or a plain number'
-        )
-    if re.fullmatch(r"0x[0-9a-fA-F]{1,15}", text):
-        return int(text, 16)
-    if _INTEGER.fullmatch(text):
-        if len(text) > 19 or not -(2**63) <= int(text) < 2**63:
-            raise FieldError(f"{shown(node)} is too large for a number: write it as text, in quotes")
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        if abs(value := float(text)) == float("inf"):
-            raise FieldError(f"{shown(node)} is too large for a number: write it as text, in quotes")
-        return value
-    if text.lower().lstrip("+-") in {".inf", ".nan"}:
-        raise FieldError(f"{text} is not JSON: write a number, or quote it")
-    return text

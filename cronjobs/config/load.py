@@ -1,6 +1,6 @@
 """cronjobs.yaml → frozen Settings, with every problem at once: file:line:column: path: what is wrong, what to write.
 
-What a file may say is in the tables below: key → reader. A bad entry disables only itself and is listed in
+What a file may say is in the tables of ``keys``. A bad entry disables only itself and is listed in
 ``Settings.problems``. ConfigError, and nothing runs, for a file that does not parse or has no database, and where going
 on could do harm: which database, project or environment it is, and which schedules and job types there are.
 """
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cronjobs.config import fields
-from cronjobs.config.alerts import alerts, ping
 from cronjobs.config.fields import NAME, NAME_RULE
-from cronjobs.config.reader import FieldError, Fields, Reader, Reading, ReportedError, shown
+from cronjobs.config.keys import FILE
+from cronjobs.config.keys_of_jobs import JOB_TYPE, QUEUE, SCHEDULE, UNREADABLE_LIMITS
+from cronjobs.config.reader import FieldError, Fields, Reading, ReportedError, shown
 from cronjobs.config.settings import (
     JobTypeSettings,
-    MetricsSettings,
-    Retention,
     RetryChanges,
     RunSettings,
     ScheduleSettings,
@@ -34,161 +33,8 @@ from cronjobs.config.yaml_nodes import Node, Scalar
 from cronjobs.errors import ConfigError
 from cronjobs.exec.arguments import PREFIX
 from cronjobs.masking import long_enough, named_secrets
-from cronjobs.model import LEAST_MEMORY, RetryPolicy
 from cronjobs.rules.capacity import Cap
 
-
-def _later(reading: Reading, node: Node, path: str) -> Node:
-    """Read once the sections that it depends on are known."""
-    return node
-
-
-def _timezone(reading: Reading, node: Node, path: str) -> str:
-    try:
-        zone: str = fields.zone(reading, node, path)
-    except FieldError as error:
-        raise FieldError(f"{error} (Until then a cron: without a timezone of its own is disabled.)") from None
-    return zone
-
-
-def _retry(reading: Reading, node: Node, path: str) -> RetryChanges:
-    given, bad = reading.fields(node, path, RETRY)
-    if bad:
-        raise ReportedError
-    if "delays" in given and (clash := sorted(given.keys() & {"base", "factor", "cap"})):
-        raise FieldError(f"delays take the place of {', '.join(clash)}: write one or the other")
-    try:
-        RetryPolicy(**given)
-    except ValueError as error:
-        raise FieldError(f"{error}; what is not written counts as base 1m, cap 30m: write both") from None
-    return RetryChanges(tuple(given.items()))
-
-
-def _defaults(reading: Reading, node: Node, path: str) -> RetryChanges:
-    changes: RetryChanges = reading.fields(node, path, {"retry": _retry}).values.get("retry", RetryChanges())
-    return changes
-
-
-def _run(reading: Reading, node: Node, path: str) -> RunSettings:
-    values = reading.fields(node, path, RUN).values
-    run = replace(RunSettings(), **values)
-    if "lease" in values:
-        return run
-    return replace(run, lease=max(run.lease, run.budget + timedelta(seconds=5)))
-
-
-def _linger(reading: Reading, node: Node, path: str) -> timedelta | None:
-    if reading.text(node) in ("true", "false"):
-        return timedelta(seconds=1) if fields.flag(reading, node, path) else None
-    every: timedelta = fields.span("100ms", "30s")(reading, node, path)
-    return every
-
-
-def _metrics(reading: Reading, node: Node, path: str) -> MetricsSettings:
-    return MetricsSettings(**reading.fields(node, path, METRICS).values)
-
-
-def _retention(reading: Reading, node: Node, path: str) -> Retention:
-    return Retention(**reading.fields(node, path, RETENTION).values)
-
-
-_ATTEMPTS: Final = fields.integer(1, 10_000)
-_TIMEOUT: Final = fields.span("100ms", "30d")
-_KEPT: Final = fields.span("1s", "3650d")
-_EXIT_CODE: Final = fields.integer(0, 255)
-
-RETRY: Final[dict[str, Reader]] = {
-    "max_attempts": _ATTEMPTS,
-    "base": fields.span("10ms", "30d"),
-    "factor": fields.number(1, 100),
-    "cap": fields.span("10ms", "30d"),
-    "jitter": fields.number(0, 0.99),
-    "delays": fields.list_of(fields.span("0s", "30d")),
-    "retry_on": fields.some_of(fields.kind, "nothing would be retried; to retry all, delete the key"),
-    "give_up_on": fields.list_of(fields.kind),
-}
-RUN: Final[dict[str, Reader]] = {
-    "workers": fields.integer(1, 64),
-    "budget": fields.span("5s", "1h"),
-    "lease": fields.span("2s", "1d"),
-    "shutdown_grace": fields.span("0s", "10m"),
-    "every": fields.span("1m", "1d"),
-    "linger": _linger,
-    "ping": ping,
-    "trust_files": fields.flag,
-    "long_jobs": fields.integer(0, 1000),
-    "max_losses": fields.integer(1, 1000),
-}
-RETENTION: Final[dict[str, Reader]] = dict.fromkeys(("succeeded", "dead", "keys", "occurrences", "effects"), _KEPT)
-METRICS: Final[dict[str, Reader]] = {"textfile": fields.path_beside_file}
-JOB_TYPE: Final[dict[str, Reader]] = {
-    "command": fields.command,
-    "timeout": _TIMEOUT,
-    "retry": _retry,
-    "env": fields.variables,
-    "inherit_env": fields.list_of(fields.variable),
-    "isolation": fields.choice("thread", "process"),
-    "max_memory": fields.memory(LEAST_MEMORY, "16TiB"),
-    "on_shutdown": fields.choice("release", "drop"),
-    "on_lost": fields.choice("retry", "dead"),
-    "durable": fields.choice("group", "each"),
-    "success_exit_codes": fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
-    "retry_exit_codes": fields.list_of(_EXIT_CODE),
-    "hide": fields.list_of(fields.title),
-    "stdin": fields.standard_input,
-    "folder": fields.path_beside_file,
-    "leftovers": fields.choice("end", "leave"),
-}
-QUEUE: Final[dict[str, Reader]] = {
-    "max_waiting": fields.integer(1, 100_000_000),
-    "on_full": fields.choice("error", "drop", "wait"),
-}
-SCHEDULE: Final[dict[str, Reader]] = {
-    "cron": fields.cron,
-    "every": fields.span("1s", "366d", whole_seconds=True),
-    "timezone": fields.zone,
-    "job": fields.name,
-    "command": fields.command,
-    "payload": fields.payload,
-    "queue": fields.name,
-    "priority": fields.integer(0, 9),
-    "timeout": _TIMEOUT,
-    "max_attempts": _ATTEMPTS,
-    "catch_up": fields.choice("none", "latest", "all"),
-    "catch_up_within": fields.span("0s", "366d"),
-    "catch_up_limit": fields.integer(1, 10_000),
-    "overlap": fields.choice("skip", "wait", "allow"),
-    "spread": fields.span("1s", "1d"),
-    "retry_until": fields.choice("next_occurrence"),
-    "grace": fields.span("1s", "366d"),
-    "warn_after_failures": fields.integer(1, 100),
-    "ping": ping,
-    "environments": fields.list_of(fields.title),
-    "renamed_from": fields.name,
-}
-FILE: Final[dict[str, Reader]] = {
-    "project": fields.title,
-    "environment": fields.title,
-    "env_file": _later,
-    "database": _later,
-    "schema": fields.database_schema,
-    "imports": fields.list_of(fields.module, keep_good=True),
-    "python_path": fields.list_of(fields.folder, keep_good=True),
-    "setup": fields.function,
-    "env": fields.variables,
-    "timezone": _timezone,
-    "log": fields.log_file,
-    "around": fields.list_of(fields.hook, keep_good=True),
-    "metrics": _metrics,
-    "alerts": alerts,
-    "run": _run,
-    "defaults": _defaults,
-    "retention": _retention,
-    "limits": fields.limits,
-    "queues": _later,
-    "job_types": _later,
-    "schedules": _later,
-}
 # A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
 # Who only reads the database goes on with what else there is.
@@ -229,7 +75,7 @@ def load(
     values, bad = reading.fields(tree, "", FILE)
     database = database_of(reading, values.get("database"), override, need=need_database and "database" not in bad)
     if "limits" in bad:
-        values["limits"] = fields.UNREADABLE_LIMITS
+        values["limits"] = UNREADABLE_LIMITS
     named = _named_entries(reading, values, bad)
     shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
     broken = bool(flaws or bad & FATAL or from_env_file is None or shadowed)
@@ -335,7 +181,7 @@ def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
         raise FieldError("how many may wait? max_waiting: 10000")
     if bad:
         raise ReportedError
-    return Cap(key.text, values["max_waiting"], values.get("on_full", "error"))
+    return Cap(key.text, **values)
 
 
 def _job_type(reading: Reading, key: Scalar, node: Node, path: str) -> JobTypeSettings:

@@ -61,7 +61,7 @@ class Reading:
         place = Problem(self.file, node.line, column or node.column, one_line(path, 250), one_line(message, 1000))
         self.problems.append(place)
 
-    def read(self, reader: Reader, node: Node, path: str) -> Any:
+    def read(self, reader: Read, node: Node, path: str) -> Any:
         """What *reader* makes of *node*; raises ReportedError when it is bad, after adding the problem."""
         self.positions[path] = (node.line, node.column)
         if is_unreadable(node):
@@ -74,21 +74,21 @@ class Reading:
             self.report(node, path, str(bad), bad.column)
             raise ReportedError from None
 
-    def fields(self, node: Node, path: str, readers: Mapping[str, Reader]) -> Fields:
-        """Read a mapping by the table *readers*; what is wrong in it is reported. Nothing written is nothing read."""
+    def fields(self, node: Node, path: str, keys: Keys) -> Fields:
+        """Read a mapping by the table *keys*; what is wrong in it is reported. Nothing written is nothing read."""
         if isinstance(node, Scalar) and node.is_null:
             return Fields({}, set())
         if is_unreadable(node):
-            return Fields({}, set(readers))
+            return Fields({}, set(keys))
         if not isinstance(node, YamlMapping):
-            self.report(node, path, f"write it as a mapping: {next(iter(readers))}: …")
-            return Fields({}, set(readers))
+            self.report(node, path, f"write it as a mapping: {next(iter(keys))}: …")
+            return Fields({}, set(keys))
         meant: set[str] = set()
 
         def entry(key: Scalar, value: Node, here: str) -> Any:
-            if key.text in readers:
-                return self.read(readers[key.text], value, here)
-            meant.update(self._unknown(key, here, list(readers)))
+            if key.text in keys:
+                return self.read(keys[key.text].reader, value, here)
+            meant.update(self._unknown(key, here, list(keys)))
             raise ReportedError
 
         values, bad = self.entries(node, path, entry)
@@ -157,7 +157,47 @@ class Reading:
         return found
 
 
-Reader = Callable[[Reading, Node, str], Any]
+Read = Callable[[Reading, Node, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How a value is read, and what the reference and the editor's schema say about what may be written.
+
+    ``words``: the type, for people. ``schema``: the same in JSON Schema, for all that can be said in it. A mapping has
+    ``keys``, its table, or ``each``, how each of its named entries is read; ``defaults`` is an object whose attributes
+    bear the names of the keys and hold their defaults.
+    """
+
+    read: Read
+    words: str
+    schema: Mapping[str, Any]
+    keys: Keys = field(default_factory=dict)
+    each: Reader | None = None
+    defaults: object = None
+
+    def __call__(self, reading: Reading, node: Node, path: str) -> Any:
+        return self.read(reading, node, path)
+
+
+class ConfigKey(NamedTuple):
+    """One key of the file. ``example`` is a value as written, ``sentence`` what it decides.
+
+    ``unset``: what holds where the key is not written, in words, unless it is the default in ``Reader.defaults``.
+    """
+
+    reader: Reader
+    example: str
+    sentence: str
+    unset: str = ""
+
+
+Keys = Mapping[str, ConfigKey]
+
+
+def taken_as(words: str, schema: Mapping[str, Any], **more: Any) -> Callable[[Read], Reader]:
+    """Declare a function as the Reader of values that are *words*, and of *schema*."""
+    return lambda read: Reader(read, words, schema, **more)
 
 
 def is_unreadable(node: Node) -> bool:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from cronjobs.config.reference import json_schema
 from cronjobs.config.writing import written
+
+# Beside the file, and named by a relative path: it is of this version, works without a network and on every machine
+# that the folder is copied to, and no server that hosts schemas has to be asked, or to know us.
+SCHEMA_FILE: Final = "cronjobs.schema.json"
 
 # A line that begins with "#" and no space behind it is an example: without the "#" it is valid (a test does that).
 _YAML: Final = """\
+# yaml-language-server: $schema=@schema@
 # cronjobs.yaml: what runs, and when. Try it:  cronjobs check  ·  cronjobs run-due  ·  cronjobs status
 # Let cron do it every minute:  cronjobs crontab install
 # Quote cron expressions, and values with ": " or " #" in them. Durations: 55s, 10m, 24h, 7d.
@@ -77,7 +83,16 @@ def hello(ctx: Context, name: str = "world") -> dict[str, str]:
 
 def starter_yaml(*, timezone: str, project: str) -> str:
     """The text of a first cronjobs.yaml."""
-    return _YAML.replace("@project@", written(project)).replace("@timezone@", written(timezone))
+    return (
+        _YAML.replace("@schema@", SCHEMA_FILE)
+        .replace("@project@", written(project))
+        .replace("@timezone@", written(timezone))
+    )
+
+
+def starter_schema() -> str:
+    """The text of the JSON Schema that the first line of ``starter_yaml`` names."""
+    return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def starter_handlers() -> str:

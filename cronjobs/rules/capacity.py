@@ -18,7 +18,7 @@ class Cap:
 
     queue: str
     max_waiting: int
-    on_full: OnFull
+    on_full: OnFull = "error"
 
     def __str__(self) -> str:
         return f"{self.queue}: max_waiting {self.max_waiting:,}, on_full {self.on_full}"

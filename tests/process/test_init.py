@@ -23,6 +23,7 @@ def test_what_it_writes_runs_as_it_is(folder: Project) -> None:
     assert done.out.splitlines() == [
         "wrote shop/cronjobs.yaml",
         "wrote shop/jobs.py",
+        "wrote shop/cronjobs.schema.json",
         "next:",
         "  cd shop",
         "  cronjobs check",
@@ -50,7 +51,7 @@ def test_in_the_folder_itself(folder: Project) -> None:
     assert folder.run("check").code == 0
 
 
-@pytest.mark.parametrize("name", ["cronjobs.yaml", "jobs.py"])
+@pytest.mark.parametrize("name", ["cronjobs.yaml", "jobs.py", "cronjobs.schema.json"])
 @pytest.mark.parametrize("kind", ["file", "dangling link", "folder"])
 def test_it_never_overwrites_and_leaves_no_half(folder: Project, name: str, kind: str) -> None:
     there = folder.folder / name

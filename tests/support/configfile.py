@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ def refusal(text: str | bytes, environ: dict[str, str] | None = None, **options:
         read(text, environ, **options)
     assert str(refused.value).splitlines() == [str(problem) for problem in refused.value.problems]
     return [str(problem) for problem in refused.value.problems]
+
+
+def with_examples(text: str) -> str:
+    """The starter's text with the examples in it made part of the file."""
+    return re.sub(r"(?m)^#(?=[^ ]|  )", "", text)
 
 
 def cases(table: str) -> list[tuple[str, str]]:

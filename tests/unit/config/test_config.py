@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from support.configfile import DATABASE, cases, problems, read, refusal
 
-from cronjobs.config.load import FATAL, FILE, SCHEDULE
+from cronjobs.config.keys import FILE
+from cronjobs.config.keys_of_jobs import SCHEDULE
+from cronjobs.config.load import FATAL
 from cronjobs.config.settings import RetryChanges
 from cronjobs.model import RetryPolicy
 from cronjobs.rules.capacity import Cap

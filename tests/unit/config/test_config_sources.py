@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from support.configfile import DATABASE, cases, problems, read, refusal
 
 from cronjobs.config import yaml_nodes
-from cronjobs.config.load import FILE, JOB_TYPE, SCHEDULE, load
+from cronjobs.config.keys import FILE
+from cronjobs.config.keys_of_jobs import JOB_TYPE, SCHEDULE
+from cronjobs.config.load import load
 from cronjobs.errors import ConfigError
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
 import yaml
-from support.configfile import read
+from support.configfile import read, with_examples
 
-from cronjobs.config.load import FILE, RUN, SCHEDULE
+from cronjobs.config.keys import FILE, RUN
+from cronjobs.config.keys_of_jobs import SCHEDULE
 from cronjobs.config.starter import starter_handlers, starter_yaml
 
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def with_examples(text: str) -> str:
-    return re.sub(r"(?m)^#(?=[^ ]|  )", "", text)
 
 
 def test_the_starter_runs_as_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""The pieces of JSON Schema that the readers of the configuration declare: what an editor can check while one types.
+
+They accept all that the readers accept, ``${NAME}`` included, and refuse what a pattern can tell. A scalar is text to
+the readers, so one that looks like a number to an editor is taken wherever text is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+Schema = Mapping[str, Any]
+
+_VARIABLE: Final = r"\$\{"  # ${NAME}, ${file:…}: what it holds is not known here
+_SCALAR: Final = ["string", "number", "boolean"]
+TEXT: Final[Schema] = {"type": _SCALAR}
+
+
+def _or_variable(pattern: str) -> str:
+    return rf"^(?:{pattern})$|{_VARIABLE}"
+
+
+def text(pattern: str) -> Schema:
+    """Text that *pattern* matches as a whole; it has to mean the same in Python and in JavaScript."""
+    return {"type": _SCALAR, "pattern": _or_variable(pattern)}
+
+
+DOTTED: Final = text(r"[^\s:./]+(\.[^\s:./]+)*")
+DURATION: Final[Schema] = {
+    "type": "string",
+    "pattern": _or_variable(
+        r"\s*([0-9]+(\.[0-9]*)?|\.[0-9]+)(ms|[smhdw])(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ms|[smhdw]))*\s*"
+    ),
+}
+SIZE: Final[Schema] = {
+    "type": ["integer", "string"],
+    "pattern": _or_variable(r"[0-9]{1,15}(\.[0-9]{1,3}(?=[KMGT]))?([KMGT]i?B)?"),
+}
+FLAG: Final[Schema] = {"type": ["boolean", "string"], "pattern": _or_variable("true|false")}
+
+FLAG_OR_DURATION: Final[Schema] = {
+    "type": ["boolean", "string"],
+    "pattern": f"{FLAG['pattern']}|{DURATION['pattern']}",
+}
+DATABASE: Final[Schema] = {"type": "string", "pattern": rf"^(sqlite|postgres|postgresql)(\+\w+)?://|{_VARIABLE}"}
+
+WEB_ADDRESS: Final[Schema] = {"type": "string", "pattern": rf"^https?://\S+$|{_VARIABLE}"}
+
+
+def number(kind: str, low: float, high: float) -> Schema:
+    return {
+        "type": [kind, "string"],
+        "minimum": low,
+        "maximum": high,
+        "pattern": _or_variable(r"[-+]?[0-9]+(\.[0-9]*)?" if kind == "number" else "[-+]?[0-9]+"),
+    }
+
+
+def choice(words: Collection[str]) -> Schema:
+    """One of *words*; editors offer them."""
+    return {"anyOf": [{"enum": [*words]}, {"type": "string", "pattern": _VARIABLE}]}
+
+
+def cron(names: Collection[str]) -> Schema:
+    field = r"[0-9A-Za-z*,/-]+"
+    return {"type": "string", "pattern": _or_variable(rf"[ \t]*({'|'.join(names)}|({field}[ \t]+){{4}}{field})[ \t]*")}
+
+
+def list_of(item: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": item, **more}
+
+
+def one_or_list(item: Schema) -> Schema:
+    return {"anyOf": [item, list_of(item, minItems=1)]}
+
+
+def mapping_of(name: str, value: Schema) -> Schema:
+    """A mapping whose keys *name* matches as a whole, with a *value* each; an empty one may be left blank."""
+    return {"type": ["object", "null"], "propertyNames": {"pattern": f"^(?:{name})$"}, "additionalProperties": value}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The same, or nothing behind the colon."""
+    kinds = schema["type"]
+    return {**schema, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
+
+
+def exactly_one(*names: str) -> Schema:
+    """Of these keys one is written, and no other."""
+    return {"oneOf": [{"required": [name]} for name in names]}
+
+
+def needs(*names: str) -> Schema:
+    return {"required": [*names]}
