@@ -33,9 +33,14 @@ _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?
 _PASSWORD_OPTION: Final = re.compile(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of this *name* holds a secret."""
+    return bool(_SECRET_NAME.search(name)) and name not in _NO_SECRETS
+
+
 def named_secrets(variables: Mapping[str, str]) -> set[str]:
     """The values of those *variables* whose names mean a secret, and the passwords in all URLs."""
-    named = {value for name, value in variables.items() if _SECRET_NAME.search(name) and name not in _NO_SECRETS}
+    named = {value for name, value in variables.items() if is_secret_name(name)}
     passwords = {password for value in variables.values() if "://" in value for password in url_passwords(value)}
     return long_enough(named) | passwords
 

@@ -163,6 +163,9 @@ class Root(LazyGroup):
             REPAIR,
             "For example: cronjobs prune --dry-run",
         ),
+        "config": CommandRow(
+            "config:app", "The configuration: show what holds, and where each value comes from.", SET_UP
+        ),
         "schema": CommandRow(
             "schema:schema",
             "Print the JSON Schema of cronjobs.yaml (draft 2020-12), by which an editor completes and checks it.",

@@ -58,7 +58,7 @@ def _finding(reading: Reading, node: Node, path: str) -> str:
 _SEVERITY: Final = fields.choice("critical", "warning", "notice")
 
 
-@taken_as("text", schema_parts.TEXT)
+@taken_as("text", schema_parts.TEXT, secret=True)
 def _secret(reading: Reading, node: Node, path: str) -> str:
     """A text that is masked wherever text is shown, also if it is written out in the file."""
     text = reading.text(node, secret=True)
@@ -66,7 +66,7 @@ def _secret(reading: Reading, node: Node, path: str) -> str:
     return text
 
 
-@taken_as("address: https://…", schema_parts.WEB_ADDRESS)
+@taken_as("address: https://…", schema_parts.WEB_ADDRESS, secret=True)
 def _url(reading: Reading, node: Node, path: str) -> str:
     text: str = _secret(reading, node, path)
     try:

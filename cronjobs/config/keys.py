@@ -17,6 +17,8 @@ from cronjobs.config.reader import ConfigKey, FieldError, Keys, Reader, Reading,
 from cronjobs.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings
 from cronjobs.config.yaml_nodes import Node
 
+AS_BELOW: Final = "as below"  # each key of the mapping has a default of its own
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
@@ -104,7 +106,7 @@ DEFAULTS: Final[Keys] = {
         retry,
         "{max_attempts: 5, cap: 1h}",
         "How failures are retried where neither @job nor job_types says.",
-        "as below",
+        AS_BELOW,
     ),
 }
 
@@ -195,12 +197,12 @@ FILE: Final[Keys] = {
     "alerts": ConfigKey(
         alerts, "{channels: {ops: {command: [page]}}}", "Which findings are sent, and to whom.", "nothing is sent"
     ),
-    "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", "as below"),
+    "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", AS_BELOW),
     "defaults": ConfigKey(
-        _defaults, "{retry: {max_attempts: 5}}", "What holds for every job type that says nothing else.", "as below"
+        _defaults, "{retry: {max_attempts: 5}}", "What holds for every job type that says nothing else.", AS_BELOW
     ),
     "retention": ConfigKey(
-        _retention, "{succeeded: 30d}", "How long rows are kept before ticks delete them in spare time.", "as below"
+        _retention, "{succeeded: 30d}", "How long rows are kept before ticks delete them in spare time.", AS_BELOW
     ),
     "limits": ConfigKey(
         limits,

@@ -175,6 +175,7 @@ class Reader:
     keys: Keys = field(default_factory=dict)
     each: Reader | None = None
     defaults: object = None
+    secret: bool = False  # its values are never shown
 
     def __call__(self, reading: Reading, node: Node, path: str) -> Any:
         return self.read(reading, node, path)

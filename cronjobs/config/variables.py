@@ -38,7 +38,7 @@ class Variables:
         if "${" not in text:
             return text, []
         came_in: list[str] = []
-        return _REFERENCE.sub(lambda reference: self._value(reference, came_in), text), came_in
+        return REFERENCE.sub(lambda reference: self._value(reference, came_in), text), came_in
 
     def _value(self, reference: re.Match[str], came_in: list[str]) -> str:
         if reference["escaped"]:
@@ -79,7 +79,7 @@ class Variables:
         return value.removesuffix("\n")
 
 
-_REFERENCE: Final = re.compile(
+REFERENCE: Final = re.compile(
     r"(?P<escaped>\$\$\{)"
     r"|\$\{(?:file:(?P<file>[^{}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?)\}"
     r"|\$\{"
