@@ -16,6 +16,7 @@ from cronjobs.cli import typed
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import (
     COLOURS,
+    UNCUT,
     Times,
     brief,
     coloured,
@@ -24,6 +25,7 @@ from cronjobs.cli.output import (
     host_of,
     is_cut,
     json_text,
+    name_text,
     printable,
     safe,
     since_instant,
@@ -44,7 +46,6 @@ from cronjobs.store import listing, schedules
 Span = tuple[datetime, datetime | None]  # until None: now
 READ_AT_MOST: Final = 20_000  # attempts, deaths, occurrences
 INDENT: Final = 26  # of the text: behind the times of day and the outcome
-UNCUT: Final = 2000  # columns of a line in a pipe
 SECOND: Final = timedelta(seconds=1)
 
 
@@ -248,7 +249,7 @@ def _repeated(entries: Sequence[Entry]) -> str:
     """ "sync_stock ×12, 1.2 s usual"."""
     durations = [entry["finished_at"] - entry["started_at"] for entry in entries]
     usual, longest = middle(durations), max(durations)
-    text = f"{safe(entries[0]['schedule'], 60)} {printable('×', 'x')}{len(entries):,}, {brief(usual)} usual"
+    text = f"{name_text(entries[0]['schedule'])} {printable('×', 'x')}{len(entries):,}, {brief(usual)} usual"
     return text + (f", the longest {brief(longest)}" if longest > 3 * usual and longest > SECOND else "")
 
 
@@ -256,8 +257,8 @@ def _told(entry: Entry, times: Times) -> tuple[str, str]:
     """One word, and the rest as text."""
     match entry["kind"]:
         case "attempt" | "death" as kind:
-            of = f" of {safe(entry['schedule'], 60)}" if entry["schedule"] else ""
-            text = f"{safe(entry['job_type'], 60)} #{entry['job_id']}{of}, "
+            of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
+            text = f"{name_text(entry['job_type'])} #{entry['job_id']}{of}, "
             if kind == "attempt":
                 text += f"{took(entry['started_at'], entry['finished_at'])} on {host_of(entry['runner'])}"
             else:
@@ -265,7 +266,7 @@ def _told(entry: Entry, times: Times) -> tuple[str, str]:
             error = f": {safe(entry['error'], 200)}" if entry["error"] else ""
             return entry["outcome"] if kind == "attempt" else "dead", text + error
         case "occurrence":
-            what = safe(entry["schedule"], 60)
+            what = name_text(entry["schedule"])
             if entry["count"] > 1:
                 what += f", {entry['count']:,} occurrences from {times.clock(entry['first_for'])} to "
                 what += times.clock(entry["last_for"])

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from cronjobs.cli.output import (
+    UNCUT,
     Times,
     coloured,
     counted,
@@ -14,6 +15,7 @@ from cronjobs.cli.output import (
     host_of,
     is_cut,
     labelled,
+    name_text,
     rough,
     safe,
     took,
@@ -25,7 +27,6 @@ from cronjobs.rules import pausing
 
 LABEL_WIDTH: Final = 11
 SHOWN: Final = 20  # lines of each part
-UNCUT: Final = 2000
 
 
 def moment_object(moment: Moment) -> dict[str, Any]:
@@ -80,8 +81,8 @@ def _wrong(moment: Moment, times: Times) -> Iterator[str]:
 
 
 def _of(run: Mapping[str, Any]) -> str:
-    of = f" of {safe(run['schedule'], 60)}" if run["schedule"] else ""
-    return f"{safe(run['job_type'], 60)} #{run['job_id']}{of}"
+    of = f" of {name_text(run['schedule'])}" if run["schedule"] else ""
+    return f"{name_text(run['job_type'])} #{run['job_id']}{of}"
 
 
 def _running(run: Mapping[str, Any], moment: Moment, times: Times) -> str:
@@ -103,7 +104,7 @@ def _settled(row: Mapping[str, Any], times: Times) -> str:
         due = f"{row['count']:,} from {times.clock(row['first_for'])} to {due}"
     job = f" (job {row['job_id']})" if row["job_id"] is not None else ""
     why = f": {safe(row['reason'], 200)}" if row["reason"] else ""
-    return f"{times.clock(row['decided_at'])} {row['outcome']}: {safe(row['schedule'], 60)}, due {due}{job}{why}"
+    return f"{times.clock(row['decided_at'])} {row['outcome']}: {name_text(row['schedule'])}, due {due}{job}{why}"
 
 
 def _ticks(moment: Moment, times: Times) -> Iterator[str]:

@@ -25,6 +25,7 @@ from cronjobs.cli.output import (
     host_of,
     json_text,
     labelled,
+    name_text,
     ordinal,
     progress_text,
     rough,
@@ -108,7 +109,7 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
         lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
         first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
         seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
-        types = ", ".join(safe(name, 60) for name in limited(sorted(group["job_types"]), TYPES_SHOWN))
+        types = ", ".join(name_text(name) for name in limited(sorted(group["job_types"]), TYPES_SHOWN))
         lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group['sample_job_id']}", room)]
     return lines
 

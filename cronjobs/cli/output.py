@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 LAST_AT_LEAST: Final = 8  # columns of a table's last column
+UNCUT: Final = 2000  # columns of a line in a pipe
 SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # dev sets it for its ticks: it has a line for what they say
 SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}  # ECMA-48
 
@@ -190,6 +191,11 @@ def is_cut() -> bool:
     return is_terminal() or "COLUMNS" in os.environ
 
 
+def name_text(name: object) -> str:
+    """The name of a job type or a schedule among other words: short on a terminal, whole in a pipe."""
+    return safe(name, 60 if is_cut() else UNCUT)
+
+
 def printable(text: str, instead: str) -> str:
     """*text*, or *instead* where the encoding of stdout cannot say it."""
     try:
@@ -223,13 +229,16 @@ def table(
 ) -> list[str]:
     """Lines of columns under *header*, no wider than *room*: the last column takes what the others leave.
 
-    Where they leave too little, the widest of text become narrower; numbers are never cut.
+    Where they leave too little, the widest of text become narrower; numbers are never cut. In a pipe nothing is: a
+    program, or a file to be searched later, has no width.
 
     *at_most* limits other columns (by number). A header that begins with ">" is of a column of numbers.
     """
     # Not by rich: no shorter than this, 60 ms to load, 100 times as slow, and in a narrow terminal it cuts ids.
     if not rows:
         return []
+    if not is_cut():
+        room, at_most = UNCUT, None
     names, limits = [name.lstrip(">") for name in header], at_most or {}
     widths = [max(map(_columns, column)) for column in zip(names, *rows, strict=True)][:-1]
     widths = [min(width, limits.get(number, room)) for number, width in enumerate(widths)]

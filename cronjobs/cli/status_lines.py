@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from cronjobs.cli.known_types import most_tries
 from cronjobs.cli.output import (
+    UNCUT,
     Times,
     brief,
     coloured,
@@ -37,7 +38,6 @@ from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules import pausing
 
 LABEL_WIDTH: Final = 11
-UNCUT: Final = 2000  # columns of a table in a pipe
 NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
 COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 FINDINGS_SHOWN: Final = 8
@@ -97,7 +97,7 @@ def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) ->
     rows = [_schedule_row(each, times, count, all_columns=all_columns) for each in facts]
     usual = [">usual"] if all_columns else []
     header = ["schedule", "last", ">ago", ">took", *usual, f"last {count}", "next in"]
-    lines = table(rows, header, room=width() if is_cut() else UNCUT, at_most={0: names})
+    lines = table(rows, header, room=width(), at_most={0: names})
     shown = (outcome for each in facts for outcome in each.strip[-count:])
     if meaning := legend(shown):
         lines += [coloured(line, "bright_black") for line in wrapped(meaning, width())]
@@ -158,15 +158,10 @@ def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
         ]
         for tick in health.ticks[:5]
     ]
-    lines = _table(rows, ["host", "began", ">took", "version", "file", "did"], room, {0: 16, 3: 8})
+    lines = table(rows, ["host", "began", ">took", "version", "file", "did"], room=room, at_most={0: 16, 3: 8})
     if len(health.ticks) > 5:
         lines.append(f"… and {counted(len(health.ticks) - 5, 'host')} more")
     return lines
-
-
-def _table(rows: Sequence[Sequence[str]], header: Sequence[str], room: int, at_most: Mapping[int, int]) -> list[str]:
-    """In a pipe nothing is cut."""
-    return table(rows, header, room=room, at_most=at_most) if is_cut() else table(rows, header, room=UNCUT)
 
 
 def _did(tick: Mapping[str, Any], times: Times) -> str:
@@ -199,7 +194,9 @@ def _running_lines(health: Health, settings: Settings, types: JobTypes, times: T
                 ", ".join(note for note in notes if note),
             ]
         )
-    lines = _table(rows, [">id", "type", "host", ">for", ""], room, {0: 12, 1: 28 if room >= 69 else 14, 2: 12})
+    lines = table(
+        rows, [">id", "type", "host", ">for", ""], room=room, at_most={0: 12, 1: 28 if room >= 69 else 14, 2: 12}
+    )
     if health.running_total > len(rows):
         more = f'… and {health.running_total - len(rows):,} more: "cronjobs jobs list --status running"'
         lines += wrapped(more, room)
@@ -248,7 +245,7 @@ def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -
         queue = health.queues[name]
         trend = "paused" if queue.paused else trend_of(queue.due, trends.changes.get(name), times.now - trends.since)
         rows.append([safe(name, 200), f"{queue.due:,}", rough(times.now - oldest), trend])
-    lines = _table(rows, ["queue", ">due", ">oldest", "trend"], room, {0: 24 if room >= 69 else 10, 1: 11})
+    lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
     return lines + ([f"… and {len(due) - 5:,} more with due jobs: --json"] if len(due) > 5 else [])
 
 
