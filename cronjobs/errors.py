@@ -238,6 +238,8 @@ class DriverMissing(DatabaseError):
 
 
 class SchemaMissing(DatabaseError):
+    """The database has none of our tables; "cronjobs db upgrade" makes them."""
+
     def __init__(self, url: str) -> None:
         super().__init__(f'database {url} has no cronjobs tables: run "cronjobs db upgrade"')
 
