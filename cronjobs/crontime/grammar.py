@@ -257,9 +257,38 @@ def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> N
             max(1, len(text.rstrip(" \t"))),
         )
     if len(words) > 5:
-        years = re.fullmatch(r"(19|20)\d\d.*", words[-1][0], re.ASCII) or len(words) == 7
-        fields = "seconds and years fields" if years else "seconds fields"
-        raise CronError(f'{fields} are not supported: write 5 fields "* * * * *"', words[5][1])
+        raise CronError(_too_many_fields([word for word, _ in words]), words[5][1])
+
+
+def _too_many_fields(fields: list[str]) -> str:
+    """What to write instead: the same without seconds and years, or without the command of a crontab line."""
+    count = f"a cron expression has 5 fields, this one {len(fields)}"
+    first = " ".join(fields[:5])
+    if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):
+        known = f'write "{first}", and ' if _is_valid(first) else ""
+        return f"{count}: {known}the rest of a crontab line, which is what runs, in command:"
+    year = len(fields) == 7 or (len(fields) == 6 and re.fullmatch(r"(19|20)\d\d.*", fields[-1], re.ASCII))
+    seconds = len(fields) - bool(year) == 6
+    what = " and ".join(["seconds"] * seconds + ["years"] * bool(year))
+    meant = " ".join(field.replace("?", "*") for field in fields[seconds:][:5])
+    if len(fields) > 7 or not _is_valid(meant):
+        return f'{count}: write "minute hour day month weekday"'
+    if seconds and meant == "* * * * *" and (often := re.fullmatch(r"(?:\*|0)/([0-9]{1,2})", fields[0])):
+        return f"{count}: {what} are not supported; write every: {often[1]}s instead of cron:, with run: {{linger: true}}"
+    quartz = "?" in fields and any(character.isdigit() for character in meant.split()[4])
+    weekdays = " (weekdays count from 0, Sunday, not from 1)" if quartz else ""
+    return f'{count}: {what} are not supported; without them this is "{meant}"{weekdays}'
+
+
+_FIELD_LIKE: Final = re.compile(r"[0-9*?,/#LWlw-]+|(?:(?:" + "|".join([*_MONTHS, *_WEEKDAYS]) + r")[,/#L0-9-]*)+", re.I)
+
+
+def _is_valid(text: str) -> bool:
+    try:
+        parse(text)
+    except CronError:
+        return False
+    return True
 
 
 def _refuse_days_that_never_come(expression: CronExpression, column: int) -> None:
