@@ -109,6 +109,9 @@ def next_occurrences(
     if given is not None:
         count = count or SHOWN
     found = list(islice(_merged(all_due, start, None if count else start + WINDOW), count))
+    for due in all_due if given is not None else ():
+        if isinstance(due.timing, CronTiming) and (said := due.timing.expression.day_remark):
+            complain(f"note: {said}")
     if as_json:
         objects = [
             {"schedule": one.due.name, "local": one.local.isoformat(), "utc": one.at, "remark": one.remark}

@@ -28,6 +28,7 @@ from cronjobs.config.yaml_nodes import Mapping, Node, Scalar, Sequence
 from cronjobs.crontime import grammar
 from cronjobs.errors import CronError
 from cronjobs.model import KIND, KIND_RULE, duration, size
+from cronjobs.rules.shell_words import list_for
 from cronjobs.text import one_line
 
 
@@ -217,15 +218,22 @@ def log_file(reading: Reading, node: Node, path: str) -> Path | None:
     return found
 
 
+_OFFSET: Final = re.compile(r"(?:UTC|GMT|Z)?\s*([+-])([0-9]{1,2})(?::?([0-9]{2}))?", re.IGNORECASE)
+
+
 @taken_as("time zone", schema_parts.text(r"[A-Za-z][\w+/-]*"))
 def zone(reading: Reading, node: Node, path: str) -> str:
     text = reading.text(node)
     if not zone_exists(text):
-        meant = _zone_meant(text) if reading.may_guess and as_written(node, text) else None
-        raise FieldError(
-            f"{shown(node)} is not a time zone: "
-            + (f"did you mean {meant}?" if meant else "write UTC or Europe/Berlin")
-        )
+        offset = _OFFSET.fullmatch(text) if as_written(node, text) else None
+        meant = _zone_meant(text) if reading.may_guess and as_written(node, text) and not offset else None
+        hint = f"did you mean {meant}?" if meant else "write UTC or Europe/Berlin"
+        if offset:
+            # In these names the sign is the other way round: Etc/GMT-1 is an hour ahead of UTC.
+            fixed = f"Etc/GMT{'-' if offset[1] == '+' else '+'}{int(offset[2])}"
+            always = f", or {fixed} for this offset all year" if zone_exists(fixed) and not offset[3] else ""
+            hint = f"an offset knows no summer time: write a place, such as Europe/Berlin{always}"
+        raise FieldError(f"{shown(node)} is not a time zone: {hint}")
     return text
 
 
@@ -249,10 +257,19 @@ def _zone_meant(word: str) -> str | None:
     known = sorted(zone for zone in available_timezones() if zone_exists(zone))
     if any(zone.startswith(f"{word}/") for zone in known):
         return None  # a whole continent
-    cities = {zone.rpartition("/")[2]: zone for zone in known if "/" in zone}
-    in_known = nearest(word, known)
-    city = nearest(word.rpartition("/")[2].replace(" ", "_"), cities)
-    return in_known or (cities[city] if city else None)
+    parts = [part.strip().replace(" ", "_") for part in re.split("[/,]", word)]
+    for spelt in ("/".join(parts), "/".join(reversed(parts))):  # "Berlin/Europe"
+        if found := nearest(spelt, known, cutoff=0.9):
+            return found
+    cities = {zone.rpartition("/")[2].lower(): zone for zone in known if "/" in zone}
+    for part in parts:  # "Germany/Berlin", "Berlin/Germany"
+        if found := cities.get(part.lower()):
+            return found
+    if found := nearest(word, known):
+        return found
+    regions = {zone.partition("/")[0].lower() for zone in known if "/" in zone}
+    city = nearest(next((part for part in reversed(parts) if part.lower() not in regions), ""), cities, cutoff=0.75)
+    return cities[city] if city else None
 
 
 @taken_as("cron expression, quoted: five fields, or @daily and the like", schema_parts.cron(grammar.NAMES))
@@ -319,8 +336,7 @@ def argument(reading: Reading, node: Node, path: str) -> str:
 def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
     """An argument list; no shell ever sees it."""
     if isinstance(node, Scalar) and not node.is_null:
-        words = ", ".join(one_line(node.text, 80).split())
-        raise FieldError(f"a command is a list, without a shell: write [{words}]")
+        raise FieldError(f"a command is a list, without a shell: write {list_for(one_line(node.text, 200))}")
     arguments: tuple[str, ...] = list_of(argument)(reading, node, path)
     if not arguments or not arguments[0].strip():
         raise FieldError("the command is empty: write a list such as [pg_dump, app]")

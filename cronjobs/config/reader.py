@@ -206,12 +206,12 @@ def is_unreadable(node: Node) -> bool:
     return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The word of *known* that was probably meant."""
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The word of *known* that was probably meant; *cutoff*: how similar it has to be, at most 1."""
     import difflib  # only for a mistake: a tick is none
 
     by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)
     return by_lower[close[0]] if close else None
 
 

@@ -56,6 +56,17 @@ class CronExpression:
     def __str__(self) -> str:
         return self.source
 
+    @property
+    def day_remark(self) -> str | None:
+        """What surprises people about two day fields that are both written; None: they are not."""
+        words = NAMES.get(self.source.strip(), self.source).split()
+        if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
+            return None
+        return (
+            f'"{self.source.strip()}" is due when the day of the month is {words[2]}, and also when the weekday is '
+            f'{words[4]}: cron joins these two fields by "or", unless one of them begins with "*"'
+        )
+
 
 def parse(text: str) -> CronExpression:
     """Parse *text*; raises CronError with the column of the mistake and a sentence with what to write instead."""
@@ -274,7 +285,9 @@ def _too_many_fields(fields: list[str]) -> str:
     if len(fields) > 7 or not _is_valid(meant):
         return f'{count}: write "minute hour day month weekday"'
     if seconds and meant == "* * * * *" and (often := re.fullmatch(r"(?:\*|0)/([0-9]{1,2})", fields[0])):
-        return f"{count}: {what} are not supported; write every: {often[1]}s instead of cron:, with run: {{linger: true}}"
+        return (
+            f"{count}: {what} are not supported; write every: {often[1]}s instead of cron:, with run: {{linger: true}}"
+        )
     quartz = "?" in fields and any(character.isdigit() for character in meant.split()[4])
     weekdays = " (weekdays count from 0, Sunday, not from 1)" if quartz else ""
     return f'{count}: {what} are not supported; without them this is "{meant}"{weekdays}'

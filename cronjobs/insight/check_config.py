@@ -22,6 +22,7 @@ from cronjobs.crontime.timing import CronTiming, clock_changes, timing
 from cronjobs.database.address import parse_url
 from cronjobs.errors import CronjobsError, Problem
 from cronjobs.execution.attempt import PROCESS_GRACE
+from cronjobs.insight import check_notes
 from cronjobs.jobs.job_types import Fault, JobType, JobTypes
 from cronjobs.masking import mask
 from cronjobs.model import duration_text
@@ -75,6 +76,7 @@ def check(
             *_stored_secrets(place, settings),
             *(_written_by_others(place, found) for found in others if not found.refused),
             *(_long_jobs(place, settings, known) if known is not None else ()),
+            *(place.problem(text, *paths) for text, paths in check_notes.notes(settings, known)),
             *_clock_changes(place, settings, now),
         ),
         len(known.types) if known is not None else sum(bool(entry.command) for entry in settings.job_types.values()),

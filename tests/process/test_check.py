@@ -15,6 +15,8 @@ from cronjobs.config.settings import JobTypeSettings, Settings
 from cronjobs.database.tables import jobs, meta, ticks
 from cronjobs.insight.check_config import _command_fault, check
 from cronjobs.jobs import registry as handlers_here
+from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.model import RetryPolicy
 
 PERHAPS = "It may be in what cannot be imported."
 
@@ -230,6 +232,48 @@ def test_clock_changes_that_touch_a_schedule_are_notes(tmp_path: Path, monkeypat
         f"{place}: 2026-03-29 02:30 does not exist in Europe/Berlin: runs at 03:00 instead",
         f"{place}: 2026-10-25 02:30 comes twice in Europe/Berlin: runs the first time only",
     ]
+
+
+NOTED = """\
+database: sqlite:///x.db
+defaults: {retry: {base: 5s}}
+job_types:
+  dump: {command: [/bin/echo, app, ">", /b.sql], retry: {delays: [1m, 10s]}}
+  quick: {command: [/bin/echo, a], retry: {delays: [1m, 5m]}}
+schedules:
+  both: {cron: "0 9 1 * 1", job: dump}
+  weekday: {cron: "0 9 * * 1", job: dump}
+  step: {cron: "0 9 */2 * 1", job: dump}
+"""
+
+
+def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cronjobs.yaml").write_text(NOTED)
+    registration = handlers_here.Registration("t.code", print, RetryPolicy(delays=["30s"]))
+    known = JobTypes(types={"t.code": JobType("t.code", timedelta(1), RetryPolicy(), registration)})
+
+    def noted(text: str = NOTED) -> list[str]:
+        Path("cronjobs.yaml").write_text(text)
+        settings = load(None, environ={})
+        found = check(settings, known, file="cronjobs.yaml", environ={}, now=datetime(2026, 1, 1, tzinfo=UTC))
+        return [
+            str(note).removeprefix("cronjobs.yaml:").strip()
+            for note in found.notes
+            if "process of its own" not in str(note)
+        ]
+
+    tick = "begins with the next tick, so up to 1m later; run: {linger: true} looks every second"
+    either = 'and also when the weekday is 1: cron joins these two fields by "or", unless one of them begins with "*"'
+    shell = 'since no shell reads a command: if one is to, write [sh, -c, "/bin/echo app > /b.sql"]'
+    assert noted() == [
+        f'7:16: schedules.both.cron: "0 9 1 * 1" is due when the day of the month is 1, {either}',
+        f'4:19: job_types.dump.command: ">" is passed to /bin/echo as an argument, {shell}',
+        f"2:19: defaults.retry: a retry after 5s {tick}",
+        f"4:57: job_types.dump.retry: a retry after 10s {tick}",
+        f"imports: t.code: a retry after 30s {tick}",
+    ]
+    assert not [note for note in noted(NOTED + "run: {linger: true}\n") if "a retry" in note]
 
 
 def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:

@@ -56,6 +56,15 @@ def test_an_expression_needs_neither_a_file_nor_a_database(project: Project) -> 
     assert list(project.folder.iterdir()) == []
 
 
+def test_two_day_fields_are_said_to_be_joined_by_or(project: Project) -> None:
+    answer = project.call("next", "0 9 1 * 1", "-n", "1")
+    assert answer.err.startswith(
+        'note: "0 9 1 * 1" is due when the day of the month is 1, and also when the weekday is 1'
+    )
+    assert project.call("next", "0 9 1 * *", "-n", "1").err == ""
+    assert project.call("next", "@monthly", "-n", "1").err == ""
+
+
 def test_a_time_that_the_clocks_skip_is_shown_where_it_runs(project: Project) -> None:
     # Germany's summer time of 2026 begins on 29 March, 02:00 (tzdata 2026)
     moved = "2026-03-29 02:30 does not exist in Europe/Berlin: runs at 03:00 instead"

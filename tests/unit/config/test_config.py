@@ -158,6 +158,15 @@ retention: {succeeded: 14}
 timezone: europe/berlin
     2:11: timezone: "europe/berlin" is not a time zone: did you mean Europe/Berlin? (Until then a cron: without
     a timezone of its own is disabled.)
+timezone: Berlin/Europe
+    2:11: timezone: "Berlin/Europe" is not a time zone: did you mean Europe/Berlin? (Until then a cron: without
+    a timezone of its own is disabled.)
+timezone: New York/America
+    2:11: timezone: "New York/America" is not a time zone: did you mean America/New_York? (Until then a cron: without
+    a timezone of its own is disabled.)
+timezone: UTC+1
+    2:11: timezone: "UTC+1" is not a time zone: an offset knows no summer time: write a place, such as Europe/Berlin,
+    or Etc/GMT-1 for this offset all year (Until then a cron: without a timezone of its own is disabled.)
 timezone: America
     2:11: timezone: "America" is not a time zone: write UTC or Europe/Berlin (Until then a cron: without a
     timezone of its own is disabled.)
@@ -185,6 +194,11 @@ defaults: {retry: {delays: [1s], cap: 1m}}
     2:19: defaults.retry: delays take the place of cap: write one or the other
 job_types: {a: {command: pg_dump app}}
     2:26: job_types.a.command: a command is a list, without a shell: write [pg_dump, app]
+job_types: {a: {command: pg_dump app > "/backup/app 1.sql"}}
+    2:26: job_types.a.command: a command is a list, without a shell: write [sh, -c, "pg_dump app > \"/backup/app
+    1.sql\""]
+job_types: {a: {command: "find /tmp -name 'x y' -delete"}}
+    2:26: job_types.a.command: a command is a list, without a shell: write [find, /tmp, -name, "x y", -delete]
 job_types: {a: {command: []}}
     2:26: job_types.a.command: the command is empty: write a list such as [pg_dump, app]
 defaults: {retry: {retry_on: []}}

@@ -1,0 +1,64 @@
+"""What ``cronjobs check`` notes about a file that is valid, and may not say what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from cronjobs.config.settings import RetryChanges, Settings
+from cronjobs.crontime.grammar import parse
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.model import RetryPolicy, duration_text
+from cronjobs.rules.shell_words import as_shell_line, shell_word
+
+Note = tuple[str, tuple[str, ...]]  # the text, and the dotted paths that may have its place
+
+
+def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
+    yield from _either_day(settings)
+    yield from _shell_words(settings)
+    yield from _short_delays(settings, known)
+
+
+def _either_day(settings: Settings) -> Iterator[Note]:
+    for name, schedule in settings.schedules.items():
+        if schedule.cron is not None and (said := parse(schedule.cron).day_remark):
+            yield said, (f"schedules.{name}.cron", f"schedules.{name}")
+
+
+def _shell_words(settings: Settings) -> Iterator[Note]:
+    for name, entry in settings.job_types.items():
+        if entry.command is None or (word := shell_word(entry.command)) is None:
+            continue
+        text = (
+            f'"{word}" is passed to {entry.command[0]} as an argument, since no shell reads a command: if one is to, '
+            f"write {as_shell_line(entry.command)}"
+        )
+        yield text, (f"job_types.{name}.command", f"schedules.{name}.command", f"job_types.{name}", f"schedules.{name}")
+
+
+def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
+    """A retry waits for a tick: a delay that is shorter than the wait for it is as long."""
+    every = settings.run.linger or settings.run.every
+    written: list[tuple[str, str, RetryPolicy]] = []
+    if settings.retry != RetryChanges():
+        written.append(("defaults.retry", "", settings.retry.apply(RetryPolicy())))
+    for name, entry in settings.job_types.items():
+        if entry.retry != RetryChanges():
+            written.append((f"job_types.{name}.retry", "", entry.retry.apply(RetryPolicy())))
+    for name, found in known.types.items() if known is not None else ():
+        in_code = found.registration.retry if found.registration is not None else None
+        if in_code is not None and f"job_types.{name}.retry" not in settings.positions:
+            written.append(("imports", f"{name}: ", in_code))
+    for path, whose, policy in written:
+        short = [delay for delay in _delays(policy) if timedelta(0) < delay < every]
+        if short:
+            sooner = "" if settings.run.linger else "; run: {linger: true} looks every second"
+            wait = f"begins with the next tick, so up to {duration_text(every)} later{sooner}"
+            yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
+
+
+def _delays(policy: RetryPolicy) -> list[timedelta]:
+    if policy.delays is not None:
+        return [delay for delay in policy.delays if isinstance(delay, timedelta)]
+    return [policy.base] if isinstance(policy.base, timedelta) else []
