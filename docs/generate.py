@@ -122,7 +122,9 @@ def all_commands(table: dict[str, CommandRow] | None = None, before: str = "") -
             function = one.callback
             assert function is not None
             name_below = one.name or function.__name__
-            yield Documented(f"{path} {name_below}", function, inspect.cleandoc(function.__doc__ or ""), one.epilog)
+            yield Documented(
+                f"{path} {name_below}", function, inspect.cleandoc(one.help or function.__doc__ or ""), one.epilog
+            )
 
 
 class Parameter(NamedTuple):
@@ -159,7 +161,7 @@ def parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
         shown = "" if default in (None, False, inspect.Parameter.empty) or info.show_default is False else default
         if many:
             value += "…"
-        required = default is inspect.Parameter.empty and not is_option
+        required = default is inspect.Parameter.empty
         text = str(shown.value if isinstance(shown, Enum) else shown)
         yield Parameter(names, value, is_option, "required" if required else text, info.help or "")
 

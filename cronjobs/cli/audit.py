@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -87,7 +88,7 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
         action = safe(entry["action"], 60)
-        text = _text(entry)
+        text = _text(entry, times)
         # A long action has its own line: none that cronjobs writes is.
         head, *rest = wrapped(text, room) if len(action) <= INDENT - 12 else ["", *wrapped(text, room)]
         lines.append(f"{local:%H:%M:%S}  {action:<{INDENT - 12}}  {head}".rstrip())
@@ -95,24 +96,37 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
     return lines
 
 
-def _text(entry: Mapping[str, Any]) -> str:
+def _text(entry: Mapping[str, Any], times: Times) -> str:
     """ "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
     by = f"by {safe(entry['actor'], 80) or 'somebody'}" + (f" on {safe(entry['host'], 60)}" if entry["host"] else "")
     why = f": {safe(entry['why'])}" if entry["why"] else ""
-    detail = _detail(entry["detail"])
+    detail = _detail(entry["detail"], times)
     return f"{safe(entry['subject'], 200)} {by}{why}".lstrip() + (f" ({detail})" if detail else "")
 
 
-def _detail(detail: Any) -> str:
-    """The beginning of it: ids of a batch are counted, and nested values are as in JSON."""
+def _detail(detail: Any, times: Times) -> str:
+    """The beginning of it: ids of a batch are counted, instants are as above, nested values as in JSON."""
     if isinstance(detail, BadJson):
         return f"cannot be read: {safe(detail.reason)}"
     if not isinstance(detail, dict):
         return "" if detail is None else safe(_plain(detail), DETAIL_SHOWN)
     ids = detail.get("ids")
     told = {"jobs": f"{len(ids):,}"} if isinstance(ids, list) else {}
-    told |= {str(name): _plain(value) for name, value in detail.items() if name != "ids" or not told}
+    told |= {
+        str(name): _on_the_clock(value, times) or _plain(value)
+        for name, value in detail.items()
+        if name != "ids" or not told
+    }
     return safe(", ".join(f"{name}: {value}" for name, value in told.items() if value), DETAIL_SHOWN)
+
+
+def _on_the_clock(value: Any, times: Times) -> str:
+    """A stored instant in the time zone of the page; "" for what is none."""
+    try:
+        read = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return times.clock(read) if read is not None and read.tzinfo is not None else ""
+    except (ValueError, OverflowError):
+        return ""
 
 
 def _plain(value: Any) -> str:

@@ -29,7 +29,7 @@ TEXT: Final = 600  # characters of a diagnosis
 
 
 def doctor(source: Source, as_json: JsonOption = False) -> None:
-    """Check everything around the jobs: file, handlers, database, cron, host; what is wrong means, and how to fix it.
+    """Check everything around the jobs: file, handlers, database, cron, host; say what is wrong, and how to fix it.
 
     Each check is ok, a warning, a problem, or not applicable here. They work one by one: without a readable file or a
     database, those that need it say so, and the others go on. It changes nothing (but makes a small file in the state

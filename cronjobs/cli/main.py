@@ -152,7 +152,7 @@ class Root(LazyGroup):
         ),
         "doctor": CommandRow(
             "doctor:doctor",
-            "Check everything around the jobs: file, handlers, database, cron, host; what is wrong means, and how to "
+            "Check everything around the jobs: file, handlers, database, cron, host; say what is wrong, and how to "
             "fix it.",
             REPAIR,
             "For example: cronjobs doctor --json",
@@ -223,8 +223,10 @@ def _version(asked: bool) -> None:
 def root(
     config: ConfigOption = None,
     database_url: UrlOption = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Print the traceback of a fault, and in run-due a line per event.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="In run-due: print nothing but errors.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     pass

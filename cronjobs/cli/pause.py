@@ -12,7 +12,14 @@ from cronjobs.cli import typed
 from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import complain, local
 from cronjobs.cli.pause_wait import wait_until_quiet
-from cronjobs.cli.pauses import AllOption, QueueOption, ScheduleArgument, print_in_force, record_change, target
+from cronjobs.cli.pauses import (
+    PauseAllOption,
+    PauseQueueOption,
+    ScheduleArgument,
+    print_in_force,
+    record_change,
+    target,
+)
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
@@ -31,8 +38,8 @@ SkipOption = Annotated[
 def pause(
     source: Source,
     schedule: ScheduleArgument = None,
-    everything: AllOption = False,
-    queue: QueueOption = None,
+    everything: PauseAllOption = False,
+    queue: PauseQueueOption = None,
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="Ends by itself: 2026-11-20T09:00.", show_default=False)
     ] = None,

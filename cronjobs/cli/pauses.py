@@ -20,10 +20,14 @@ from cronjobs.store.schedules import pauses_in_force
 from cronjobs.store.ticks import record
 from cronjobs.text import one_line
 
-ScheduleArgument = Annotated[str | None, typer.Argument(metavar="SCHEDULE", help="One schedule.", show_default=False)]
-AllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins, no schedule makes one.")]
-QueueOption = Annotated[
+ScheduleArgument = Annotated[str | None, typer.Argument(metavar="SCHEDULE", help="This schedule.", show_default=False)]
+PauseAllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins, no schedule makes one.")]
+PauseQueueOption = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
+]
+ResumeAllOption = Annotated[bool, typer.Option("--all", help='End the pause of everything ("pause --all").')]
+ResumeQueueOption = Annotated[
+    str | None, typer.Option("--queue", metavar="NAME", help="End the pause of this queue.", show_default=False)
 ]
 
 

@@ -7,7 +7,14 @@ from typing import Any
 
 from cronjobs.cli.options import JsonOption, Source, WhyOption
 from cronjobs.cli.output import complain, echo, local, safe
-from cronjobs.cli.pauses import AllOption, QueueOption, ScheduleArgument, print_in_force, record_change, target
+from cronjobs.cli.pauses import (
+    ResumeAllOption,
+    ResumeQueueOption,
+    ScheduleArgument,
+    print_in_force,
+    record_change,
+    target,
+)
 from cronjobs.cli.project_database import our_database
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
@@ -25,8 +32,8 @@ from cronjobs.tick.log import Log
 def resume(
     source: Source,
     schedule: ScheduleArgument = None,
-    everything: AllOption = False,
-    queue: QueueOption = None,
+    everything: ResumeAllOption = False,
+    queue: ResumeQueueOption = None,
     why: WhyOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -89,6 +89,7 @@ def show(
 ) -> None:
     """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
 
+    All times are in the schedule's time zone.
     --json prints one object: the table's columns as keys, the next occurrences under "next", the last 20 ledger
     rows under "ledger".
     """
@@ -105,7 +106,9 @@ def show(
             raise CronjobsError(_unknown(name, [*(schedule.name for schedule in stored), *only]))
         found = only[name]
     del found["last"]
-    as_text = [*_lines(found, times, settings), "", *_ledger_lines(ledger, times)]
+    zone = _value(found["definition"], "timezone")
+    own = Times(times.now, zone) if zone_exists(zone) else times
+    as_text = [*_lines(found, own, settings), "", *_ledger_lines(ledger, own)]
     write([json_text(found | {"ledger": ledger})] if as_json else as_text)
 
 
@@ -193,8 +196,8 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
     lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])
     lines += labelled("job", [safe(_value(definition, "job"))] if definition else [])
     lines += labelled("", _other_settings(definition))
-    own = Times(times.now, zone) if zone_exists(zone) else times
-    lines += labelled("next", [f"{own.clock(at)} {own.timezone}, {own.ago(at)}" for at in found["next"]] or ["none"])
+    coming = [f"{times.clock(at)} {times.timezone}, {times.ago(at)}" for at in found["next"]]
+    lines += labelled("next", coming or ["none"])
     if found["seen_until"] is not None:
         lines += labelled("settled", [f"every occurrence up to {times.both(found['seen_until'])} {times.timezone}"])
     return lines

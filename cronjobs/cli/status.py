@@ -58,7 +58,7 @@ def status(
 
         if as_json or not (is_terminal() and is_terminal("stdin")):
             raise UsageError("--watch redraws a terminal: without one, and for --json, run status again and again")
-        Screen(lambda: _screen(settings, types, everything=everything), every or 2).run()
+        Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
     else:
         with closing(ready_database(settings)) as database, database.read() as connection:
             if as_json:

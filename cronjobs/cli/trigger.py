@@ -8,7 +8,7 @@ import typer
 
 from cronjobs.cli import typed
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import complain, counted, echo, echo_json
+from cronjobs.cli.output import complain, counted, echo, echo_json, local
 from cronjobs.cli.project_database import by_hand, our_database
 from cronjobs.schedules import backfill as fill
 
@@ -72,6 +72,6 @@ def backfill(
     echo(f"{jobs} enqueued; {filling.done} of the range had run already")
     if dry_run:
         for instant in filling.run[:50]:
-            echo(f"  {instant.isoformat()}")
+            echo(f"  {local(settings, instant)}")
         if len(filling.run) > 50:
             complain(f"  … and {len(filling.run) - 50} more (--json lists all)")

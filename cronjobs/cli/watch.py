@@ -12,11 +12,13 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from cronjobs import masking
 from cronjobs.cli.output import coloured, safe
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import CronjobsError
+from cronjobs.model import in_zone
 
 ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen, no cursor, what is too long is not wrapped
 LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -33,8 +35,8 @@ class Screen:
     While *look* fails, the last lines stay, under what is wrong.
     """
 
-    def __init__(self, look: Callable[[], Sequence[str]], every_s: float) -> None:
-        self._look, self._every_s = look, every_s
+    def __init__(self, look: Callable[[], Sequence[str]], every_s: float, timezone: str = "UTC") -> None:
+        self._look, self._every_s, self._timezone = look, every_s, timezone
         self._lines: Sequence[str] = []
         self._trouble: str | None = None
         self._since = ""
@@ -59,7 +61,8 @@ class Screen:
             self._trouble = None
         except CronjobsError as error:
             if self._trouble is None:
-                self._since = f"{SYSTEM.now():%H:%M:%S} UTC by this host's clock"
+                now = in_zone(SYSTEM.now(), ZoneInfo(self._timezone))
+                self._since = f"{now:%H:%M:%S} {self._timezone} by this host's clock"
             self._trouble = f"cannot look since {self._since}: {safe(' '.join(error.lines))}"
         finally:
             self._looking = False

@@ -70,6 +70,7 @@ def test_every_command_is_there_with_the_options_that_it_takes() -> None:
         ours = {name for each in found for name in each.names}
         assert ours == {name for name in typers if name.startswith("-")} - {"--help", "-h"}, path
         assert all(each.help for each in found), path
+        assert command.help, path
 
 
 def test_every_event_is_there() -> None:

@@ -1,0 +1,43 @@
+"""On one page all times are in one time zone, and it is named: none is in UTC beside others that are not."""
+
+from __future__ import annotations
+
+import pytest
+from support.lookingrows import NOW, Cronjobs, Rows, ago
+from support.lookingrows import cronjobs as cronjobs
+from support.lookingrows import rows as rows
+
+from cronjobs.testing import FakeClock
+
+pytestmark = pytest.mark.either
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)  # 14:03:07 in Berlin, 08:03:07 in New York
+
+
+def test_a_schedule_is_shown_in_its_own_zone(rows: Rows, cronjobs: Cronjobs) -> None:
+    schedule = rows.schedule("nightly-report")
+    rows.occurrence(schedule, ago(hours=5, minutes=48, seconds=7))
+    out = cronjobs("schedules", "show", "nightly-report").out
+    assert "next       2026-07-02 02:15:00 America/New_York, in 18 h" in out
+    assert "settled    every occurrence up to 60 s ago (08:02:07) America/New_York" in out
+    assert "occurrence (America/New_York)" in out
+    assert "Berlin" not in out
+    assert "14:0" not in out
+
+
+def test_instants_in_the_audit_trail_are_in_the_zone_that_it_names(rows: Rows, cronjobs: Cronjobs) -> None:
+    assert cronjobs("pause", "--all", "--until", "2026-07-01T15:30").code == 0
+    lines = cronjobs("audit").out.splitlines()
+    assert lines[0] == "times are Europe/Berlin"
+    assert "(until: 15:30:00)" in lines[-1]
+    assert cronjobs("audit", "--json").json[0]["detail"]["until"] == "2026-07-01T13:30:00+00:00"
+
+
+def test_what_a_backfill_would_run_is_in_the_zone_in_which_it_was_asked_for(rows: Rows, cronjobs: Cronjobs) -> None:
+    rows.schedule("nightly-report")
+    span = ("--from", "2026-06-30T00:00", "--to", "2026-07-01T00:00")
+    answer = cronjobs("backfill", "nightly-report", *span, "--dry-run")
+    assert answer.out.splitlines()[1:] == ["  2026-06-30T08:15:00+02:00"]
