@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cronjobs.cli import fault
+from cronjobs.cli import completion, fault
 from cronjobs.cli.commands import CommandRow, LazyGroup
 from cronjobs.cli.options import ConfigOption, UrlOption
 from cronjobs.cli.output import echo
@@ -233,4 +233,7 @@ def root(
 
 
 def run() -> None:
-    fault.guarded(partial(app, prog_name="cronjobs"))
+    try:
+        fault.guarded(partial(app, prog_name="cronjobs"))
+    finally:
+        completion.after_install()
