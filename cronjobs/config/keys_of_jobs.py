@@ -154,6 +154,7 @@ JOB_TYPE: Final[Keys] = {
         fields.choice("end", "leave"),
         "leave",
         "What becomes of processes that the command leaves running: they are ended, or left alone as cron does.",
+        "end",
     ),
 }
 job_type: Final = Reader(fields.later, "mapping", {}, keys=JOB_TYPE)

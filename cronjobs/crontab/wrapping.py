@@ -76,7 +76,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class LeftLine:
+class LineLeftAlone:
     """A line that stays as it is, and why."""
 
     line: JobLine
@@ -89,7 +89,7 @@ class Rewritten:
 
     text: str
     changes: tuple[Change, ...]
-    left: tuple[LeftLine, ...]
+    left: tuple[LineLeftAlone, ...]
 
 
 def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
@@ -101,13 +101,13 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
         if line.exec_name is not None or _RUN_DUE.search(line.command):
             continue
         if (why := _why_left(line)) is not None:
-            left.append(LeftLine(line, why))
+            left.append(LineLeftAlone(line, why))
             continue
         name = _free(name_for(line.command), taken)
         command = wrapped(line.command, name, program, config)
         if (size := len(os.fsencode(command))) > LONGEST_COMMAND:
             why = f"with exec before it, it would be {size} bytes long, and cron takes {LONGEST_COMMAND}"
-            left.append(LeftLine(line, f"{why}: put the command into a script"))
+            left.append(LineLeftAlone(line, f"{why}: put the command into a script"))
             continue
         taken.add(name)
         changes.append(Change(line, name, command))
@@ -122,7 +122,7 @@ def unwrap(crontab: str) -> Rewritten:
             command = found[2].replace(r"'\''", "'") + (found["input"] or "")
             changes.append(Change(line, found["name"], command))
         elif line.exec_name is not None:
-            left.append(LeftLine(line, "wrap did not write it"))
+            left.append(LineLeftAlone(line, "wrap did not write it"))
     return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
 
 

@@ -36,7 +36,7 @@ BAD = [
     ("alerts: {thresholds: {t: {of: dead}}}", "more_than:, within: must be given here"),
     ("alerts: {thresholds: {t: {of: late, more_than: 1, within: 1h}}}", '"late" is not one of dead, failed'),
     ("alerts: {ignore: [dea]}", '"dea" is no kind of finding, did you mean "dead"?'),
-    ("alerts: {ignore: [qqqq]}", '"qqqq" is no kind of finding: there are alert, behind, '),
+    ("alerts: {ignore: [qqqq]}", '"qqqq" is no kind of finding: there are absent, alert, behind, '),
     ("alerts: {chanels: {}}", 'did you mean "channels"?'),
     ("run: {ping: nowhere}", "this is no address of a web server"),
 ]

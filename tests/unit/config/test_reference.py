@@ -41,6 +41,9 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "inherit_env": {"command": ["x"]},
     "success_exit_codes": {"command": ["x"]},
     "retry_exit_codes": {"command": ["x"]},
+    "stdin": {"command": ["x"]},
+    "folder": {"command": ["x"]},
+    "leftovers": {"command": ["x"]},
     "base": {"cap": "2h"},
     "cap": {"base": "1m"},
 }
