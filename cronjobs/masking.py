@@ -61,7 +61,7 @@ def mask(text: str, secrets: Collection[str]) -> str:
     """*text* with each of *secrets* replaced by ``***``, even where it is escaped; passwords in URLs, too."""
     if secrets and text:
         text = _pattern(frozenset(secrets)).sub(MASK, text)
-    return mask_urls(text) if "://" in text else text
+    return mask_urls(text) if "://" in text or "password=" in text else text
 
 
 def safe_until(text: str, secrets: Collection[str]) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cronjobs.alerts.pings import FLUSH_S, Pings
 from cronjobs.cli import leaving, typed
 from cronjobs.cli.options import Source
 from cronjobs.cli.output import block, coloured, safe
@@ -70,6 +71,8 @@ def run(
             say(f"job {job.id} {job.job_type} started")
             below = Bar(say, streams.err.outside)
             streams.out.before = streams.err.before = below.make_way
+            log = Log(settings.log).write
+            pings = Pings(settings, log)
             done = Foreground(
                 database,
                 settings,
@@ -78,11 +81,14 @@ def run(
                 by_hand=not by_id,
                 claimed=claimed,
                 streams=streams,
-                emit=Log(settings.log).write,
+                emit=pings.listening(log),
                 on_progress=None if hushed else below.show,
+                on_start=pings.started,
+                on_end=pings.ended,
             ).run()
             below.make_way("")
         _tell(done, streams, say)
+        pings.flush(FLUSH_S)
     failed = 1 if done.signal is None else 128 + done.signal
     leaving.leave(0 if done.succeeded else failed, stuck=False)
 

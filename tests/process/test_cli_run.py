@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import select as select_from
 from sqlalchemy import update
 from support.commands import until
+from support.inboxes import Web, served
 from support.project import CRONJOBS, Project
 
 from cronjobs.clock import SYSTEM
@@ -132,6 +133,18 @@ def begin(project: Project, *arguments: str) -> subprocess.Popen[str]:
     until(lambda: process.poll() is not None or began(project))  # what it wrote, as a signal may come before that
     assert process.poll() is None, process.communicate()
     return process
+
+
+def test_a_run_of_a_schedule_pings_and_one_of_a_type_does_not(lite: Project) -> None:
+    with served(Web()) as web:
+        with (lite.folder / "cronjobs.yaml").open("a") as file:
+            file.write(f"  pinged: {{every: 1h, job: t.ok, ping: '{web.url}/ok'}}\n")
+            file.write(f"  fails: {{every: 1h, job: t.give-up, ping: '{web.url}/bad'}}\n")
+        assert lite.run("run", "pinged").code == 0
+        assert lite.run("run", "t.ok").code == 0
+        assert lite.run("run", "fails").code == 1
+        assert [path.partition("?")[0] for path in web.paths] == ["/ok/start", "/ok", "/bad/start", "/bad/fail"]
+        assert b"never" in web.got[3][1]
 
 
 # --- how it ends ------------------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def test_a_secret_is_found_however_it_is_written_down() -> None:
         ("at postgresql://u:unknown@h/d: refused", "at postgresql://u:***@h/d: refused"),
         ("postgresql://u:pa@ss@host/d", "postgresql://u:***@host/d"),
         ("?sslpassword=unknown&x=1 of http://h", "?sslpassword=***&x=1 of http://h"),
+        ("GET /login?user=ada&password=unknown 401", "GET /login?user=ada&password=*** 401"),  # a path alone
         ("see https://h:8080/path?mail=a@b", "see https://h:8080/path?mail=a@b"),
     ],
 )
