@@ -70,7 +70,8 @@ def _named(found: Sequence[Finding], key: str) -> Finding:
     for finding in found:
         if finding.key == key:
             return finding
-    meant = nearest(key, {finding.key for finding in found})
+    keys = {finding.key for finding in found}
+    meant = next((each for each in sorted(keys) if each.startswith(f"{key}:")), None) or nearest(key, keys)
     guess = f', did you mean "{meant}"?' if meant else '; "cronjobs ack" lists what there is'
     raise UsageError(f'there is no finding "{safe(key)}" now{guess}')
 

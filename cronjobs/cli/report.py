@@ -21,7 +21,9 @@ from cronjobs.web import report as pages
 
 def report(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it; a file there is replaced.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help='Where to write it, "-": stdout; a file there is replaced.')
+    ],
 ) -> None:
     """Write how things are as one HTML file, for a mail or a ticket.
 
@@ -33,14 +35,17 @@ def report(
         types = known_types(settings)
         with database.read() as connection, only_reading(connection):
             written = pages.report(connection, settings, types).encode(errors="replace")
-    _put(out, written)
-    complain(f"written: {out} ({len(written):,} bytes)")
+    if str(out) == "-":
+        typer.echo(written, nl=False)
+    else:
+        _put(out, written)
+        complain(f"written: {out} ({len(written):,} bytes)")
     leaving.leave(0, stuck=False)
 
 
 def _put(file: Path, written: bytes) -> None:
     """All of it or nothing: somebody may be reading the one from before."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    beside = file.parent / f".{file.name}.{os.getpid()}"
     try:
         with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
             opened.write(written)

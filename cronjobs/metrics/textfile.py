@@ -20,7 +20,7 @@ class TextfileNotWritten(CronjobsError):
 def write(path: Path, lines: Iterable[str]) -> None:
     """Replace *path* by a file of these lines; a link there is replaced, not followed. Raises TextfileNotWritten."""
     # Not *.prom: node_exporter must not read it. Each process has its own.
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         try:
             with suppress(FileNotFoundError):

@@ -99,6 +99,7 @@ def test_it_can_be_taken_back(cronjobs: Cronjobs, rows: Rows) -> None:
     ("arguments", "said"),
     [
         (["dea"], 'did you mean "dead"?'),
+        (["pause"], 'did you mean "pause:queue/newsletter-of-the-shop"?'),
         (["dead", "--for", "0s"], "--for"),
         (["dead", "--for", "400d"], "at most 366d"),
         (["--remove"], "needs a FINDING"),
@@ -106,6 +107,7 @@ def test_it_can_be_taken_back(cronjobs: Cronjobs, rows: Rows) -> None:
 )
 def test_nonsense_is_refused(cronjobs: Cronjobs, rows: Rows, arguments: list[str], said: str) -> None:
     rows.job(status="dead")
+    rows.pause("queue", "newsletter-of-the-shop", paused_at=ago(days=2))
     answer = cronjobs("ack", *arguments)
     assert answer.code == 2
     assert said in answer.err

@@ -76,6 +76,12 @@ def test_the_report_stands_alone_and_hides_the_keys(shop: Project) -> None:
     assert "shop.pay" in html
 
 
+def test_the_report_goes_to_stdout_or_says_why_it_cannot_be_written(shop: Project) -> None:
+    assert cli(shop, "report", "--out", "-").startswith("<!DOCTYPE html>")
+    for place in ("/", str(shop.folder), str(shop.folder / "none" / "x.html")):
+        assert f"{place} cannot be written: " in cli(shop, "report", "--out", place, code=1)
+
+
 def test_the_flask_example_asks_its_session(shop: Project) -> None:
     made = example(shop, "# site.py")
     client = made["site"].test_client()
