@@ -29,7 +29,11 @@ def load_settings(
     config, url = source.given("config"), source.given("database_url")
     falls_back = only_database and need_database if without_project is None else without_project
     if falls_back and not names_project(config, url) and has_runs():
-        return no_project()
+        from cronjobs.exec.settling import catch_up  # and the database, which other settings are read without
+
+        settings = no_project()
+        catch_up(settings)
+        return settings
     return read_settings(config, url, need_database, only_database=only_database)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cronjobs.exec import spool
 from cronjobs.tick.result import TickFilter
 
 FLAGS: Final = {
@@ -54,6 +55,11 @@ class TickOptions:
     @property
     def config_path(self) -> Path:
         return Path(self.config or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml").absolute()
+
+    @property
+    def spool(self) -> str:
+        """What marks the runs of exec that wait for this tick's database."""
+        return spool.address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
 
     @property
     def limits(self) -> TickFilter:

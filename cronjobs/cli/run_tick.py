@@ -19,7 +19,6 @@ from cronjobs.cli.project_database import ready_database
 from cronjobs.cli.tick_report import CronMail, as_object, summary
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import CronjobsError
-from cronjobs.exec import spool
 from cronjobs.execution.output import divert_logging, divert_streams
 from cronjobs.host.forks import keep_streams_from_copies
 from cronjobs.host.identity import Identity
@@ -74,7 +73,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             waits_for_long_jobs=given.wait,
             fire_schedules=fires,
             start=armed.start,
-            spool=spool.address(str(given.config_path), given.database_url or os.environ.get("CRONJOBS_DATABASE_URL")),
+            spool=given.spool,
         )
         result = tick.run()
     except CronjobsError as error:

@@ -9,7 +9,7 @@ import signal
 from contextlib import closing, suppress
 from typing import Any, Final
 
-from cronjobs.exec import RECORDED, delivery
+from cronjobs.exec import RECORDED, delivery, settling, spool
 from cronjobs.exec.run import ExecRun
 from cronjobs.exec.target import open_target, target_settings
 
@@ -37,8 +37,8 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
         with suppress(OSError):
             os.write(reply, RECORDED)
         os.close(reply)
-        delivery.deliver(database, delivery.spool_of(config, url))
-        delivery.tidy(database, local=config is None and url is None)
+        delivery.deliver(database, spool.address(config, url))
+        settling.tidy(database, local=config is None and url is None)
 
 
 def _is_there(orders: int, within_s: float) -> bool:

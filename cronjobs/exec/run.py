@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cronjobs import masking
@@ -107,6 +107,13 @@ class ExecRun:
         ended = outcome_of_exit(ExitCodes(), code, last_line_of(text))
         assert isinstance(ended, Failed)
         return replace(ended, permanent=True)
+
+
+def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
+    """The end of a run whose exec is gone; the best guess of when it began is what its row says."""
+    job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
+    decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
+    return decided.finish._replace(duration=None)
 
 
 def output_text(tail: bytes, size: int) -> str | None:

@@ -208,6 +208,8 @@ def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
             lost = f", having been lost {_times(job.losses)}" if job.losses else ""
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
             again = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
+            if job.job_type.startswith(PREFIX):
+                again = f'cron runs its line when it is due; "cronjobs jobs dismiss {job.id}" ends the report'
             return [f"Job {job.id} is dead since {at}{failed}{lost}{error}; {again}."]
         case "cancelled":
             return [f"Job {job.id} was cancelled at {clock.time(job.finished_at or job.run_at)}, and stays so."]

@@ -9,7 +9,7 @@ from cronjobs.insight.health import Health
 
 
 def exec_findings(health: Health) -> Iterator[Finding]:
-    watch = health.exec_watch
+    watch = health.watch.exec
     for name, due in sorted(watch.absent.items()):
         text = f"{name} was to run by cron, and did not: exec has recorded no run since"
         yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)

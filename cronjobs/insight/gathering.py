@@ -7,7 +7,6 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
-from cronjobs.exec.watching import watch_exec
 from cronjobs.insight.alert_facts import alert_facts
 from cronjobs.insight.health import Health
 from cronjobs.insight.judged_types import judged_types, unknown_schedules, unknown_since
@@ -63,7 +62,6 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         faults=types.faults,
         silent=silent_hosts(connection, last_ticks, now, settings),
         slower=slow_runs(connection, now),
-        exec_watch=watch_exec(connection, now),
         acks=acks_in_force(connection, now),
         watch=watch(connection, settings, surveyed, ticking(last_ticks, now, settings), pauses, now),
         **troubled_types(connection, settings.run, {*types.types, *(judged.ticks or ())}),

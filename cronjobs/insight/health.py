@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cronjobs.config.settings import AlertThreshold
-from cronjobs.exec.watching import ExecWatch
 from cronjobs.insight.reach import BeyondOptions
 from cronjobs.insight.slow_runs import SlowRun
 from cronjobs.insight.waiting import Queue
@@ -52,7 +51,6 @@ class Health:
     limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
     left_alone: list[LeftAlone] = field(default_factory=list)  # lost attempts that no host can settle
-    exec_watch: ExecWatch = field(default_factory=ExecWatch)
     watch: Watched = field(default_factory=Watched)
     acks: dict[str, StoredAck] = field(default_factory=dict)  # in force, by the finding's key
     undelivered: list[Undelivered] = field(default_factory=list)

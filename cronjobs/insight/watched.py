@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
 from cronjobs.crontime.timing import newest_between
+from cronjobs.exec.watching import ExecWatch, watch_exec
 from cronjobs.model import Status, in_zone
 from cronjobs.schedules.applying import silence_after
 from cronjobs.schedules.definition import schedule_from_definition
@@ -112,6 +113,7 @@ class Watched:
     differ_long: bool = False
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
     without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past their grace
+    exec: ExecWatch = field(default_factory=ExecWatch)  # runs of "cronjobs exec"
 
 
 def watch(
@@ -152,6 +154,7 @@ def watch(
         differ_long=_differ_long(connection, settings, ticks),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
+        exec=watch_exec(connection, now),
     )
 
 

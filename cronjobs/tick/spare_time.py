@@ -1,4 +1,4 @@
-"""What a tick does beside its work: prune, count, close hours, alert, ping. What nobody asked for is not imported."""
+"""What a tick does beside its work: prune, count, deliver, alert and more. What nobody asked for is not imported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cronjobs.exec import spool
 from cronjobs.store.ticks import Overview
 from cronjobs.tick import pruning
 from cronjobs.tick.context import TickContext
@@ -35,7 +36,7 @@ class SpareTime:
         self.alerts = tick.settings.alerts is not None
 
     def begin(self) -> None:
-        """First of all: tell the dead-man's switch, and note a clock that jumped."""
+        """First of all: tell the dead-man's switch, note a clock that jumped, write what exec could not."""
         tick, seen = self.tick, self.seen
         if tick.settings.run.ping or any(each.ping for each in tick.settings.schedules.values()):
             from cronjobs.tick.alerting import pings_of
@@ -44,6 +45,10 @@ class SpareTime:
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
             # Before the tick's row is written: compared with it, the next tick would see no jump.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
+        if spool.waiting(tick.spool):
+            from cronjobs.exec.delivery import deliver
+
+            tick.try_part(partial(deliver, tick.database, tick.spool))
 
     def before_work(self) -> None:
         """What no tick has had time for lately."""

@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.database.retrying import first_look
-from cronjobs.exec import spool
 from cronjobs.probe.question import CLOCK_SKEW_S
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import meta, ticks
@@ -63,8 +62,6 @@ class Tick(TickContext):
             spare.begin()
             if self.to_recover:
                 self.try_part(self._recover)
-            if spool.waiting(self.spool):
-                self.try_part(self._deliver)
             if self.fire_schedules:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
@@ -163,11 +160,6 @@ class Tick(TickContext):
         finally:  # also if this try fails: the next one continues
             self.result.recovered = self.recovery.recovered
         self.result.faults += self.recovery.left_alone
-
-    def _deliver(self) -> None:
-        from cronjobs.exec.delivery import deliver
-
-        deliver(self.database, self.spool)
 
     def _work(self) -> None:
         loop = self.work.prepare()

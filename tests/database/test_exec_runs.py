@@ -12,7 +12,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.crontab import program
 from cronjobs.database.connection import Database
-from cronjobs.exec import delivery, due_by
+from cronjobs.exec import delivery, due_by, settling
 from cronjobs.exec.run import ExecRun
 from cronjobs.exec.users_own import no_project
 from cronjobs.host.identity import Identity
@@ -72,10 +72,10 @@ def test_absence_and_overlap_are_findings_until_the_next_run(database: Database)
 
 def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, crontab: dict[str, str]) -> None:
     record(database, a_run("hourly", 3 * HOUR), a_run("mine", 3 * HOUR, cron="0 * * * *"))
-    delivery.tidy(database, local=False)
+    settling.tidy(database, local=False)
     assert [*found(database, no_project())] == ["absent:hourly", "absent:mine"]
     crontab["text"] = "0 3 * * * cronjobs exec nightly -c true\n"
-    delivery.tidy(database, local=False)
+    settling.tidy(database, local=False)
     assert [*found(database, no_project())] == ["absent:mine"], "which the command line itself expects"
 
 
@@ -87,7 +87,7 @@ def test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after
     before_boot = here.replace(here.split(":")[1], "00000000-0000-0000-0000-000000000000")
     rebooted = a_run("rebooted", HOUR, None, locked_by=before_boot)
     record(database, a_run("killed", HOUR, None, locked_by=gone), rebooted, a_run("alive", HOUR, None))
-    assert delivery.settle_lost(database) == 2
+    assert settling.settle_lost(database) == 2
     assert statuses(database) == {"exec:alive": "running", "exec:killed": "dead", "exec:rebooted": "dead"}
     late = replace(rebooted, ended=rebooted.began + 60, took=60.0, status=0)
     assert delivery.end(database, late)
