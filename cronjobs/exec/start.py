@@ -73,13 +73,16 @@ class Supervised:
         self.ended = False
         self.waiting: list[int] = []  # signals that came before the command ran
         self.failure = ""
+        self.mask: set[int] = set()  # the signals that our caller blocks, as the command has it
 
     def prepare(self) -> None:
         """Everything that may fail before the command runs."""
         self.copier = Copier()
         os.set_blocking(self.copier.wake[1], False)
         set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
-        signal(SIGCHLD, lambda number, frame: None)  # also where our caller ignores it: the end would be lost
+        # Also where our caller ignores or blocks it: the end would be lost.
+        signal(SIGCHLD, lambda number, frame: None)
+        self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
         for number in FORWARDED:
             if getsignal(number) != SIG_IGN:  # nohup's stays ignored, for the command, too
                 signal(number, self._forward)
@@ -134,6 +137,7 @@ class Supervised:
             argv,
             environment(),
             file_actions=[(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)],
+            setsigmask=self.mask,
             setsigdef=[SIGPIPE, SIGXFSZ],  # Python ignores them
         )
 

@@ -71,6 +71,10 @@ def box(tmp_path: Path) -> Box:
     return Box(tmp_path)
 
 
+def block_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGUSR1})
+
+
 LOOK = """
 import json, os, sys
 print(json.dumps({
@@ -89,10 +93,9 @@ sys.exit(7)
 def test_the_command_sees_what_it_would_see_without_exec_and_its_output_and_code_pass_through(box: Box) -> None:
     data = bytes(range(256)) * 3
     command = [sys.executable, "-S", "-c", LOOK, "a b", "%", ""]
-    plain = subprocess.run(
-        command, input=data, capture_output=True, cwd=box.folder, env=box.env, check=False, start_new_session=True
-    )
-    process = box.start("look", "--", *command, stdin=subprocess.PIPE, start_new_session=True)
+    odd: dict[str, Any] = {"start_new_session": True, "preexec_fn": block_signals}
+    plain = subprocess.run(command, input=data, capture_output=True, cwd=box.folder, env=box.env, check=False, **odd)
+    process = box.start("look", "--", *command, stdin=subprocess.PIPE, **odd)
     out, err = process.communicate(data, timeout=60)
     seen, expected = json.loads(out), json.loads(plain.stdout)
     assert (process.returncode, err) == (7, b"\xff\x00 to stderr") == (plain.returncode, plain.stderr)
