@@ -72,7 +72,7 @@ def _filled(text: str, **values: str) -> str:
 def _job_type(taken: TakenLine) -> Iterator[str]:
     for comment in taken.line.comments:
         yield one_line(comment, 300)
-    yield f"{taken.name}:   # line {taken.line.number}"
+    yield f"{written(taken.name)}:   # line {taken.line.number}"
     yield f"  command: [{', '.join(written(word) for word in taken.command)}]"
     yield f"  stdin: {written(taken.line.stdin, plain=False) if taken.line.stdin else 'none'}"
     yield f"  folder: {written(taken.folder)}"
@@ -85,11 +85,11 @@ def _job_type(taken: TakenLine) -> Iterator[str]:
 
 
 def _schedule(taken: TakenLine, timezone: str) -> Iterator[str]:
-    yield f"{taken.name}:"
+    yield f"{written(taken.name)}:"
     yield f'  cron: "{taken.cron}"'
     if taken.timezone != timezone:
         yield f"  timezone: {written(taken.timezone)}   # CRON_TZ"
-    yield f"  job: {taken.name}"
+    yield f"  job: {written(taken.name)}"
     yield "  catch_up: none"
     yield "  overlap: allow"
 

@@ -107,8 +107,9 @@ class Importer:
         env = environment_of(settings, self.owner, self.cron)
         if not all(map(can_hold, (entry.command, entry.stdin, *env.values()))):
             return left("it, or a setting above it, has characters that are not UTF-8, as cronjobs.yaml is")
-        if not env["HOME"].startswith("/"):
-            return left(f'its HOME, "{env["HOME"]}", is not an absolute path')
+        for name in ("SHELL", "HOME"):
+            if not env[name].startswith("/"):
+                return left(f'its {name}, "{env[name]}", is not an absolute path')
         zone = settings.get("CRON_TZ") if self.cron == "cronie" else None
         if zone and not zone_exists(zone):
             return left(f'its CRON_TZ, "{zone}", is not a time zone such as Europe/Berlin')

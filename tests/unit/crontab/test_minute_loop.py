@@ -50,6 +50,32 @@ def test_what_debians_cron_does_when_the_clock_changes(when: str, zone: str, day
     assert local_starts(when, zone, day) == debian
 
 
+# How often Debian's daemon (3.0pl1-162, its clock moved by libfaketime) ran each line in the two minutes from 01:00 UTC
+# on, when summer time began in Berlin and when it ended.
+@pytest.mark.parametrize(
+    ("when", "begins", "ends"),
+    [
+        ("30 2 * * *", 1, 0),
+        ("0,30 2 * * *", 2, 0),
+        ("*/30 2 * * *", 0, 1),
+        ("30 * * * *", 0, 0),
+        ("0 3 * * *", 1, 0),
+        ("0 * * * *", 1, 1),
+        ("@hourly", 1, 1),
+        ("0,20 2,3 * * *", 3, 0),
+        ("1 2 * * *", 1, 0),
+        ("0 2 * * *", 1, 0),
+        ("1 3 * * *", 1, 0),
+    ],
+)
+def test_the_loop_starts_a_line_as_often_as_the_daemon_was_seen_to(when: str, begins: int, ends: int) -> None:
+    line = TimedLine(read_fields(when, "debian"))
+    for day, count in (("2027-03-28", begins), ("2027-10-31", ends)):
+        before = datetime.fromisoformat(f"{day}T00:59:30+00:00")
+        [found] = starts([line], "Europe/Berlin", before, before + timedelta(minutes=2), "debian")
+        assert len(found) == count
+
+
 def test_a_change_of_more_than_three_hours_is_taken_as_it_is() -> None:
     # Apia left out the whole 30 December 2011.
     assert local_starts("0 5 30 12 *", "Pacific/Apia", "2011-12-31") == []

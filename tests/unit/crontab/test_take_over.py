@@ -22,6 +22,7 @@ from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.settings import Settings
 from cronjobs.config.writing import written
 from cronjobs.crontab import block, host, swapping
+from cronjobs.crontab.as_yaml import as_yaml
 from cronjobs.crontab.comparing import paired
 from cronjobs.crontab.lines import Cron
 from cronjobs.crontab.taking_over import Importer, TakenLine, TakenOver, name_of
@@ -95,6 +96,7 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("~ * * * * x", 'cron cannot read it: minute "~": a time that cronie chooses at random', "cronie"),
         ("CRON_TZ=Mars/Base\n0 1 * * * x", 'its CRON_TZ, "Mars/Base", is not a time zone', "cronie"),
         ("HOME=here\n0 1 * * * x", 'its HOME, "here", is not an absolute path', "debian"),
+        ("SHELL=bash\n0 1 * * * x", 'its SHELL, "bash", is not an absolute path', "debian"),
         ("0 1 * * * x \udcff", "it, or a setting above it, has characters that are not UTF-8", "debian"),
         ("* * * * * /venv/bin/cronjobs run-due", "it is a tick of cronjobs", "debian"),
         ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'it is wrapped in "cronjobs exec"', "debian"),
@@ -153,7 +155,7 @@ def test_an_address_of_mailto_becomes_a_channel_once() -> None:
     assert found.notes == ('MAILTO names "$X", which is not a mail address: it is left out of alerts:',)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(st.characters(exclude_characters="\0\ue000", exclude_categories=["Cs"])))
 def test_any_text_is_written_so_that_the_file_gives_it_back(
     tmp_path_factory: pytest.TempPathFactory, text: str
@@ -229,6 +231,37 @@ def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Hos
     assert isinstance(again.exception, UsageError)
     assert "nothing is ever overwritten" in str(again.exception)
     assert Path("new.yaml").read_bytes() == before
+
+
+CRONTAB_LINES = st.one_of(
+    st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])),
+    st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])).map("* * * * * ".__add__),
+    st.text("%\\ ab'\"$;{}#:,[]", max_size=12).map("@daily x".__add__),
+    st.sampled_from(["null", "~", "true", "1e5", "'", "-", "<<", "${HOME}", "a: b", "x\r", "\udcff", "cd /;"]).map(
+        "1 2 * * * ".__add__
+    ),
+    st.tuples(
+        st.sampled_from(["A", "SHELL", "HOME", "MAILTO", "a.b"]),
+        st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=8),
+    ).map("=".join),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(CRONTAB_LINES, min_size=1, max_size=8))
+def test_whatever_the_crontab_the_file_can_be_used_and_has_a_schedule_for_each_line(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
+) -> None:
+    found = take_over("\n".join(lines) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.getbasetemp())
+        read = read_config(as_yaml(found, of="a\nb", timezone="Europe/Berlin", sender="ada@example.com"))
+    assert read.problems == ()
+    pairs = paired(found.taken, read)
+    assert all(pair.same_command and pair.schedule and pair.schedule.name == pair.taken.name for pair in pairs)
+    for each in found.taken:
+        entry = read.job_types[each.name]
+        assert (str(entry.run_in), dict(entry.env)) == (each.folder, dict(each.env))
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------
