@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from cronjobs.config.settings import RetryChanges, Settings
+from cronjobs.config.starter import SCHEMA_FILE, starter_schema
 from cronjobs.crontime.grammar import parse
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import RetryPolicy, duration_text
@@ -18,6 +19,7 @@ def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     yield from _either_day(settings)
     yield from _shell_words(settings)
     yield from _short_delays(settings, known)
+    yield from _old_schema(settings)
 
 
 def _either_day(settings: Settings) -> Iterator[Note]:
@@ -56,6 +58,17 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
             sooner = "" if settings.run.linger else "; run: {linger: true} looks every second"
             wait = f"begins with the next tick, so up to {duration_text(every)} later{sooner}"
             yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
+
+
+def _old_schema(settings: Settings) -> Iterator[Note]:
+    """The file beside cronjobs.yaml by which editors check it; it may be of the version before."""
+    try:
+        written = (settings.folder / SCHEMA_FILE).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return  # none, or none that an editor could read
+    if written != starter_schema():
+        text = f"{SCHEMA_FILE} is not of this version, so editors judge by another: cronjobs schema > {SCHEMA_FILE}"
+        yield text, ("",)
 
 
 def _delays(policy: RetryPolicy) -> list[timedelta]:

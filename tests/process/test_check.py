@@ -276,6 +276,16 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
     assert not [note for note in noted(NOTED + "run: {linger: true}\n") if "a retry" in note]
 
 
+def test_a_schema_of_another_version_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(tmp_path, "sqlite:///x.db")
+    project.write()
+    (tmp_path / "cronjobs.schema.json").write_text(project.call("schema").out)
+    assert "note" not in project.call("check").out
+    (tmp_path / "cronjobs.schema.json").write_text("{}")
+    answer = project.call("check")
+    assert (answer.code, answer.out.count("cronjobs schema > cronjobs.schema.json")) == (0, 1)
+
+
 def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
     yaml = (
         "job_types:\n  t.say: {timeout: 2h}\nschedules:\n  a: {every: 1d, command: [ls], timeout: 20m}\n"
