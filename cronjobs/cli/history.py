@@ -21,6 +21,7 @@ from cronjobs.cli.output import (
     brief,
     coloured,
     columns_of,
+    complain,
     counted,
     host_of,
     is_cut,
@@ -35,6 +36,7 @@ from cronjobs.cli.output import (
     write,
 )
 from cronjobs.cli.project_database import snapshot
+from cronjobs.cli.schedules import unknown_schedule
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
 from cronjobs.insight.night import Entry, collapsed, totals, when
@@ -120,6 +122,8 @@ def history(
         entries = _entries(connection, span, read, schedule, job_type, outcome)
         if job_type is None and outcome is None:
             entries += _gaps(connection, span, settings, times.now)
+        if schedule is not None and (mistake := unknown_schedule(connection, schedule)) is not None:
+            complain(mistake)
     entries.sort(key=when)
     if as_json:
         lines: Sequence[Sequence[Entry]] = [[entry] for entry in entries]

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.alerts.pings import FLUSH_S, Pings
 from cronjobs.cli import leaving, typed
 from cronjobs.cli.options import Source
 from cronjobs.cli.output import block, coloured, safe
@@ -21,7 +20,7 @@ from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.model import Snoozed, Status, Succeeded, duration_text
 from cronjobs.tick.foreground import Foreground, RunResult, signals_wait
-from cronjobs.tick.log import Log
+from cronjobs.tick.listeners import Listeners
 
 
 def run(
@@ -71,8 +70,7 @@ def run(
             say(f"job {job.id} {job.job_type} started")
             below = Bar(say, streams.err.outside)
             streams.out.before = streams.err.before = below.make_way
-            log = Log(settings.log).write
-            pings = Pings(settings, log)
+            listeners = Listeners(settings)
             done = Foreground(
                 database,
                 settings,
@@ -81,14 +79,14 @@ def run(
                 by_hand=not by_id,
                 claimed=claimed,
                 streams=streams,
-                emit=pings.listening(log),
+                emit=listeners.emit,
                 on_progress=None if hushed else below.show,
-                on_start=pings.started,
-                on_end=pings.ended,
+                on_start=listeners.pings.started,
+                on_end=listeners.pings.ended,
             ).run()
             below.make_way("")
         _tell(done, streams, say)
-        pings.flush(FLUSH_S)
+        listeners.flush()
     failed = 1 if done.signal is None else 128 + done.signal
     leaving.leave(0 if done.succeeded else failed, stuck=False)
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Annotated, Any, Final
 
 import typer
+from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import JsonOption, Source
@@ -33,7 +34,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.model import duration_text
 from cronjobs.schedules.definition import definition as definition_of
 from cronjobs.schedules.planning import read
-from cronjobs.store import listing, schedules
+from cronjobs.store import explaining, listing, schedules
 from cronjobs.store.schedules import StoredSchedule
 
 app = Commands("The schedules: list them, look at one.")
@@ -103,7 +104,7 @@ def show(
     else:
         only = {found["name"]: found for found in _only_in_file(stored, settings, times.now, NEXT_SHOWN)}
         if name not in only:
-            raise CronjobsError(_unknown(name, [*(schedule.name for schedule in stored), *only]))
+            raise CronjobsError(_no_such_schedule(name, [*(schedule.name for schedule in stored), *only]))
         found = only[name]
     del found["last"]
     zone = _value(found["definition"], "timezone")
@@ -179,7 +180,14 @@ def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
     return f"{times.ago(last['last_for'])}: {became}"
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def unknown_schedule(connection: Connection, name: str) -> str | None:
+    """What to say if the database has no schedule of that name, not even a retired one."""
+    if explaining.schedule_named(connection, name) is not None:
+        return None
+    return _no_such_schedule(name, explaining.schedule_names(connection))
+
+
+def _no_such_schedule(name: str, known: Sequence[str]) -> str:
     near = nearest(name, known)
     hint = f"did you mean {safe(near, 80)}?" if near else "cronjobs schedules list"
     return f'there is no schedule "{safe(name, 80)}": {hint}'

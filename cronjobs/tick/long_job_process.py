@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 
 from cronjobs import masking
-from cronjobs.alerts.pings import FLUSH_S, Pings
 from cronjobs.clock import SYSTEM
 from cronjobs.config import load
 from cronjobs.database.address import parse_url
@@ -26,7 +25,7 @@ from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.tick import mail_throttle
-from cronjobs.tick.log import Log
+from cronjobs.tick.listeners import Listeners
 from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.watchdog import Watchdog
@@ -95,9 +94,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     """Run one adopted job to its end, by the loop that ticks use; return the exit code."""
     settings, database = around.settings, around.database
     assert database is not None
-    emit = Log(settings.log).write
-    pings = Pings(settings, emit)
-    around = replace(around, on_start=pings.started, on_end=pings.ended)
+    listeners = Listeners(settings)
+    around = replace(around, on_start=listeners.pings.started, on_end=listeners.pings.ended)
     loop = Loop.of_one(
         attempt,
         database,
@@ -105,14 +103,14 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
-        emit=pings.listening(emit),
+        emit=listeners.emit,
         watchdog=watchdog,
     )
     loop.begin_adopted(attempt)
     signals.pass_to(loop)
     loop.run()
     loop.finish()
-    pings.flush(FLUSH_S)
+    listeners.flush()
     if loop.counts.dead:
         # The next tick prints it: this process has no output, and cron mails what a tick prints.
         word = f"long job {attempt.job.id} {attempt.job.job_type} is dead: cronjobs jobs show {attempt.job.id}"

@@ -204,6 +204,14 @@ def test_a_long_tick_is_no_gap_and_hosts_fill_in_for_each_other(cronjobs: Cronjo
     assert answer.out == "nothing happened since 2026-06-30 14:03:07 Europe/Berlin\n"
 
 
+def test_a_name_that_no_schedule_has_is_said_so_and_not_taken_for_a_quiet_night(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.schedule("nightly-report")
+    answer = cronjobs("history", "--schedule", "nightly-reprot")
+    assert answer.out.startswith("nothing happened since")
+    assert answer.err == 'there is no schedule "nightly-reprot": did you mean nightly-report?\n'
+    assert cronjobs("history", "--schedule", "nightly-report").err == ""
+
+
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
