@@ -5,6 +5,7 @@ from __future__ import annotations
 import pwd
 import re
 import typing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_the_commands_can_be_typed_in_their_order(tmp_path: Path, monkeypatch: p
     host.config.unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "Europe/Berlin")
-    monkeypatch.setattr(commands, "SYSTEM", FakeClock())
+    monkeypatch.setattr(commands, "SYSTEM", FakeClock(datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)))
     old = PAGE.block("crontab", "MAILTO")
     host.has(old)
     typed = [line.removeprefix("$ ") for one in PAGE.blocks("console") for line in one.text.splitlines()]

@@ -50,8 +50,8 @@ def test_what_debians_cron_does_when_the_clock_changes(when: str, zone: str, day
     assert local_starts(when, zone, day) == debian
 
 
-# How often Debian's daemon (3.0pl1-162, its clock moved by libfaketime) ran each line in the two minutes from 01:00 UTC
-# on, when summer time began in Berlin and when it ended.
+# How often Debian's daemon (3.0pl1-162) and cronie's (of December 2025), their clocks moved by libfaketime, ran a line
+# in the two minutes from 01:00 UTC on, when summer time began in Berlin and when it ended.
 @pytest.mark.parametrize(
     ("when", "begins", "ends"),
     [
@@ -69,11 +69,35 @@ def test_what_debians_cron_does_when_the_clock_changes(when: str, zone: str, day
     ],
 )
 def test_the_loop_starts_a_line_as_often_as_the_daemon_was_seen_to(when: str, begins: int, ends: int) -> None:
-    line = TimedLine(read_fields(when, "debian"))
-    for day, count in (("2027-03-28", begins), ("2027-10-31", ends)):
-        before = datetime.fromisoformat(f"{day}T00:59:30+00:00")
-        [found] = starts([line], "Europe/Berlin", before, before + timedelta(minutes=2), "debian")
-        assert len(found) == count
+    assert counted(TimedLine(read_fields(when, "debian")), "debian") == (begins, ends)
+    assert counted(TimedLine(read_fields(when, "cronie")), "cronie") == (begins, ends)
+
+
+@pytest.mark.parametrize(
+    ("when", "timezone", "begins", "ends"),
+    [
+        ("0 1 * * *", "UTC", 1, 0),
+        ("1 1 * * *", "UTC", 1, 0),
+        ("*/1 1 * * *", "UTC", 2, 2),
+        ("0 * * * *", "UTC", 1, 1),
+        ("0 10 * * *", "Asia/Tokyo", 1, 0),
+        ("1 10 * * *", "Asia/Tokyo", 1, 0),
+        ("* 10 * * *", "Asia/Tokyo", 2, 2),
+    ],
+)
+def test_a_line_of_another_zone_starts_as_often_as_cronies_daemon_was_seen_to(
+    when: str, timezone: str, begins: int, ends: int
+) -> None:
+    assert counted(TimedLine(read_fields(when, "cronie"), timezone), "cronie") == (begins, ends)
+
+
+def counted(line: TimedLine, cron: Cron) -> tuple[int, int]:
+    """How often the line starts within the first two minutes after each of the two changes."""
+    begins, ends = (
+        starts([line], "Europe/Berlin", before, before + timedelta(minutes=2), cron)[0]
+        for before in (datetime(2027, 3, 28, 0, 59, 30, tzinfo=UTC), datetime(2027, 10, 31, 0, 59, 30, tzinfo=UTC))
+    )
+    return len(begins), len(ends)
 
 
 def test_a_change_of_more_than_three_hours_is_taken_as_it_is() -> None:
