@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pwd
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -123,6 +125,15 @@ def test_cronie_does_not_see_a_new_offset_that_is_no_summer_time() -> None:
     # Novokuznetsk went from +06 to +07 for good on 2011-03-27, at 20:00 UTC the day before.
     assert local_starts("0 6 * * *", "Asia/Novokuznetsk", "2011-03-27", "debian") == ["23:00"]
     assert local_starts("0 6 * * *", "Asia/Novokuznetsk", "2011-03-27", "cronie") == ["00:00"]
+
+
+def test_crons_side_shares_no_code_with_ours() -> None:
+    program = (
+        "import sys, cronjobs.crontab.minute_loop; "
+        "print([name for name in sys.modules if name.startswith(('cronjobs.crontime', 'croniter'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 # --- beside ours ------------------------------------------------------------------------------------------------------
