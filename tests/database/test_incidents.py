@@ -20,6 +20,7 @@ from support.hosts import Host
 from cronjobs.alerts import looking
 from cronjobs.cli import tick_report
 from cronjobs.cli.tick_report import CronMail, Reporter
+from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -32,6 +33,9 @@ from cronjobs.database import tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, Problem
+from cronjobs.exec import delivery
+from cronjobs.exec.run import ExecRun
+from cronjobs.host.identity import Identity
 from cronjobs.insight.findings import Finding, troubles
 from cronjobs.insight.gathering import look
 from cronjobs.jobs import job_types, registry
@@ -535,6 +539,32 @@ def failed_once(world: World) -> None:
     world.minutes(1)
 
 
+def ran_by_exec(world: World, ago: timedelta, took: timedelta = timedelta(0)) -> None:
+    """A run of ``cronjobs exec`` that began so long ago, by a crontab's line that is due each hour."""
+    began = SYSTEM.now().timestamp() - ago.total_seconds()
+    facts = {"token": f"{ago}", "name": "hourly", "locked_by": str(Identity.here()), "cron": "0 * * * *", "status": 0}
+    delivery.end(
+        world.database,
+        ExecRun.read(facts | {"began": began, "ended": began + took.total_seconds(), "took": took.total_seconds()}),
+    )
+
+
+def exec_stayed_away(world: World) -> None:
+    ran_by_exec(world, 3 * HOUR)
+    world.minutes(1)
+
+
+def exec_overlapped(world: World) -> None:
+    ran_by_exec(world, 2 * HOUR, took=2 * HOUR - 2 * MINUTE)
+    ran_by_exec(world, 5 * MINUTE)
+    world.minutes(1)
+
+
+def exec_came(world: World) -> None:
+    ran_by_exec(world, timedelta(0))
+    world.minutes(1)
+
+
 NOTHING: Callable[[World], Any] = lambda world: world.minutes(1)  # noqa: E731 the table reads better
 
 INCIDENTS = [
@@ -593,6 +623,8 @@ INCIDENTS = [
     Incident("two files for twenty minutes", lambda w: two_files(w, 22), "files", lambda w: w.later("30h")),
     Incident("a host stopped ticking", a_host_stopped, "host", lambda w: w.later("30h")),
     Incident("jobs are late", late, "late", NOTHING),
+    Incident("a crontab's line did not run", exec_stayed_away, "absent", exec_came),
+    Incident("a crontab's line ran twice at once", exec_overlapped, "overlapped", exec_came),
     Incident("no tick's options reach a due job", out_of_reach, "out_of_reach", NOTHING),
     Incident("a queue is full", full, "full", lambda w: w.later("2h"), live=""),
     Incident("another project's database", foreign, "foreign", code=3, mail="belongs to", left="foreign"),
