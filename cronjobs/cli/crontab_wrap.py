@@ -35,7 +35,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     if dry_run:
         return
     for change in new.changes:
-        echo(f"{change.name}: {change.line.when}  {one_line(change.line.command, SHOWN)}")
+        echo(f"{change.name}: {change.line.when}  {one_line(change.line.written, SHOWN)}")
     if not new.changes:
         echo(f"the crontab of {host.user().pw_name} has no line to wrap")
         return
@@ -94,4 +94,4 @@ def _write(old: str, new: Rewritten, dry_run: bool) -> None:
 
 def _name_left(new: Rewritten) -> None:
     for each in new.left:
-        complain(f"line {each.line.number} is left as it is: {each.why}: {one_line(each.line.command, SHOWN)}")
+        complain(f"line {each.line.number} is left as it is: {each.why}: {one_line(each.line.written, SHOWN)}")

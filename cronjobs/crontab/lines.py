@@ -23,15 +23,17 @@ _SPACES: Final = " \t\n\v\f\r"  # isspace(3)
 
 @dataclass(frozen=True)
 class CrontabEntry:
-    """A line that runs a command. ``when``: the five fields, or the @ name, as written but for blanks between them.
+    r"""A line that runs a command. ``when``: the five fields, or the @ name, as written but for blanks between them.
 
-    ``stdin``: what cron writes to the command's standard input; "": nothing, it is at its end at once. ``settings`` are
-    those of the lines above, ``comments`` the comment lines directly above it.
+    ``written``: all that stands behind those, "%" and "\%" for cron to read. ``stdin``: what cron writes to the
+    command's standard input; "": nothing, it is at its end at once. ``settings`` are those of the lines above,
+    ``comments`` the comment lines directly above it.
     """
 
     number: int
     text: str
     when: str
+    written: str
     command: str
     stdin: str
     settings: tuple[tuple[str, str], ...]
@@ -88,7 +90,7 @@ def _entry(
     if len(rest.encode("utf-8", "surrogateescape")) > LONGEST[cron]:
         return NoEntry(number, text, f"its command is longer than the {LONGEST[cron]} bytes that cron takes")
     command, stdin = split(rest, cron)
-    return CrontabEntry(number, text, when, command, stdin, settings, comments)
+    return CrontabEntry(number, text, when, rest, command, stdin, settings, comments)
 
 
 _NAMED: Final = re.compile(r"(?P<when>@[^ \t]*)[ \t]*(?P<rest>.*)", re.DOTALL)

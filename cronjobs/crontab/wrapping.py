@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cronjobs.crontab.block import LONGEST_COMMAND, parse_mark, unquoted
+from cronjobs.crontab.block import LONGEST_COMMAND
+from cronjobs.crontab.lines import CrontabEntry, read
 from cronjobs.exec.arguments import LONGEST_NAME
 
-_SETTING: Final = re.compile(r"""[ \t]*("[^"=]*"|'[^'=]*'|[^\s='"#][^\s=]*)[ \t]*=[ \t]*(.*)""", re.DOTALL)
-_FIELD: Final = r"[-*0-9A-Za-z,/~]+"
-_JOB: Final = re.compile(
-    rf"(?P<head>[ \t]*(?P<when>@[A-Za-z]+|{_FIELD}(?:[ \t]+{_FIELD}){{4}})[ \t]+)(?P<command>[^ \t].*)", re.DOTALL
-)
 _BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to it; do_command.c
 _WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
 _QUOTED: Final = r"'((?:[^']|'\\'')*)'"
@@ -36,41 +31,22 @@ _RUN_DUE: Final = re.compile(r"\bcronjobs\b.*\brun-due\b")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"})
 
 
-@dataclass(frozen=True)
-class JobLine:
-    """A line of a crontab that runs something. ``head``: all before the command; ``settings``: those that hold here."""
-
-    number: int
-    head: str
-    when: str  # five fields, or a name such as "@daily"
-    command: str  # as it is written: "%" and "\\%" are cron's to read
-    settings: Mapping[str, str]
-
-    @property
-    def exec_name(self) -> str | None:
-        """The name that the line gives to ``cronjobs exec``; None: it runs something else."""
-        found = _EXEC.search(self.command)
-        return None if found is None else found["name"]
+def job_lines(crontab: str) -> list[CrontabEntry]:
+    """The lines that run something, but for those of our own blocks."""
+    return [line for line in read(crontab, "debian") if isinstance(line, CrontabEntry)]
 
 
-def job_lines(crontab: str) -> Iterator[JobLine]:
-    """The lines that run something, ours between the marks included."""
-    settings: dict[str, str] = {}
-    for number, line in enumerate(crontab.split("\n"), 1):
-        if line.lstrip(" \t").startswith("#"):
-            continue
-        if setting := _SETTING.fullmatch(line):
-            name, value = unquoted(setting[1]), unquoted(setting[2].rstrip())
-            settings = settings | {name: value}
-        elif job := _JOB.fullmatch(line):
-            yield JobLine(number, job["head"], job["when"], job["command"], settings)
+def exec_name(line: CrontabEntry) -> str | None:
+    """The name that the line gives to ``cronjobs exec``; None: it runs something else."""
+    found = _EXEC.search(line.written)
+    return None if found is None else found["name"]
 
 
 @dataclass(frozen=True)
 class Change:
     """A line that is rewritten."""
 
-    line: JobLine
+    line: CrontabEntry
     name: str
     command: str
 
@@ -79,7 +55,7 @@ class Change:
 class LineLeftAlone:
     """A line that stays as it is, and why."""
 
-    line: JobLine
+    line: CrontabEntry
     why: str
 
 
@@ -94,17 +70,17 @@ class Rewritten:
 
 def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
     """Put exec before each command. *program* and *config* are words for the shell, quoted (``shell_word``)."""
-    lines = [line for line in job_lines(crontab) if line.number not in _between_marks(crontab)]
-    taken = {name for line in lines if (name := line.exec_name) is not None}
+    lines = job_lines(crontab)
+    taken = {name for line in lines if (name := exec_name(line)) is not None}
     changes, left = [], []
     for line in lines:
-        if line.exec_name is not None or _RUN_DUE.search(line.command):
+        if exec_name(line) is not None or _RUN_DUE.search(line.written):
             continue
         if (why := _why_left(line)) is not None:
             left.append(LineLeftAlone(line, why))
             continue
-        name = _free(name_for(line.command), taken)
-        command = wrapped(line.command, name, program, config)
+        name = _free(name_for(line.written), taken)
+        command = wrapped(line.written, name, program, config)
         if (size := len(os.fsencode(command))) > LONGEST_COMMAND:
             why = f"with exec before it, it would be {size} bytes long, and cron takes {LONGEST_COMMAND}"
             left.append(LineLeftAlone(line, f"{why}: put the command into a script"))
@@ -118,10 +94,10 @@ def unwrap(crontab: str) -> Rewritten:
     """Take away what ``wrap`` wrote; lines that run exec in another form are left."""
     changes, left = [], []
     for line in job_lines(crontab):
-        if (found := _WRAPPED.fullmatch(line.command)) is not None:
+        if (found := _WRAPPED.fullmatch(line.written)) is not None:
             command = found[2].replace(r"'\''", "'") + (found["input"] or "")
             changes.append(Change(line, found["name"], command))
-        elif line.exec_name is not None:
+        elif exec_name(line) is not None:
             left.append(LineLeftAlone(line, "wrap did not write it"))
     return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
 
@@ -136,34 +112,21 @@ def wrapped(command: str, name: str, program: str, config: str | None) -> str:
     return f"{program} exec {name}{project} -c {quoted}{rest}"
 
 
-def _why_left(line: JobLine) -> str | None:
+def _why_left(line: CrontabEntry) -> str | None:
     if line.when.lower() == "@reboot":
         return "it runs when the host starts, which is no time that could be missed"
-    shell = line.settings.get("SHELL", "/bin/sh")
+    shell = dict(line.settings).get("SHELL", "/bin/sh")
     if shell.rpartition("/")[2] not in _SHELLS:
         return f"SHELL={shell}: exec's quoting is for the shells of the Bourne family"
-    if "\0" in line.command or line.command.endswith("\r"):
+    if "\0" in line.written or line.written.endswith("\r"):
         return "it has a carriage return or a NUL byte"
     return None
-
-
-def _between_marks(crontab: str) -> set[int]:
-    """The numbers of the lines in the blocks of ``crontab install``."""
-    found: set[int] = set()
-    inside = False
-    for number, line in enumerate(crontab.split("\n"), 1):
-        mark = parse_mark(line)
-        if mark is not None:
-            inside = mark.kind == "begin"
-        elif inside:
-            found.add(number)
-    return found
 
 
 def _with(crontab: str, changes: list[Change]) -> str:
     lines = crontab.split("\n")
     for change in changes:
-        lines[change.line.number - 1] = change.line.head + change.command
+        lines[change.line.number - 1] = change.line.text.removesuffix(change.line.written) + change.command
     return "\n".join(lines)
 
 

@@ -9,7 +9,8 @@ from typing import Final
 from cronjobs.config.host_timezone import host_timezone
 from cronjobs.crontab import program
 from cronjobs.crontab.block import CrontabError
-from cronjobs.crontab.wrapping import JobLine, job_lines
+from cronjobs.crontab.lines import CrontabEntry
+from cronjobs.crontab.wrapping import exec_name, job_lines
 from cronjobs.crontime import grammar
 from cronjobs.errors import CronjobsError
 
@@ -31,17 +32,17 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by
 
 
-def lines_with(name: str) -> list[JobLine] | None:
+def lines_with(name: str) -> list[CrontabEntry] | None:
     """The lines of this user's crontab that run exec under that name; None: it cannot be read."""
     try:
-        return [line for line in job_lines(program.read()) if line.exec_name == name]
+        return [line for line in job_lines(program.read()) if exec_name(line) == name]
     except (CrontabError, OSError):
         return None
 
 
-def _zone_of(line: JobLine) -> str | None:
+def _zone_of(line: CrontabEntry) -> str | None:
     """CRON_TZ, which only cronie knows."""
-    zone = line.settings.get("CRON_TZ")
+    zone = dict(line.settings).get("CRON_TZ")
     if zone is None:
         return None
     try:

@@ -45,7 +45,7 @@ def test_wrap_writes_what_the_page_shows_and_unwrap_what_it_was(
 
 def test_the_lines_of_the_crontab_are_what_exec_reads() -> None:
     after = PAGE.blocks("crontab")[1].text
-    names = [line.exec_name for line in wrapping.job_lines(after)]
+    names = [wrapping.exec_name(line) for line in wrapping.job_lines(after)]
     assert names == ["pg_dump", "fetch"]
     for form in ("cronjobs exec NAME -c 'LINE'", "cronjobs exec NAME -- PROGRAM ARGUMENT…"):
         assert f"`{form}`" in PAGE.text

@@ -85,6 +85,7 @@ def test_an_entry_has_the_settings_above_it_and_the_comments_right_above_it() ->
         "\t15 2\t* * *\tbackup --all",
         "15 2 * * *",
         "backup --all",
+        "backup --all",
         "",
         (("MAILTO", "ops"),),
         ("# nightly", "#  and only then"),

@@ -120,8 +120,8 @@ def test_lines_of_ours_and_of_others_named_alike_are_told_apart() -> None:
     text += "0 * * * * kubectl -n cronjobs exec a\n"
     done = wrapping.wrap(text, PROGRAM, None)
     assert [change.name for change in done.changes] == ["kubectl"]
-    assert [line.exec_name for line in wrapping.job_lines(done.text)] == [None, "mine", "kubectl"]
-    assert [each.line.exec_name for each in wrapping.unwrap(done.text).left] == ["mine"]
+    assert [wrapping.exec_name(line) for line in wrapping.job_lines(done.text)] == ["mine", "kubectl"]
+    assert [wrapping.exec_name(each.line) for each in wrapping.unwrap(done.text).left] == ["mine"]
 
 
 def test_names_are_unique_also_beside_those_that_are_there() -> None:
