@@ -142,8 +142,13 @@ def test_every_block_is_executed_by_a_test_of_this_file() -> None:
         "python": 2,
         "yaml": 2,
         "sql": 1,
-        "": 2,
+        "": 3,
     }
+
+
+def test_the_picture_of_status_is_part_of_the_one_that_is_tested() -> None:
+    picture = PAGE.block("", "TROUBLE")
+    assert picture in Page("docs/seeing.md").block("console", "cronjobs status")
 
 
 # --- five minutes -----------------------------------------------------------------------------------------------------
