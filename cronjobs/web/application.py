@@ -17,13 +17,19 @@ from cronjobs.store.sql import database_now
 from cronjobs.web.actions import Act
 from cronjobs.web.html import document, h
 from cronjobs.web.project import Current, Doors
-from cronjobs.web.request import PageRequest, Refused, Response, read_request
+from cronjobs.web.request import PageRequest, Refused, Response, base_of, read_request
 from cronjobs.web.routes import page, static
 from cronjobs.web.security import HEADERS, Access, Login, Visitor, require_same_site
 from cronjobs.web.view import View, address
 
 StartResponse = Callable[..., Any]
-_PAGES_GO_ON: Final = "If you have just followed the link, go on to the pages."
+# By status, what the link to the first page says, where that may help.
+_GO_ON: Final = {
+    "400": "To the first page",
+    "401": "If you have just followed the link, go on to the pages.",
+    "404": "To the first page",
+    "409": "To the first page",
+}
 
 
 @dataclass
@@ -39,10 +45,10 @@ class Application:
         return answer(self._answer(environ), environ, start_response)
 
     def _answer(self, environ: Mapping[str, Any]) -> Response:
-        base = ""
+        base: str | None = None  # where the pages are mounted is not known yet
         try:
-            request = read_request(environ, trust_proxy=self.access.trust_proxy)
-            base = request.base
+            base = base_of(environ, trust_proxy=self.access.trust_proxy)
+            request = read_request(environ, base)
             visitor = self.access.admit(request)
             if isinstance(visitor, Login):
                 return _led_to(f"{request.base}/", visitor.cookie)
@@ -102,9 +108,10 @@ def _led_to(where: str, cookie: str | None = None) -> Response:
     return Response(status="303 See Other", headers=(("Location", where), *cookies))
 
 
-def told(status: str, sentence: str, base: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def told(status: str, sentence: str, base: str | None = None, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """A page for whoever may see none: without style, without anything from the database."""
-    go_on = h("p", h("a", _PAGES_GO_ON, href=f"{base}/")) if status.startswith("401") else None
+    words = _GO_ON.get(status[:3])
+    go_on = h("p", h("a", words, href=f"{base}/")) if words and base is not None else None
     title = status.partition(" ")[2]
     head = h("head", h("meta", charset="utf-8"), h("title", title))
     body = document(head, h("body", h("main", h("h1", title), h("p", sentence), go_on)))

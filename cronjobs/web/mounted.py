@@ -68,7 +68,7 @@ class Mounted:
                 try:
                     self._made = self._make()
                 except CronjobsError as error:  # the next request tries again
-                    return answer(told("503 Service Unavailable", str(error), ""), environ, start_response)
+                    return answer(told("503 Service Unavailable", str(error)), environ, start_response)
         return self._made(environ, start_response)
 
     def _make(self) -> Application:

@@ -74,17 +74,24 @@ class PageRequest:
             raise Refused("400 Bad Request", "the form is not encoded as forms are") from None
 
 
-def read_request(environ: Mapping[str, Any], *, trust_proxy: bool = False) -> PageRequest:
-    """*trust_proxy*: a proxy in front, which strips a prefix, names it in X-Forwarded-Prefix. Raises Refused."""
+def base_of(environ: Mapping[str, Any], *, trust_proxy: bool = False) -> str:
+    """Where the pages are mounted. *trust_proxy*: a proxy in front, which strips a prefix, names it in
+    X-Forwarded-Prefix. Raises Refused.
+    """
     base = _decoded(str(environ.get("SCRIPT_NAME", ""))).rstrip("/")
     if trust_proxy:
         prefix = str(environ.get("HTTP_X_FORWARDED_PREFIX", "")).rstrip("/")
         if not _PREFIX.fullmatch(prefix):
             raise Refused("400 Bad Request", "the proxy's X-Forwarded-Prefix is no path")
         base = prefix + base
+    return quote(base)
+
+
+def read_request(environ: Mapping[str, Any], base: str) -> PageRequest:
+    """Raises Refused."""
     path = _decoded(str(environ.get("PATH_INFO", ""))) or "/"
     query = _fields(str(environ.get("QUERY_STRING", "")))
-    return PageRequest(str(environ.get("REQUEST_METHOD", "GET")), quote(base), path, query, environ)
+    return PageRequest(str(environ.get("REQUEST_METHOD", "GET")), base, path, query, environ)
 
 
 def _decoded(path: str) -> str:

@@ -243,7 +243,8 @@ def test_each_action_is_that_of_its_command_and_in_the_audit_with_who(
         assert browser.act("/jobs/1", "/resume", scope=scope, name=name).header("Location").endswith("said=not_paused")
     triggered = browser.act("/jobs/1", "/trigger", name="nightly-report")
     assert triggered.header("Location") == "/schedule?name=nightly-report&said=triggered"
-    assert browser.act("/jobs/1", "/trigger", name="nightly-report").status == 409  # overlap
+    refused = browser.act("/jobs/1", "/trigger", name="nightly-report")
+    assert (refused.status, refused.addresses()) == (409, ["/"])  # overlap
     assert browser.act("/jobs/1", "/trigger", name="nobody").status == 409
     assert browser.act("/jobs/1", "/pause", scope="schedule", name="nobody").status == 404
     assert browser.act("/jobs/1", "/pause", scope="all", name="mail").status == 400
@@ -400,6 +401,7 @@ def test_an_address_that_means_nothing_is_refused_in_a_sentence(some: Rows, brow
     reply = browser.get(address)
     assert reply.status in (400, 404)
     assert reply.words
+    assert reply.addresses() == ["/"]  # nobody is left there
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "post"])
