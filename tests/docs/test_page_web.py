@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.browsing import Browser, Reader
+from support.django_site import site
 from support.pages import ROOT, Page
 from support.ticking import Project, cli
 
@@ -36,7 +37,7 @@ def example(shop: Project, says: str) -> dict[str, Any]:
 
 
 def test_no_block_of_the_page_is_left_out_no_link_is_dead_and_images_are_small() -> None:
-    assert PAGE.counts() == {"console": 3, "yaml": 1, "python": 3}
+    assert PAGE.counts() == {"console": 3, "yaml": 1, "python": 4}
     assert PAGE.dead_links() == []
     images = list((ROOT / "docs/images").glob("web-*.png"))
     assert images
@@ -89,6 +90,14 @@ def test_the_flask_example_asks_its_session(shop: Project) -> None:
     with client.session_transaction() as session:
         session["user"] = "ada"
     assert client.get("/admin/jobs/").status_code == 200
+
+
+def test_the_django_example_knows_djangos_users(shop: Project) -> None:
+    patterns = example(shop, "# urls.py")["urlpatterns"]
+    with site(patterns, CRONJOBS_CONFIG=shop.folder / "cronjobs.yaml") as made:
+        answers = [Browser(made, environ={"REMOTE_USER": name}).get("/admin/jobs/jobs/1") for name in ("ada", "bob")]
+    assert [answer.status for answer in answers] == [200, 403]
+    assert "4111" not in answers[0].body
 
 
 def test_the_fastapi_example_asks_for_a_password(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
