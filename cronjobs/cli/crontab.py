@@ -96,6 +96,11 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
     else:
         _write(old, new)
         echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
+        if swapping.restore(new, file) != new:
+            complain(
+                "lines that swap made comments are still there, and nothing runs them now: "
+                f"cronjobs crontab restore --config {one_line(str(file), 300)}"
+            )
 
 
 @app.command(
@@ -128,7 +133,8 @@ def swap(
         environment = host.environment(new, wanted.file)
         tick = _trial(wanted, environment, force)
         _write(old, new)
-        echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; back again: cronjobs crontab restore")
+        way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # from any folder
+        echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; back again: {way_back}")
         _tell_tick(tick)
         _tell_host(environment, new, wanted)
         if _minute(SYSTEM.now()) != minute:

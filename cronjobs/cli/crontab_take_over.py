@@ -65,19 +65,21 @@ def import_crontab(
     Changes nothing else, and never overwrites a file. What cannot be taken over (@reboot) is named and stays in the
     crontab. The file's comments say what could be better than under cron. Next: cronjobs crontab compare, then swap.
 
-    Exit codes: 0 written, 1 written, but the crontab has lines that cron itself cannot read.
+    Exit codes: 0 written, 1 written, but the crontab has lines that cron itself cannot read, or nothing to take over.
     """
     timezone = host_timezone()
     found = taken_over(_read(file), timezone, cron)
     owner = host.user().pw_name
     named = "standard input" if file == "-" else f"the crontab of {owner}" if file is None else file
+    for left in found.left:
+        complain(f"line {left.number} stays in the crontab, {left.why}: {one_line(left.text, 200)}")
+    if not found.taken:
+        raise CrontabError(f"{named} has no line that can be taken over: nothing was written")
     text = as_yaml(found, of=named, timezone=timezone, sender=f"{owner}@{os.uname().nodename}")
     if out == "-":
         write(text.splitlines())
     else:
         _write_new(Path(out), text)
-    for left in found.left:
-        complain(f"line {left.number} stays in the crontab, {left.why}: {one_line(left.text, 200)}")
     for note in found.notes:
         complain(note)
     if timezone != (own := host_timezone(environ={})):

@@ -10,6 +10,7 @@ import typer
 
 from cronjobs.cli.options import ConfigOption, Source
 from cronjobs.cli.output import coloured, complain, counted, echo
+from cronjobs.config.load import load
 from cronjobs.crontab import block, host, program, wrapping
 from cronjobs.crontab.wrapping import Rewritten
 from cronjobs.text import one_line
@@ -29,6 +30,8 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     """
     old = program.read()
     file = project_file(context, config)
+    if file is not None:  # exec runs a line without it, too, but its runs would be shown nowhere
+        load(file, environ=os.environ, need_database=False)
     new = wrapping.wrap(old, block.shell_words(own_program()), None if file is None else block.shell_words([str(file)]))
     _write(old, new, dry_run)
     _name_left(new)

@@ -26,7 +26,7 @@ from cronjobs.crontab.as_yaml import as_yaml
 from cronjobs.crontab.comparing import paired
 from cronjobs.crontab.lines import Cron
 from cronjobs.crontab.taking_over import Importer, TakenLine, TakenOver, name_of
-from cronjobs.errors import UsageError
+from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import RetryPolicy
 from cronjobs.testing import FakeClock
 
@@ -233,6 +233,16 @@ def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Hos
     assert Path("new.yaml").read_bytes() == before
 
 
+def test_import_writes_no_file_where_it_takes_nothing_over(cron_host: Host) -> None:
+    """An empty cronjobs.yaml would be in the way of the next import, and make the folder a project for wrap."""
+    cron_host.has("@reboot a\n@daily /opt/bin/cronjobs exec b -c 'b'\n")
+    result = cron_host.cli("import")
+    assert isinstance(result.exception, block.CrontabError)
+    assert "nothing was written" in str(result.exception)
+    assert "line 2 stays in the crontab, it is wrapped" in result.stderr
+    assert not cron_host.config.exists()
+
+
 CRONTAB_LINES = st.one_of(
     st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])),
     st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])).map("* * * * * ".__add__),
@@ -365,7 +375,8 @@ def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_bac
     lines = f"MAILTO=ops@example.com\n# at night\n{begin}15 2 * * *\tbackup\n@reboot up\n{begin}@hourly tidy\n"
     assert cron_host.crontab == lines + cron_host.block
     assert f"+{begin}@hourly tidy" in dry.stdout.splitlines()
-    assert "cronjobs now runs 2 of the crontab's lines" in result.stdout
+    way_back = f"cronjobs crontab restore --config {cron_host.config}"
+    assert f"cronjobs now runs 2 of the crontab's lines; back again: {way_back}" in result.stdout
     assert "line 4 stays with cron, only cron's daemon sees the machine start" in result.stderr
     assert [file.read_text() for file in (cron_host.state / "cronjobs").iterdir()] == [old]
     cron_host.has((cron_host.crontab or "") + "7 7 * * * since\n")
@@ -373,6 +384,24 @@ def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_bac
     assert cron_host.cli("restore").exit_code == 0
     assert cron_host.crontab == old + "7 7 * * * since\n"
     assert "nothing to restore" in cron_host.cli("restore").stdout
+
+
+def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    swapped(cron_host)
+    result = cron_host.cli("remove")
+    assert result.exit_code == 0
+    assert f"nothing runs them now: cronjobs crontab restore --config {cron_host.config}" in result.stderr
+    assert cron_host.cli("restore").exit_code == 0
+    assert cron_host.crontab == "@daily a\n"
+
+
+def test_wrap_refuses_a_project_whose_file_is_not_there(cron_host: Host) -> None:
+    """Its runs would wait in the spool for a database that nobody can name."""
+    cron_host.has("@daily a\n")
+    result = cron_host.cli("wrap", "--config", "nosuch.yaml")
+    assert isinstance(result.exception, ConfigError)
+    assert cron_host.crontab == "@daily a\n"
 
 
 def test_swap_leaves_a_line_that_no_schedule_runs_any_more(cron_host: Host) -> None:
