@@ -10,11 +10,12 @@ from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.errors import SchemaMissing, SchemaTooOld
+from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
 from cronjobs.exec.spool import state_folder
 from cronjobs.exec.users_own import no_project
 from cronjobs.host.files import make_folder
 from cronjobs.host.known_databases import remember, require_still_there
+from cronjobs.probe.state_files import open_folder
 from cronjobs.store.meta import is_ours, require_schema
 
 
@@ -37,7 +38,7 @@ def open_target(settings: Settings) -> Database:
     """The database, with its tables: SQLite's are made or migrated here, PostgreSQL's never."""
     address = parse_url(settings.database, settings.schema)
     if settings.without_project:
-        make_folder(Path(state_folder()), 0o700)
+        _make_state_folder()
     else:  # in the state folder nothing else would know that there was one
         require_still_there(settings, address)
     database = Database(address, connections=1)
@@ -49,6 +50,16 @@ def open_target(settings: Settings) -> Database:
         database.close()
         raise
     return database
+
+
+def _make_state_folder() -> None:
+    """Make the folder of the user's own database, or raise UsageError: in /tmp another user may have made it first."""
+    folder = state_folder()
+    make_folder(Path(folder), 0o700)
+    try:
+        os.close(open_folder(folder))
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}, so nothing is recorded there") from None
 
 
 def _require_tables(database: Database, settings: Settings) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
 from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.settings import Settings
 from cronjobs.exec.spool import state_folder
+from cronjobs.probe.state_files import open_folder
 
 FILE: Final = "exec.db"  # in the state folder
 
@@ -25,5 +27,9 @@ def no_project() -> Settings:
 
 
 def has_runs() -> bool:
-    """Whether exec has recorded anything in the state folder."""
+    """Whether exec has recorded anything in the state folder; what others can write there is not believed."""
+    try:
+        os.close(open_folder(state_folder()))
+    except OSError:
+        return False
     return (Path(state_folder()) / FILE).exists()
