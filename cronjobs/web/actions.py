@@ -64,7 +64,7 @@ class Act:
         found = require_schema(self.connection)
         is_ours(self.settings, found.project, found.environment)
         match path.split("/")[1:]:
-            case ["jobs", job_id, verb] if job_id.isdecimal() and int(job_id[:20]) < 2**63:
+            case ["jobs", job_id, verb] if job_id.isdecimal() and len(job_id) < 20 and int(job_id) < 2**63:
                 if verb == "release":
                     return self._release(int(job_id))
                 if verb in CHANGES:

@@ -352,6 +352,19 @@ def test_only_a_job_whose_runner_is_gone_is_released(some: Rows, database: Datab
     assert "runner is alive, or cannot be seen" in browser.get(f"/jobs/{alive}?said=held").words
 
 
+def test_a_run_of_exec_has_no_button_that_does_nothing(rows: Rows, browser: Browser) -> None:
+    dead = rows.job(status="dead", job_type="exec:backup", last_error="exit status 3", error_type="exit-3")
+    running = rows.job(status="running", job_type="exec:backup")
+    assert (buttons(browser, dead), buttons(browser, running)) == ({"Dismiss"}, {"Release"})
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 25, "0" * 20 + "9" * 20, "0" * 5000 + "1"], ids=["long", "zeros", "thousands"]
+)
+def test_a_number_that_no_job_can_have_is_no_address_of_an_action(some: Rows, browser: Browser, number: str) -> None:
+    assert browser.act("/jobs/1", f"/jobs/{number}/retry").status == 404
+
+
 def buttons(browser: Browser, job_id: int) -> set[str]:
     body = browser.get(f"/jobs/{job_id}").body
     return set(re.findall(r"<button>(\w+)</button>", body))

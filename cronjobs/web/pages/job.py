@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.exec.arguments import PREFIX
 from cronjobs.insight.explain_named import explain_id
 from cronjobs.insight.saying import counted, host_of, ordinal, safe, took, tries
 from cronjobs.jobs.job_types import JobTypes
@@ -46,10 +47,11 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
 
 
 def _actions(row: Any, view: View) -> Html:
+    by_exec = row.job_type.startswith(PREFIX)  # cron's to run, and to stop
     forms = [
-        view.form(f"/jobs/{row.id}/retry", "Retry") if row.status in CAN_RETRY else None,
+        view.form(f"/jobs/{row.id}/retry", "Retry") if row.status in CAN_RETRY and not by_exec else None,
         view.form(f"/jobs/{row.id}/dismiss", "Dismiss") if _is_open(row) else None,
-        view.form(f"/jobs/{row.id}/cancel", "Cancel") if row.status in CAN_CANCEL else None,
+        view.form(f"/jobs/{row.id}/cancel", "Cancel") if row.status in CAN_CANCEL and not by_exec else None,
         view.form(f"/jobs/{row.id}/release", "Release") if row.status == Status.RUNNING else None,
     ]
     if not any(forms):  # programs look for the session's field here, whatever can be done with it
