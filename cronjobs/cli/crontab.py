@@ -159,6 +159,8 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
         _echo_dry_run(old, new)
     elif old == new:
         echo(f"the crontab of {host.user().pw_name} has no line that was swapped for {file}: nothing to restore")
+        if any(line.startswith(crontab.SWAPPED) for line in old.split("\n")):
+            complain("it has lines that were swapped for another configuration: name that with --config")
     else:
         _write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")

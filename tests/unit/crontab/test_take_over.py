@@ -392,6 +392,9 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     result = cron_host.cli("remove")
     assert result.exit_code == 0
     assert f"nothing runs them now: cronjobs crontab restore --config {cron_host.config}" in result.stderr
+    elsewhere = cron_host.cli("restore", "--config", "other.yaml")
+    assert "nothing to restore" in elsewhere.stdout
+    assert "swapped for another configuration: name that with --config" in elsewhere.stderr
     assert cron_host.cli("restore").exit_code == 0
     assert cron_host.crontab == "@daily a\n"
 
