@@ -45,11 +45,14 @@ def absolute(path: Path) -> Path:
     So a relative path counts from the shell's $PWD if that is the current folder (getcwd(2) knows only the resolved
     one), and ".." is removed only if the result names the same file.
     """
-    shown = Path(os.environ.get("PWD", ""))
-    here = shown if shown.is_absolute() and _same(shown, Path.cwd()) else Path.cwd()
-    kept = here / path
+    kept = path if path.is_absolute() else _here() / path  # the current folder may be gone
     tidy = os.path.normpath(kept)
     return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(kept) else kept
+
+
+def _here() -> Path:
+    shown = Path(os.environ.get("PWD", ""))
+    return shown if shown.is_absolute() and _same(shown, Path.cwd()) else Path.cwd()
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -206,6 +206,14 @@ def test_a_relative_path_keeps_the_symlink_that_the_user_stands_in(
     assert program.absolute(Path("cronjobs.yaml")) == tmp_path / "releases" / "17" / "cronjobs.yaml"
 
 
+def test_an_absolute_path_needs_no_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert program.absolute(tmp_path / "a") == tmp_path / "a"
+
+
 def test_the_interpreter_of_a_virtual_environment_stays_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
