@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
@@ -30,6 +31,7 @@ from cronjobs.testing import FakeClock
 BOTH = ["sqlite", "postgresql"]
 
 _numbers = itertools.count(1)
+_STATE = tempfile.TemporaryDirectory(prefix="cronjobs-tests-")
 
 nofsync.install()
 
@@ -73,6 +75,11 @@ def _is_for_the_other(item: pytest.Item) -> bool:
         return False
     of = item.callspec.params.get("database_url")
     return of in BOTH and of != BOTH[crc32(item.originalname.encode()) % 2]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """No test finds, or leaves, anything in the state folder of the user, or in that of another test."""
+    os.environ["XDG_STATE_HOME"] = f"{_STATE.name}/{next(_numbers)}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -20,6 +20,8 @@ from cronjobs.insight.phrases import LocalTimes
 from cronjobs.store.ticks import record
 from cronjobs.tick.result import MOST_NOTED, Result, noted
 
+pytestmark = pytest.mark.either  # what is told; statements have tests of their own
+
 OK = 'job_types: {t.ok: {command: ["true"], timeout: 1s}}\n'
 
 
