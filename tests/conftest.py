@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +81,13 @@ def _is_for_the_other(item: pytest.Item) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """No test finds, or leaves, anything in the state folder of the user, or in that of another test."""
     os.environ["XDG_STATE_HOME"] = f"{_STATE.name}/{next(_numbers)}"
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """A timer that a test leaves would kill this process in the middle of another test."""
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        pytest.fail(f"{item.nodeid} left the kernel's timer running")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -182,7 +182,9 @@ def next_look(health: Health, settings: Settings, host: str, *, open_or_waiting:
         if (sign := last_sign([tick])) is not None and sign <= now
     ]
     graces = [at for stored in health.watch.schedules if (at := _grace_ends(stored, now)) is not None]
-    return min([now + WHILE_QUIET, *(at for at in (*silent, *graces) if at > now)])
+    absent_at = health.watch.exec.absent_at
+    stays_away = [] if absent_at is None else [absent_at + timedelta(seconds=1)]
+    return min([now + WHILE_QUIET, *(at for at in (*silent, *graces, *stays_away) if at > now)])
 
 
 def _grace_ends(stored: StoredSchedule, now: datetime) -> datetime | None:

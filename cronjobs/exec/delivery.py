@@ -35,8 +35,7 @@ def end(database: Database, run: ExecRun) -> bool:
                 return False
             finish = run.finish(state.id)
             if exec_runs.end(connection, state, row, finish):
-                if finish.status == Status.DEAD:
-                    alerts.look_soon(connection)
+                alerts.look_soon(connection)  # it may be dead, or what was expected, or overlap
                 return True
         sleep(0.1)  # someone has the row locked
     raise DatabaseBusy(str(database.address), LOCKED_TRIES * 0.1)

@@ -21,12 +21,14 @@ LATE: Final = timedelta(minutes=5)  # cron starts it within the minute; what wai
 class ExecWatch:
     """``absent``: name → when the first run that did not come was due. ``overlapped``: name → when the later one began.
 
-    ``ids``: the newest run of each name, which says when it should run.
+    ``ids``: the newest run of each name, which says when it should run. ``absent_at``: when the first of the others
+    will be absent if its run does not come; None: none is expected.
     """
 
     absent: Mapping[str, datetime] = field(default_factory=dict)
     overlapped: Mapping[str, datetime] = field(default_factory=dict)
     ids: Mapping[str, int] = field(default_factory=dict)
+    absent_at: datetime | None = None
 
 
 def watch_exec(connection: Connection, now: datetime) -> ExecWatch:
@@ -35,16 +37,18 @@ def watch_exec(connection: Connection, now: datetime) -> ExecWatch:
 
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> ExecWatch:
     """What is wrong with these runs, up to two of each name, the newest first. Pure."""
-    absent, overlapped, ids = {}, {}, {}
+    absent, overlapped, ids, limits = {}, {}, {}, []
     for runs in runs_of_names:
         newest, name = runs[0], runs[0].job_type.partition(":")[2]
         ids[name] = newest.id
         due = next_due(newest)
         if due is not None and due + LATE < now:
             absent[name] = due
+        elif due is not None:
+            limits.append(due + LATE)
         if len(runs) > 1 and _overlap(newest, runs[1]):
             overlapped[name] = newest.started_at
-    return ExecWatch(absent, overlapped, ids)
+    return ExecWatch(absent, overlapped, ids, min(limits, default=None))
 
 
 def next_due(run: LatestRun) -> datetime | None:

@@ -364,11 +364,15 @@ def test_the_work_does_not_grow_with(world: World, what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("when_small", [False, True], ids=["analyzed never", "analyzed when small"])
 @pytest.mark.parametrize("order", [TABLES, TABLES[::-1]], ids=["jobs first", "jobs last"])
-@pytest.mark.parametrize("what", ["finished", "schedules"])
+@pytest.mark.parametrize(
+    ("what", "when_small"),
+    # Not schedules: a file with twenty times as many as before is analyzed within a minute or two.
+    [("finished", False), ("finished", True), ("schedules", False)],
+    ids=["finished", "finished, analyzed when small", "schedules"],
+)
 def test_no_plan_turns_while_autovacuum_goes_round(
-    world: World, what: str, order: Sequence[str], when_small: bool
+    world: World, what: str, when_small: bool, order: Sequence[str]
 ) -> None:
     if when_small:
         world.grown.analyze()

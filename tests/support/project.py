@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from cronjobs.database import tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.jobs import registry as jobs
+from cronjobs.tick import deadline
 from support import forked
 
 CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
@@ -96,8 +98,11 @@ class Project:
                 patch.delenv(name, raising=False)
             patch.setattr("cronjobs.cli.leaving.leave", _leave)
             patch.setattr(fault.circumstances, "log", None)  # of the command before
-            with pytest.raises(SystemExit) as ended:
-                main.run()
+            try:
+                with pytest.raises(SystemExit) as ended:
+                    main.run()
+            finally:
+                _disarm()
         return Answer(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     def rows(self, table: str) -> list[dict[str, Any]]:
@@ -131,3 +136,11 @@ class Project:
 
 def _leave(code: int, *, stuck: bool) -> None:
     raise SystemExit(code)  # the real one ends the process if a thread of another test is left
+
+
+def _disarm() -> None:
+    """A tick in this process sets the kernel's timer, which would end the whole test run a minute later."""
+    if deadline._armed is not None:
+        deadline._armed.watchdog.dismiss()
+        deadline._armed = None
+        signal.signal(signal.SIGINT, signal.default_int_handler)
