@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from database.test_alerts_incidents import BY_NO_TICK
 from sqlalchemy import create_engine
 from support.pages import ROOT, Page
 
@@ -36,6 +37,11 @@ def test_every_kind_is_listed_with_its_severity() -> None:
         said = set(re.findall("|".join(Severity), listed[kind]))
         assert said <= found, kind
         assert said, kind
+
+
+def test_what_no_tick_can_tell_is_listed_as_it_is_tested() -> None:
+    told = {row["finding"].strip("`") for row in PAGE.table("Who tells")}
+    assert told == BY_NO_TICK | {"host", "all others"}
 
 
 def test_the_health_endpoint_answers(database_url: str) -> None:
