@@ -1,6 +1,7 @@
 """Drains beside the same work by hand, in one run: in groups, with ``durable: each``, by several processes; memory.
 
-    python benchmarks/drain.py [--jobs 10000] [--rounds 5] [--database sqlite] [--big 100000] [--saturated] [--json]
+    python benchmarks/drain.py [--jobs 10000] [--rounds 5] [--database sqlite] [--big 100000] [--saturated]
+                               [--slow-flush] [--json]
 
 Machines are noisy, so figures count only as ratios within one run, in which everybody has a turn in each round. The
 floors are what the database itself costs, by hand-written SQL through the bare driver: claim 100 jobs, one commit;
@@ -23,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lab import DATABASES, cronjobs, database
+from lab import DATABASES, SLOW_FLUSH, cronjobs, database
 
 BATCH = 100
 WORKERS = 4
@@ -57,12 +58,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--big", type=int)
     parser.add_argument("--saturated", action="store_true")
+    parser.add_argument("--slow-flush", action="store_true", help="each WAL flush takes 1 ms longer; PostgreSQL only")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--database", choices=DATABASES, action="append")
     options = parser.parse_args()
     figures = []
-    for name in options.database or DATABASES:
-        with tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder, database(name, Path(folder)) as url:
+    settings = SLOW_FLUSH if options.slow_flush else {}
+    for name in ["postgresql"] if options.slow_flush else options.database or DATABASES:
+        with (
+            tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder,
+            database(name, Path(folder), **settings) as url,
+        ):
             (Path(folder) / "cronjobs.yaml").write_text(CONFIG.format(url=url))
             (Path(folder) / "bench_jobs.py").write_text(HANDLERS)
             cronjobs(Path(folder), "db", "upgrade")

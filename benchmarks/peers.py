@@ -30,7 +30,7 @@ import environments
 import figures
 import psycopg
 from environments import Environment, NotInstalled
-from lab import DATABASES, LONGEST_S, database, run
+from lab import DATABASES, LONGEST_S, SLOW_FLUSH, database, run
 from ticks import BARE_PSYCOPG
 
 IDLE, START, DRAIN, SINGLE, BULK = "idle", "start", "drain", "single", "bulk"
@@ -46,7 +46,6 @@ DRAINS = (IDLE, START, DRAIN)
 ALL = (*DRAINS, SINGLE, BULK)
 MOST_RUNS = 50
 WARM_UP = 100
-SLOW_FLUSH = {"commit_delay": "1000", "commit_siblings": "0"}  # in µs; 0: also when nobody else is committing
 BARE_SQLITE = """\
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"))
