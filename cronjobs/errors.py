@@ -135,6 +135,17 @@ class CommitUnknown(DatabaseUnreachable):
         super().__init__(url, f"{reason}: it went away during a COMMIT: look whether that took effect")
 
 
+class CommitUnconfirmed(CommitUnknown):
+    """COMMIT took effect on the primary, and no synchronous standby has confirmed it: a failover may lose it."""
+
+    def __init__(self, url: str) -> None:
+        TransientTrouble.__init__(
+            self,
+            f"database {url}: no synchronous standby confirmed a COMMIT in time, so a failover may lose it: "
+            "look to the standby",
+        )
+
+
 class DatabaseBusy(TransientTrouble):
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(

@@ -28,10 +28,16 @@ class Address:
     def __str__(self) -> str:
         # The query may contain a password, too (libpq accepts ?password=…).
         hidden = {key: "***" if "password" in key.lower() else value for key, value in self.url.query.items()}
+        hosts = hidden.pop("host", None)
         if self.schema:
             hidden["schema"] = self.schema
-        return self.url.set(drivername=self.url.get_backend_name(), query=hidden).render_as_string(hide_password=True)
+        plain = self.url.set(drivername=self.url.get_backend_name(), query=hidden)
+        if not isinstance(hosts, tuple):
+            return plain.render_as_string(hide_password=True)
+        return plain.set(host=_SEVERAL).render_as_string(hide_password=True).replace(_SEVERAL, ",".join(hosts))
 
+
+_SEVERAL: Final = "several-hosts"
 
 # Parameters of other tools' URLs (Prisma's, asyncpg's) that libpq would refuse.
 _NOT_LIBPQ: Final = (
@@ -49,11 +55,11 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     """Read a database URL in any form that apps use.
 
     ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all become psycopg 3;
-    ``sqlite+aiosqlite://`` becomes sqlite3. An explicit *schema* wins over the URL's. Raises UsageError, whose message
-    contains no password.
+    ``sqlite+aiosqlite://`` becomes sqlite3. Several hosts are written as for libpq, ``one:5432,two:5433``. An explicit
+    *schema* wins over the URL's. Raises UsageError, whose message contains no password.
     """
     try:
-        url = make_url(_escaped_userinfo(text))
+        url = make_url(_hosts_apart(_escaped_userinfo(text)))
     except (ArgumentError, ValueError):
         raise UsageError(
             "the database URL cannot be read: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
@@ -83,3 +89,15 @@ def _escaped_userinfo(text: str) -> str:
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
     userinfo, at, host = rest[:end].rpartition("@")
     return f"{scheme}{separator}{userinfo.replace('@', '%40')}{at}{host}{rest[end:]}"
+
+
+def _hosts_apart(text: str) -> str:
+    """Several hosts, ``user@one:5432,two:5433/name``, as SQLAlchemy reads them: ``user@/name?host=one:5432&host=…``."""
+    scheme, separator, rest = text.partition("://")
+    place, slash, path = rest.partition("/")
+    userinfo, at, hosts = place.rpartition("@")
+    if "," not in hosts or "[" in hosts or not slash:
+        return text
+    name, _, query = path.partition("?")
+    listed = "&".join(f"host={host}" for host in hosts.split(","))
+    return f"{scheme}{separator}{userinfo}{at}/{name}?{'&'.join(filter(None, (listed, query)))}"

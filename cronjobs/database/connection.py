@@ -31,6 +31,7 @@ from cronjobs.database.sqlite_connection import StayingConnection
 from cronjobs.database.sqlite_time_limit import WriteTimeLimit
 from cronjobs.database.sqlite_turns import POLL_S, Turns
 from cronjobs.errors import (
+    CommitUnconfirmed,
     CommitUnknown,
     DatabaseBusy,
     DatabaseError,
@@ -175,11 +176,16 @@ class Database(OutOfReach):
     @contextmanager
     def _write_postgresql(self, *, settle: bool, engine: Engine | None = None) -> Iterator[Connection]:
         number = life = None
+        session: dict[str, Any] = {}
         try:
             with (engine or self.engine).begin() as connection:
+                session = connection.info
+                session.pop(_UNCONFIRMED, None)
                 yield connection
                 if settle:
                     number, life = connection.exec_driver_sql(_NUMBER).one()
+            if session.pop(_UNCONFIRMED, False):
+                raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
             # Without a number nothing was written, or the COMMIT was not sent.
             if isinstance(error.orig, sqlite3.Error):
@@ -290,7 +296,14 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
         encoding = "SQL_ASCII"
         _load_any_bytes(connection)
     record.info[_ENCODING] = encoding
+    connection.add_notice_handler(partial(_note_unconfirmed, record.info))
     return connection
+
+
+def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
+    """Our statement_timeout ends a COMMIT's wait for a synchronous standby with a mere warning, in any language."""
+    if notice.source_function == "SyncRepWaitForLSN":
+        session[_UNCONFIRMED] = True
 
 
 def _load_any_bytes(connection: Any) -> None:
@@ -359,6 +372,7 @@ def _open_sqlite(connection: Connection) -> None:
 
 
 _ENCODING: Final = "cronjobs_encoding"  # key in a connection's ``info``
+_UNCONFIRMED: Final = "cronjobs_unconfirmed"  # likewise
 
 
 def _session(encoding: str) -> str:

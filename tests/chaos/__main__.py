@@ -25,17 +25,23 @@ def main() -> int:
     parser.add_argument("--freezes", type=int, default=500)
     parser.add_argument("--restarts", type=int, help="of the server; PostgreSQL only, default 50")
     parser.add_argument("--cuts", type=int, help="of connections; PostgreSQL only, default 200")
+    parser.add_argument("--promotions", type=int, default=0, help="of a standby; PostgreSQL only")
+    parser.add_argument("--asynchronous", action="store_true", help="COMMITs do not wait for the standby")
+    parser.add_argument(
+        "--paused", type=float, default=0, metavar="SECONDS", help="of the standby before each second one"
+    )
     parser.add_argument("--limit", type=float, default=1800, metavar="SECONDS", help="when it is given up")
     parser.add_argument("--keep", action="store_true", help="leave ledger, log and database where they are")
     given = parser.parse_args()
     on_server = given.database == "postgresql"
-    if not on_server and (given.restarts or given.cuts):
-        parser.error("SQLite has no server to restart and no connections to cut")
+    if not on_server and (given.restarts or given.cuts or given.promotions):
+        parser.error("SQLite has no server to restart or promote, and no connections to cut")
     restarts = 50 if on_server and given.restarts is None else given.restarts or 0
     cuts = 200 if on_server and given.cuts is None else given.cuts or 0
-    size = Size(given.jobs, given.kills, given.freezes, restarts, cuts)
+    size = Size(given.jobs, given.kills, given.freezes, restarts, cuts, given.promotions)
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-chaos-"))
-    report = campaign(given.database, given.seed, size, folder, limit_s=given.limit)
+    standby = {"synchronous": not given.asynchronous, "paused_s": given.paused}
+    report = campaign(given.database, given.seed, size, folder, limit_s=given.limit, **standby)
     if given.keep or report["violations"]:
         report["folder"] = str(folder)
     else:

@@ -21,6 +21,7 @@ from typing import Any
 
 import psycopg
 from sqlalchemy import text
+from support.cluster import Cluster
 from support.postgres import PostgresServer
 
 from chaos import judge
@@ -104,7 +105,7 @@ class Feeder(threading.Thread):
 class Campaign:
     """``run()`` it once. *server* is there to be restarted and to cut connections on PostgreSQL."""
 
-    def __init__(self, plan: Plan, ground: Ground, server: PostgresServer | None, limit_s: float) -> None:
+    def __init__(self, plan: Plan, ground: Ground, server: PostgresServer | Cluster | None, limit_s: float) -> None:
         self.plan, self.ground, self.server = plan, ground, server
         self.dice = random.Random(plan.seed + 1)
         self.pen, self.reader = Pen(ground.ledger), Reader(ground.ledger)
@@ -384,7 +385,8 @@ class Campaign:
         """Ask for it, in the thread that may wait; it is counted when it is done."""
         if self.asked is None:
             self.asked_for = deed
-            self.asked = self.operator.submit(self._restart if deed.action == "restart" else self._cut, deed)
+            acts: dict[Action, Callable[[Deed], bool]] = {"restart": self._restart, "cut": self._cut}
+            self.asked = self.operator.submit(acts.get(deed.action, self._promote), deed)
             self.pen.write(deed.action, pid=0)
         return False
 
@@ -398,6 +400,15 @@ class Campaign:
         assert self.server is not None
         self.server.stop(signal.SIGQUIT if deed.harsh else signal.SIGINT)
         self.server.start()
+        return True
+
+    def _promote(self, deed: Deed) -> bool:
+        """The primary crashes; before every second one the standby is frozen, so that no COMMIT is confirmed."""
+        assert isinstance(self.server, Cluster)
+        if deed.harsh and self.ground.standby_paused_s:
+            self.server.pause()
+            time.sleep(self.ground.standby_paused_s)
+        self.server.promote()
         return True
 
     def _cut(self, _deed: Deed) -> bool:
@@ -484,25 +495,31 @@ def _locks() -> Iterator[str]:
         yield from Path("/proc/locks").read_text().splitlines()
 
 
-def campaign(kind: str, seed: int, size: Size, folder: Path, *, limit_s: float) -> dict[str, Any]:
-    """Run the campaign of *seed* in *folder*, on a new database, with a server of its own; return the report."""
+def campaign(
+    kind: str, seed: int, size: Size, folder: Path, *, limit_s: float, synchronous: bool = True, paused_s: float = 0
+) -> dict[str, Any]:
+    """Run the campaign of *seed* in *folder*, on a new database, with a server of its own; return the report.
+
+    Where there are promotions the server has a standby, *synchronous* or not; before every second one it is frozen for
+    *paused_s*.
+    """
     plan = draw(seed, size)
     if kind == "sqlite":
-        return _on(plan, f"sqlite:///{folder / 'cronjobs.db'}", folder, None, limit_s)
-    server = PostgresServer()
+        return _on(plan, Ground(str(folder), f"sqlite:///{folder / 'cronjobs.db'}"), None, limit_s)
+    server = Cluster(synchronous=synchronous) if size.promotions else PostgresServer()
     try:
         server.start()
-        return _on(plan, server.url(), folder, server, limit_s)
+        return _on(plan, Ground(str(folder), server.url(), standby_paused_s=paused_s), server, limit_s)
     finally:
         server.remove()
 
 
-def _on(plan: Plan, url: str, folder: Path, server: PostgresServer | None, limit_s: float) -> dict[str, Any]:
-    database = Database(parse_url(url))
+def _on(plan: Plan, ground: Ground, server: PostgresServer | Cluster | None, limit_s: float) -> dict[str, Any]:
+    database = Database(parse_url(ground.url))
     try:
         migrations.upgrade(database)
         with database.write() as connection:
             connection.exec_driver_sql("CREATE TABLE booked (job_id bigint)")
     finally:
         database.close()
-    return Campaign(plan, Ground(str(folder), url), server, limit_s).run()
+    return Campaign(plan, ground, server, limit_s).run()

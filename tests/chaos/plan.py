@@ -8,21 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 End = Literal["succeeded", "dead"]
-Action = Literal["kill", "freeze", "restart", "cut"]
+Action = Literal["kill", "freeze", "restart", "cut", "promote"]
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of each: jobs, kill -9, freezes past the lease, restarts of the server, cut connections."""
+    """How much of each: jobs, kill -9, freezes past the lease; of the server: restarts, cut connections, promotions."""
 
     jobs: int
     kills: int
     freezes: int
     restarts: int = 0
     cuts: int = 0
+    promotions: int = 0
 
     def of(self, action: Action) -> int:
-        return {"kill": self.kills, "freeze": self.freezes, "restart": self.restarts, "cut": self.cuts}[action]
+        sizes: dict[Action, int] = {"kill": self.kills, "freeze": self.freezes, "restart": self.restarts}
+        return (sizes | {"cut": self.cuts, "promote": self.promotions})[action]
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Plan:
             "restarts": {"fast": sum(not d.harsh for d in self.deeds["restart"])}
             | {"crash": sum(d.harsh for d in self.deeds["restart"])},
             "cuts": len(self.deeds["cut"]),
+            "promotions": len(self.deeds["promote"]),
         }
 
 
@@ -91,7 +94,7 @@ def draw(seed: int, size: Size) -> Plan:
         KINDS[name][1](dice, number, name)
         for number, name in enumerate(dice.choices(names, weights=weights, k=size.jobs))
     ]
-    actions: tuple[Action, ...] = ("kill", "freeze", "restart", "cut")
+    actions: tuple[Action, ...] = ("kill", "freeze", "restart", "cut", "promote")
     deeds = {action: [_deed(dice, action, number) for number in range(size.of(action))] for action in actions}
     return Plan(seed, size, jobs, deeds)
 

@@ -36,6 +36,7 @@ class Ground:
     url: str
     lease_s: float = 0.5
     budget_s: float = 6.0
+    standby_paused_s: float = 0.0  # before every second promotion
 
     @property
     def ledger(self) -> Path:

@@ -26,3 +26,12 @@ def test_nothing_is_lost_or_doubled_while_runners_die_and_freeze(database: str, 
     assert report["freezes in which a job was taken over"] > 0
     assert report["keyed effects repeated"] <= report["keyed effects left unknown"]
     assert report["unkeyed effects doubled"] > 0
+
+
+@pytest.mark.either
+def test_nothing_is_lost_or_doubled_while_standbys_take_over(tmp_path: Path) -> None:
+    size = Size(jobs=120, kills=10, freezes=2, cuts=1, promotions=2)
+    report = campaign("postgresql", 20_261_123, size, tmp_path, limit_s=240)
+    print(json.dumps(report, indent=1))
+    assert report["violations"] == []
+    assert report["done"]["promote"] == 2

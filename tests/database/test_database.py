@@ -46,6 +46,11 @@ PSYCOPG = "postgresql+psycopg://u:p@h:5433/d"
         ("postgresql://u:p@h:5433/d?schema=app", PSYCOPG, "app"),
         ("postgresql://u:p@h:5433/d?schema=app&connection_limit=5&pgbouncer=true", PSYCOPG, "app"),
         ("postgresql:///d?host=/run/postgresql", "postgresql+psycopg:///d?host=%2Frun%2Fpostgresql", None),
+        (
+            "postgresql://u:p@one:5433,two/d?target_session_attrs=read-write",
+            "postgresql+psycopg://u:p@/d?host=one%3A5433&host=two&target_session_attrs=read-write",
+            None,
+        ),
         ("postgresql://u:p%40%2Fs@h/d", "postgresql+psycopg://u:p%40%2Fs@h/d", None),
         ("sqlite:////var/lib/app/jobs.db", "sqlite+pysqlite:////var/lib/app/jobs.db", None),
         ("sqlite+aiosqlite:////var/lib/app/jobs.db", "sqlite+pysqlite:////var/lib/app/jobs.db", None),
@@ -86,7 +91,12 @@ def test_a_url_that_cannot_be_meant_is_refused_without_its_password(written: str
 
 @pytest.mark.parametrize(
     "written",
-    ["postgresql://u:hunter2@h/d", "postgresql://u@h/d?password=hunter2", "postgresql://h/d?sslpassword=hunter2"],
+    [
+        "postgresql://u:hunter2@h/d",
+        "postgresql://u:hunter2@one:5433,two/d",
+        "postgresql://u@h/d?password=hunter2",
+        "postgresql://h/d?sslpassword=hunter2",
+    ],
 )
 def test_an_address_never_shows_its_password(written: str) -> None:
     assert "hunter2" not in str(parse_url(written))

@@ -433,6 +433,13 @@ MUTANTS = (
         ("tests/process/test_process.py::test_an_end_that_is_reported_between_two_looks_is_the_commands_own",),
     ),
     Mutant(
+        "a COMMIT that no standby confirmed is taken for written",
+        "cronjobs/database/connection.py",
+        "if session.pop(_UNCONFIRMED, False):",
+        "if session.pop(_UNCONFIRMED, False) is None:",
+        ("tests/process/test_failover.py",),
+    ),
+    Mutant(
         "a worker goes on before the end of a durable job is committed",
         "cronjobs/execution/worker_threads.py",
         "attempt.let_go.wait()",

@@ -1,0 +1,210 @@
+"""Many hosts on one PostgreSQL: every occurrence once, throughput, fairness, connections, and what an idle host costs.
+
+    python benchmarks/hosts.py [--hosts 1,2,4,8,16,50] [--delays 0,0.5,5] [--jobs 100000] [--schedules 1000] [--json]
+
+A host is a name and a state folder of its own; all of them run on this machine, so its cores bound the throughput, and
+figures of different numbers of hosts compare how they share it. All hosts begin a tick at the same moment, as cron's
+do, and again until nothing is left. A delay is that of the network, in milliseconds each way. Idle ticks are counted
+after each host had a full one; what they send is counted on the way, what they write by the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psycopg
+from delays import Delay, delayed
+from lab import cronjobs, database
+from psycopg.conninfo import conninfo_to_dict
+
+HOSTS, DELAYS_MS = (1, 2, 4, 8, 16, 50), (0.0, 0.5, 5.0)
+IDLE_ROUNDS = 3
+HANDLERS = """\
+from cronjobs import job
+
+@job("bench.noop", timeout="5s")
+def noop(**payload):
+    pass
+"""
+HEAD = "database: {url}\nimports: [bench_jobs]\nrun: {{workers: 4}}\nschedules:\n"
+COUNTED = """
+  SELECT pg_current_wal_insert_lsn() - '0/0', xact_commit + xact_rollback FROM pg_stat_database
+  WHERE datname = current_database()"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """``share``: of all jobs, the host with the fewest and the one with the most, times the number of hosts.
+
+    Of an idle tick: how often it asked the server and waited, what it sent, what the server wrote to the WAL.
+    """
+
+    hosts: int
+    delay_ms: float
+    jobs_per_s: float
+    share: tuple[float, float]
+    connections: int
+    idle_asked: float
+    idle_sent_bytes: float
+    idle_wal_bytes: float
+    idle_transactions: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=_numbers(int), default=HOSTS)
+    parser.add_argument("--delays", type=_numbers(float), default=DELAYS_MS)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--schedules", type=int, default=1_000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found: list[Figures] = []
+    more = {"max_connections": "500", "track_activities": "on"}
+    with (
+        tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder,
+        database("postgresql", Path(folder), **more) as url,
+    ):
+        for delay_ms in options.delays:
+            for hosts in options.hosts:
+                found.append(Fleet(Path(folder), url, hosts, delay_ms, options.jobs, options.schedules).measured())
+                print(f"{hosts} hosts, {delay_ms:g} ms: {found[-1]}", file=sys.stderr)
+    print(json.dumps([asdict(each) for each in found], indent=1) if options.json else table(found))
+
+
+def _numbers(kind: type) -> Any:
+    return lambda text: tuple(kind(part) for part in text.split(","))
+
+
+def table(found: Sequence[Figures]) -> str:
+    head = (
+        "| hosts | delay, ms | jobs/s | fewest–most of a host ÷ its share | connections "
+        "| idle: asks | sent, bytes | WAL, bytes | transactions |"
+    )
+    lines = [head, "|" + " ---: |" * 9]
+    lines += [
+        f"| {f.hosts} | {f.delay_ms:g} | {f.jobs_per_s:,.0f} | {f.share[0]:.2f}–{f.share[1]:.2f} | {f.connections} "
+        f"| {f.idle_asked:.1f} | {f.idle_sent_bytes:,.0f} | {f.idle_wal_bytes:,.0f} | {f.idle_transactions:.1f} |"
+        for f in found
+    ]
+    return "\n".join(lines)
+
+
+class Fleet:
+    """So many hosts of one project on the database *url*, behind a network with a delay."""
+
+    def __init__(self, folder: Path, url: str, hosts: int, delay_ms: float, jobs: int, schedules: int) -> None:
+        self.folder, self.url, self.hosts, self.delay_ms = folder, url, hosts, delay_ms
+        self.jobs, self.schedules = jobs, schedules
+        self.most_connections = 0
+
+    def measured(self) -> Figures:
+        server = conninfo_to_dict(self.url)
+        with delayed(str(server["host"]), int(str(server["port"])), self.delay_ms / 1000) as network:
+            self._prepare(network)
+            self._drain()
+            jobs_per_s, shares = self._judged()
+            idle = self._idle(network)
+        return Figures(self.hosts, self.delay_ms, jobs_per_s, shares, self.most_connections, *idle)
+
+    def _prepare(self, network: Delay) -> None:
+        direct = conninfo_to_dict(self.url)
+        there = self.url.replace(f":{direct['port']}/", f":{network.port}/")
+        lines = [f"  s{number}: {{every: 1h, job: bench.noop, catch_up: latest}}\n" for number in range(self.schedules)]
+        (self.folder / "cronjobs.yaml").write_text(HEAD.format(url=there) + "".join(lines))
+        (self.folder / "bench_jobs.py").write_text(HANDLERS)
+        self._sql("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        cronjobs(self.folder, "db", "upgrade")
+        self._tick(0)  # applies the file
+        back = "- interval '1 hour'"
+        self._sql(
+            f"UPDATE cronjobs_schedules SET seen_until = seen_until {back}, next_at = next_at {back}",
+            f"INSERT INTO cronjobs_jobs (job_type) SELECT 'bench.noop' FROM generate_series(1, {self.jobs})",
+            "VACUUM ANALYZE",
+        )
+
+    def _tick(self, host: int) -> None:
+        state = self.folder / f"state-{host}"
+        cronjobs(self.folder, "run-due", CRONJOBS_HOST=f"host{host}", XDG_STATE_HOME=str(state))
+
+    def _all_tick(self) -> None:
+        with ThreadPoolExecutor(self.hosts) as pool:
+            list(pool.map(self._tick, range(1, self.hosts + 1)))
+
+    def _drain(self) -> None:
+        end = threading.Event()
+        watcher = threading.Thread(target=self._watch_connections, args=(end,))
+        watcher.start()
+        try:
+            while self._one("SELECT count(*) FROM cronjobs_jobs WHERE status <> 'succeeded'") or not self._settled():
+                self._all_tick()
+        finally:
+            end.set()
+            watcher.join()
+
+    def _settled(self) -> bool:
+        return bool(self._one("SELECT count(*) FROM cronjobs_occurrences") >= self.schedules)
+
+    def _watch_connections(self, end: threading.Event) -> None:
+        question = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cronjobs'"
+        with psycopg.connect(self.url, autocommit=True, application_name="watcher") as connection:
+            while not end.wait(0.05):
+                row = connection.execute(question).fetchone()
+                self.most_connections = max(self.most_connections, row[0] if row else 0)
+
+    def _judged(self) -> tuple[float, tuple[float, float]]:
+        """Jobs a second from the first start to the last end; each occurrence and each job ran once, or it is said."""
+        total = self.jobs + self.schedules
+        runs = self._one("SELECT count(*) FROM cronjobs_job_runs")
+        occurrences = self._one(
+            "SELECT count(*) FROM (SELECT DISTINCT schedule_id, last_for FROM cronjobs_occurrences) o"
+        )
+        enqueued = self._one("SELECT count(*) FROM cronjobs_occurrences WHERE outcome = 'enqueued'")
+        if (runs, occurrences, enqueued) != (total, self.schedules, self.schedules):
+            raise SystemExit(f"{runs} runs of {total} jobs, {occurrences} occurrences, {enqueued} enqueued")
+        took = "SELECT extract(epoch FROM max(finished_at) - min(started_at)) FROM cronjobs_job_runs"
+        of_hosts = self._rows("SELECT count(*) FROM cronjobs_job_runs GROUP BY split_part(runner, ':', 1)")
+        counts = [count for (count,) in of_hosts] + [0] * (self.hosts - len(of_hosts))
+        share = total / self.hosts
+        return total / float(self._one(took)), (min(counts) / share, max(counts) / share)
+
+    def _idle(self, network: Delay) -> tuple[float, float, float, float]:
+        """Medians of rounds, by host."""
+        for _ in range(2):  # the first leaves what the fast path needs
+            self._all_tick()
+        rounds = []
+        for _ in range(IDLE_ROUNDS):
+            (wal, transactions), asked, sent = self._rows(COUNTED)[0], network.asked, network.sent_bytes
+            self._all_tick()
+            time.sleep(1.5)  # a session tells the statistics of its transactions as it ends, or a second later
+            wal_after, transactions_after = self._rows(COUNTED)[0]
+            differences = (network.asked - asked, network.sent_bytes - sent, wal_after - wal)
+            rounds.append([float(one) / self.hosts for one in (*differences, transactions_after - transactions - 1)])
+        asked_, sent_, wal_, transactions_ = (median(column) for column in zip(*rounds, strict=True))
+        return asked_, sent_, wal_, transactions_
+
+    def _sql(self, *statements: Any) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def _rows(self, question: Any) -> list[Any]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return connection.execute(question).fetchall()
+
+    def _one(self, question: Any) -> Any:
+        return self._rows(question)[0][0]
+
+
+if __name__ == "__main__":
+    main()
