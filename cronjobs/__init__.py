@@ -1,7 +1,8 @@
 """The public API of cronjobs; everything else is internal.
 
-``@job`` registers a handler, ``enqueue`` inserts a job beside your own rows, ``fire_times`` evaluates cron expressions.
-Names are loaded on first use: cron starts this package every minute, and an idle tick needs none of them.
+``@job`` registers a handler, ``enqueue`` inserts a job beside your own rows, ``find`` looks at it,
+``fire_times`` evaluates cron expressions. Names are loaded on first use: cron starts this package every minute, and an
+idle tick needs none of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         GiveUp,
         JobHeld,
         LeaseLost,
+        NoSuchJob,
         PayloadError,
         QueueFull,
         QueueHeld,
@@ -37,8 +39,9 @@ if TYPE_CHECKING:
     from cronjobs.jobs.context import Context
     from cronjobs.jobs.effects import Effect
     from cronjobs.jobs.enqueue import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
+    from cronjobs.jobs.find import FoundJob, find, find_async, wait, wait_async
     from cronjobs.jobs.registry import job
-    from cronjobs.model import RetryPolicy
+    from cronjobs.model import RetryPolicy, Status
 
 __all__ = [
     "Cancelled",
@@ -52,9 +55,11 @@ __all__ = [
     "EffectUnknown",
     "Enqueued",
     "ForeignDatabase",
+    "FoundJob",
     "GiveUp",
     "JobHeld",
     "LeaseLost",
+    "NoSuchJob",
     "PayloadError",
     "QueueFull",
     "QueueHeld",
@@ -62,6 +67,7 @@ __all__ = [
     "RetryPolicy",
     "SchemaMissing",
     "Snooze",
+    "Status",
     "TransactionTooLong",
     "UsageError",
     "__version__",
@@ -70,24 +76,34 @@ __all__ = [
     "enqueue_async",
     "enqueue_many",
     "enqueue_many_async",
+    "find",
+    "find_async",
     "fire_times",
     "health",
     "job",
+    "wait",
+    "wait_async",
 ]
 
 _HOMES = {  # the others are errors
     "Context": "jobs.context",
     "Effect": "jobs.effects",
     "Enqueued": "jobs.enqueue",
+    "FoundJob": "jobs.find",
     "RetryPolicy": "model",
+    "Status": "model",
     "connect": "jobs.connect",
     "enqueue": "jobs.enqueue",
     "enqueue_async": "jobs.enqueue",
     "enqueue_many": "jobs.enqueue",
     "enqueue_many_async": "jobs.enqueue",
+    "find": "jobs.find",
+    "find_async": "jobs.find",
     "fire_times": "crontime.timing",
     "health": "insight.app_health",
     "job": "jobs.registry",
+    "wait": "jobs.find",
+    "wait_async": "jobs.find",
 }
 
 

@@ -169,6 +169,13 @@ class JobHeld(TransientTrouble):
         super().__init__(f'idempotency key "{key[:200]}": nothing was written, {who}: try again')
 
 
+class NoSuchJob(CronjobsError, LookupError):
+    """There is no such job, or no longer: it may have been pruned."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} does not exist (any more)")
+
+
 class QueueHeld(TransientTrouble):
     """An enqueue waited too long for another transaction's lock on a capped queue. Nothing was written there."""
 

@@ -367,12 +367,15 @@ def _write(writing: Writing, connection: Connection) -> None:
         sleep(writing.pause_s())
 
 
-def connection_of(target: Any, schema: str | None = None) -> Connection:
-    """What ``run`` executes statements on, for anything that ``enqueue`` takes; raises TypeError for the rest."""
+def connection_of(target: Any, schema: str | None = None, what: str = "enqueue") -> Connection:
+    """What ``run`` executes statements on, for anything that ``enqueue`` takes; raises TypeError for the rest.
+
+    *what*: the function that was called, for the message.
+    """
     from cronjobs.database.user_connections import in_schema, no_connection, plain_connection
 
     if _is_async(target):
-        raise TypeError(f"enqueue() takes no {type(target).__name__}: write await enqueue_async(…)")
+        raise TypeError(f"{what}() takes no {type(target).__name__}: write await {what}_async(…)")
     if isinstance(target, Connection):
         return in_schema(target, schema)
     if hasattr(target, "get_bind"):  # a Session, or a scoped one
@@ -381,7 +384,7 @@ def connection_of(target: Any, schema: str | None = None) -> Connection:
             return in_schema(connection, schema)
     plain = plain_connection(target, schema)
     if plain is None:
-        raise no_connection("enqueue()", "Connection, Session or Engine", target)
+        raise no_connection(f"{what}()", "Connection, Session or Engine", target)
     return cast("Connection", plain)  # it has what run() asks of one
 
 

@@ -56,7 +56,7 @@ def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
 
     None: its key is used or its queue is capped, so nothing is written, and ``Writing`` goes on from there.
     """
-    with _naming_missing_tables(connection):
+    with naming_missing_tables(connection):
         return insert_rows(connection, [row], into_capped=False)[0]
 
 
@@ -90,7 +90,7 @@ class Writing:
         Raises QueueFull, and has written nothing, if a job of the call meets a full queue that does not drop.
         """
         self._held = None
-        with _naming_missing_tables(connection):
+        with naming_missing_tables(connection):
             self._to_replace = {}
             if len({row["queue"] for row in self._left.values()}) == 1:
                 if self._tried:
@@ -244,7 +244,7 @@ def _database(connection: Connection) -> object:
 
 
 @contextmanager
-def _naming_missing_tables(connection: Connection) -> Iterator[None]:
+def naming_missing_tables(connection: Connection) -> Iterator[None]:
     """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction."""
     if connection.dialect.name == "postgresql":
         place = _database(connection), schema_of(connection)

@@ -1,0 +1,97 @@
+"""One job as an app asks for it, on whatever connection the app has: by its id, or by its key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.database.encoding import from_ascii, in_ascii
+from cronjobs.database.tables import jobs
+from cronjobs.store.meta import qualified
+from cronjobs.store.sizes import if_not_too_large
+from cronjobs.store.sql import Fragment, define, is_postgresql, run
+from cronjobs.text import decoded
+
+LONGEST: Final = 4000  # characters of a text; more than any that cronjobs writes
+_JSON: Final = ("payload", "meta", "result", "progress", "policy")
+_TEXTS: Final = ("job_type", "queue", "status", "last_error", "error_type", "idempotency_key", "schedule")
+_INSTANTS: Final = ("run_at", "cancel_requested_at", "created_at", "started_at", "finished_at")
+_NUMBERS: Final = ("id", "priority", "attempts", "failures", "max_attempts")
+
+
+class JobName(NamedTuple):
+    """Which job is meant: by its id or, if that is None, by its idempotency key."""
+
+    id: int | None
+    key: str | None
+
+    def __str__(self) -> str:
+        return f"job {self.id}" if self.key is None else f'the job with idempotency key "{self.key[:200]}"'
+
+
+# The app's connection decides how a driver reads instants, JSON and texts. So they travel as numbers, and as the bytes
+# of texts in hexadecimal digits, which are the same on every connection.
+def _text(column: str) -> Fragment:
+    shown = f"substr({column}, 1, {LONGEST})"
+    return lambda postgresql: (
+        in_ascii(shown)(True) if postgresql else f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END"
+    )
+
+
+def _json(column: str) -> Fragment:
+    fetched = if_not_too_large(column)
+    assert callable(fetched)
+    return lambda postgresql: (
+        in_ascii(f"CAST({fetched(True)} AS text)")(True)
+        if postgresql
+        else f"CASE WHEN {column} IS NOT NULL THEN hex({fetched(False)}) END"
+    )
+
+
+def _micros(column: str) -> Fragment:
+    return lambda postgresql: (
+        f"CASE WHEN isfinite({column}) THEN CAST(extract(epoch FROM {column}) * 1000000 AS bigint) END"
+        if postgresql
+        else column
+    )
+
+
+define(
+    **{f"told_{name}": _json(f"j.{name}") for name in _JSON},
+    **{f"told_{name}": _text(f"j.{name}") for name in _TEXTS},
+    **{f"told_{name}": _micros(f"j.{name}") for name in _INSTANTS},
+    **{f"told_{name}": f"j.{name}" for name in _NUMBERS},
+)
+_COLUMNS: Final = (*_NUMBERS, *_TEXTS, *_INSTANTS, *_JSON)
+_SELECT: Final = "SELECT " + ", ".join(f"{{told_{name}}} AS told_{name}" for name in _COLUMNS) + " FROM {jobs} j WHERE "
+_BY_ID: Final = "j.id = CAST(:id AS bigint)"
+_BY_KEY: Final = "j.idempotency_key {among_keys}"
+
+
+def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
+    """The columns of a job: texts, JSON as its text, instants as microseconds since 1970; None: there is none."""
+    if name.id is not None:
+        found = run(connection, _SELECT + _BY_ID, id=name.id).all()
+    else:
+        found = run(connection, _SELECT + _BY_KEY, keys=json.dumps([name.key])).all()
+    if not found:
+        return None
+    row = dict(zip(_COLUMNS, found[0], strict=True))
+    for column in (*_TEXTS, *_JSON):
+        if row[column] is not None:
+            row[column] = _read(connection, row[column])
+    return row
+
+
+def _read(connection: Connection, digits: str) -> str:
+    return from_ascii(connection, digits) if is_postgresql(connection) else decoded(bytes.fromhex(digits))
+
+
+def may_read(connection: Connection) -> bool:
+    """Whether this connection's role may read whole jobs. The database's own refusal would end the transaction."""
+    if not is_postgresql(connection):
+        return True
+    statement = "SELECT has_table_privilege(CAST(:name AS text), 'SELECT') AS may"
+    return bool(run(connection, statement, name=qualified(connection, jobs.name)).scalar_one())
