@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ForeignDatabase,
         GiveUp,
         JobHeld,
+        JobNotWaiting,
         LeaseLost,
         NoSuchJob,
         PayloadError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from cronjobs.insight.app_health import health
+    from cronjobs.jobs.change import cancel, cancel_async, reschedule, reschedule_async
     from cronjobs.jobs.connect import connect
     from cronjobs.jobs.context import Context
     from cronjobs.jobs.effects import Effect
@@ -58,6 +60,7 @@ __all__ = [
     "FoundJob",
     "GiveUp",
     "JobHeld",
+    "JobNotWaiting",
     "LeaseLost",
     "NoSuchJob",
     "PayloadError",
@@ -71,6 +74,8 @@ __all__ = [
     "TransactionTooLong",
     "UsageError",
     "__version__",
+    "cancel",
+    "cancel_async",
     "connect",
     "enqueue",
     "enqueue_async",
@@ -81,6 +86,8 @@ __all__ = [
     "fire_times",
     "health",
     "job",
+    "reschedule",
+    "reschedule_async",
     "wait",
     "wait_async",
 ]
@@ -92,6 +99,8 @@ _HOMES = {  # the others are errors
     "FoundJob": "jobs.find",
     "RetryPolicy": "model",
     "Status": "model",
+    "cancel": "jobs.change",
+    "cancel_async": "jobs.change",
     "connect": "jobs.connect",
     "enqueue": "jobs.enqueue",
     "enqueue_async": "jobs.enqueue",
@@ -102,6 +111,8 @@ _HOMES = {  # the others are errors
     "fire_times": "crontime.timing",
     "health": "insight.app_health",
     "job": "jobs.registry",
+    "reschedule": "jobs.change",
+    "reschedule_async": "jobs.change",
     "wait": "jobs.find",
     "wait_async": "jobs.find",
 }

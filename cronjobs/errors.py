@@ -162,10 +162,15 @@ class TurnTaken(DatabaseBusy):
 
 
 class JobHeld(TransientTrouble):
-    """Another transaction has locked the job with an enqueue's key. Nothing was written for that key."""
+    """Another transaction has locked the job that is to be replaced, cancelled or moved. Nothing was written."""
 
-    def __init__(self, key: str, job_id: int | None) -> None:
-        who = "its job comes and goes" if job_id is None else f"another transaction holds job {job_id}"
+    def __init__(self, key: str | None, job_id: int | None) -> None:
+        if key is None:
+            super().__init__(f"job {job_id}: nothing was written, another transaction holds it: try again")
+            return
+        who = f"another transaction holds job {job_id}"
+        if job_id is None:
+            who = "another transaction holds its job, or it comes and goes"
         super().__init__(f'idempotency key "{key[:200]}": nothing was written, {who}: try again')
 
 
@@ -174,6 +179,14 @@ class NoSuchJob(CronjobsError, LookupError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} does not exist (any more)")
+
+
+class JobNotWaiting(CronjobsError):
+    """The job runs, or has ended, so it cannot be due at another time. ``status``: which of these."""
+
+    def __init__(self, name: str, status: str) -> None:
+        super().__init__(f"{name} is {status}: only a job that waits can be due at another time. Nothing was written")
+        self.status = status
 
 
 class QueueHeld(TransientTrouble):

@@ -139,6 +139,9 @@ def grants(
     replace: Annotated[
         bool, typer.Option("--replace", help='Enqueuers may also use on_conflict="replace": change jobs not begun.')
     ] = False,
+    find: Annotated[
+        bool, typer.Option("--find", help="Enqueuers may also use find() and wait(): read jobs, payloads and results.")
+    ] = False,
 ) -> None:
     """Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.
 
@@ -146,7 +149,7 @@ def grants(
     without a login: grant them to your users, GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
-    write([statements(schema or _home(source), names, replace=replace)])
+    write([statements(schema or _home(source), names, replace=replace, find=find)])
 
 
 def adopt(source: Source) -> None:

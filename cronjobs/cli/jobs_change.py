@@ -151,6 +151,8 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
             refused[job_id] = f"is {job.status} and pruned but for its key: what it was to do is gone"
         elif verb is RETRY and job.too_long is not None:
             refused[job_id] = f"is {job.status}, and its {job.too_long}: enqueue it again with a shorter one"
+        elif verb is RETRY and job.key_owner is not None:
+            refused[job_id] = f"gave its key back when it was cancelled, and job {job.key_owner} has that now"
         elif verb is DISMISS and job.dismissed:
             refused[job_id] = "is dismissed already, nothing to do"
         elif job.status in verb.takes:

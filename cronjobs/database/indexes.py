@@ -98,6 +98,13 @@ Index(
     postgresql_where=text("substr(job_type, 1, 5) = 'exec:'"),
     sqlite_where=text("substr(job_type, 1, 5) = 'exec:'"),
 )
+# Which job had a key before it was cancelled.
+Index(
+    "cronjobs_jobs_released_key_idx",
+    jobs.c.released_key,
+    postgresql_where=text("released_key IS NOT NULL"),
+    sqlite_where=text("released_key IS NOT NULL"),
+)
 Index("cronjobs_job_runs_finished_idx", job_runs.c.finished_at)
 Index(
     "cronjobs_occurrences_job_idx",

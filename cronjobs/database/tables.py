@@ -130,6 +130,7 @@ jobs = Table(
     Column("dismissed_at", Instant),  # a person dismissed this dead job
     Column("progress", Json),  # what the running attempt has reported, and its number; renewals write it
     Column("live_output", Text),  # the last that it printed
+    Column("released_key", Text),  # its idempotency_key until it was cancelled before it began; others may use that now
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
     CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
@@ -443,4 +444,4 @@ meta = Table(
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-SCHEMA_REVISION: Final = "0006"  # the newest that this code knows; a test compares it with alembic's head
+SCHEMA_REVISION: Final = "0007"  # the newest that this code knows; a test compares it with alembic's head

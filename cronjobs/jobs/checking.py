@@ -51,12 +51,10 @@ def new_job(
     if max_attempts is not None and (type(max_attempts) is not int or not 1 <= max_attempts <= 1_000_000):
         raise UsageError(f"max_attempts {max_attempts!r} is not a whole number of at least 1")
     try:
-        wait = None if delay is None else duration(delay)
         limit = None if timeout is None else duration(timeout)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if wait is not None and abs(wait) > LONGEST_DELAY:
-        raise UsageError(f"delay {wait} is above ten years")
+    wait = None if delay is None else delay_of(delay)
     if limit is not None and limit > LONGEST_TIMEOUT:
         raise UsageError(f"timeout {duration_text(limit)} is above {duration_text(LONGEST_TIMEOUT)}")
     if limit is not None and limit <= timedelta(0):
@@ -66,7 +64,7 @@ def new_job(
         job_type=job_type,
         payload={} if payload is None else check_payload(payload),
         meta={} if meta is None else check_meta(dict(meta)),
-        run_at=None if run_at is None else _instant(run_at),
+        run_at=None if run_at is None else instant_of(run_at),
         delay_s=None if wait is None else wait.total_seconds(),
         queue=queue,
         priority=priority,
@@ -78,7 +76,17 @@ def new_job(
     )
 
 
-def _instant(run_at: datetime) -> datetime:
+def delay_of(delay: Span) -> timedelta:
+    try:
+        wait = duration(delay)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if abs(wait) > LONGEST_DELAY:
+        raise UsageError(f"delay {wait} is above ten years")
+    return wait
+
+
+def instant_of(run_at: datetime) -> datetime:
     if run_at.tzinfo is None:
         raise UsageError(f"run_at {run_at!r} has no time zone: pass an aware datetime, e.g. datetime.now(UTC)")
     try:

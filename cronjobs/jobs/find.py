@@ -289,7 +289,7 @@ def _job(row: Mapping[str, Any]) -> FoundJob:
         cancel_requested_at=_instant(row["cancel_requested_at"]),
         last_error=row["last_error"],
         error_type=row["error_type"],
-        idempotency_key=row["idempotency_key"],
+        idempotency_key=row["idempotency_key"] or row["released_key"],
         schedule=row["schedule"],
     )
 

@@ -21,7 +21,7 @@ Facts = dict[tuple[str, str, str], str]
 VIEWS: Final = ("cronjobs_dead_jobs", "cronjobs_long_running_jobs")
 _READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit acks"
 SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
-FUNCTION: Final = "cronjobs_enqueue"
+FUNCTIONS: Final = ("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule")
 
 
 def find(connection: Connection) -> list[str]:
@@ -39,11 +39,11 @@ def find(connection: Connection) -> list[str]:
         f"SELECT relname FROM pg_class WHERE relkind = 'v' AND relnamespace = {int(schema)}",  # noqa: S608 a number
         VIEWS,
     )
-    function = _function_wrong(connection, int(schema))
+    functions = [finding for name in FUNCTIONS for finding in _function_wrong(connection, int(schema), name)]
     there = _postgresql_facts(connection, str(int(schema)))
     _create_temporary_tables(connection)
     wanted = _postgresql_facts(connection, "pg_my_temp_schema()")
-    return _compare(there, wanted) + views + function
+    return _compare(there, wanted) + views + functions
 
 
 def _create_temporary_tables(connection: Connection) -> None:
@@ -76,7 +76,7 @@ def _views_missing(connection: Connection, statement: str, wanted: tuple[str, ..
     return [f"view {name} is missing" for name in wanted if name not in there]
 
 
-def _function_wrong(connection: Connection, schema: int) -> list[str]:
+def _function_wrong(connection: Connection, schema: int, name: str) -> list[str]:
     row = connection.execute(
         text(
             "SELECT array_to_string(p.proconfig, ' ') AS settings, "
@@ -84,12 +84,12 @@ def _function_wrong(connection: Connection, schema: int) -> list[str]:
             "FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace "
             "WHERE p.proname = :name AND p.pronamespace = :schema"
         ),
-        {"name": FUNCTION, "schema": schema},
+        {"name": name, "schema": schema},
     ).first()
     if row is None:
-        return [f"function {FUNCTION} is missing"]
+        return [f"function {name} is missing"]
     if row.settings != row.wanted:
-        return [f"function {FUNCTION} has «{row.settings}» and should have «{row.wanted}»: was the schema renamed?"]
+        return [f"function {name} has «{row.settings}» and should have «{row.wanted}»: was the schema renamed?"]
     return []
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from cronjobs.database.tables import VERSION_TABLE, metadata
-from cronjobs.schema.drift import FUNCTION, VIEWS
+from cronjobs.schema.drift import FUNCTIONS, VIEWS
 
 
 class Role(StrEnum):
@@ -73,11 +73,11 @@ REPLACE: Final = f"UPDATE ({_REPLACED})"
 READ: Final[Mapping[str, str]] = dict.fromkeys(RELATIONS, "SELECT")
 
 
-def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False) -> str:
+def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
     """The SQL, one transaction, safe to repeat: a role loses what rights on our tables it no longer needs.
 
     *names*: which roles to grant, and what they are called; *replace*: enqueuers may also replace a job that has not
-    started.
+    started; *find*: they may also read jobs, with their payloads and results.
     """
     schema = quoted(schema)
     lines = [
@@ -89,9 +89,9 @@ def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False)
         if role is Role.MIGRATE:
             lines += _own(schema, name)
         else:
-            lines += _grant(schema, name, _rights(role, replace=replace))
+            lines += _grant(schema, name, _rights(role, replace=replace, find=find))
             if role in (Role.RUN, Role.ENQUEUE):
-                lines.append(f"GRANT EXECUTE ON FUNCTION {schema}.{FUNCTION} TO {quoted(name)};")
+                lines += [f"GRANT EXECUTE ON FUNCTION {schema}.{each} TO {quoted(name)};" for each in FUNCTIONS]
     return "\n".join([*lines, "", "COMMIT;"])
 
 
@@ -102,15 +102,16 @@ def quoted(name: str) -> str:
 _FOR: Final[Mapping[Role, str]] = {
     Role.MIGRATE: 'owns the tables, for "cronjobs db upgrade" and "cronjobs db copy"',
     Role.RUN: 'for "cronjobs run-due" and the commands of operators',
-    Role.ENQUEUE: "for apps: enqueue() and cronjobs_enqueue(); they see keys and states, no payload",
+    Role.ENQUEUE: "for apps: enqueue(), cancel() and reschedule(); they see keys and states, no payload",
     Role.READ: "for people and dashboards; payloads too",
 }
 
 
-def _rights(role: Role, *, replace: bool) -> Mapping[str, str]:
-    if role is Role.ENQUEUE and replace:
-        return {**ENQUEUE, "cronjobs_jobs": f"{ENQUEUE['cronjobs_jobs']}, {REPLACE}"}
-    return {Role.RUN: {**RUN, **dict.fromkeys(VIEWS, "SELECT")}, Role.ENQUEUE: ENQUEUE, Role.READ: READ}[role]
+def _rights(role: Role, *, replace: bool, find: bool) -> Mapping[str, str]:
+    if role is Role.ENQUEUE:
+        more = f", {REPLACE}" * replace + ", SELECT" * find
+        return {**ENQUEUE, "cronjobs_jobs": ENQUEUE["cronjobs_jobs"] + more}
+    return {Role.RUN: {**RUN, **dict.fromkeys(VIEWS, "SELECT")}, Role.READ: READ}[role]
 
 
 def _make_role(name: str) -> Iterator[str]:
@@ -125,11 +126,12 @@ def _own(schema: str, name: str) -> Iterator[str]:
     yield f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {quoted(name)};"
     for relation in RELATIONS:
         yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"  # views too
-    literal = "'" + f"{schema}.{FUNCTION}".replace("'", "''") + "'"
-    yield (
-        f"DO $cronjobs$ BEGIN IF to_regproc({literal}) IS NOT NULL THEN "
-        f"ALTER FUNCTION {schema}.{FUNCTION} OWNER TO {quoted(name)}; END IF; END $cronjobs$;"
-    )
+    for function in FUNCTIONS:
+        literal = "'" + f"{schema}.{function}".replace("'", "''") + "'"
+        yield (
+            f"DO $cronjobs$ BEGIN IF to_regproc({literal}) IS NOT NULL THEN "
+            f"ALTER FUNCTION {schema}.{function} OWNER TO {quoted(name)}; END IF; END $cronjobs$;"
+        )
 
 
 def _grant(schema: str, name: str, rights: Mapping[str, str]) -> Iterator[str]:

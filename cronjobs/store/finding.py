@@ -16,7 +16,9 @@ from cronjobs.text import decoded
 
 LONGEST: Final = 4000  # characters of a text; more than any that cronjobs writes
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
-_TEXTS: Final = ("job_type", "queue", "status", "last_error", "error_type", "idempotency_key", "schedule")
+_TEXTS: Final = (
+    *("job_type", "queue", "status", "last_error", "error_type", "idempotency_key", "released_key", "schedule"),
+)
 _INSTANTS: Final = ("run_at", "cancel_requested_at", "created_at", "started_at", "finished_at")
 _NUMBERS: Final = ("id", "priority", "attempts", "failures", "max_attempts")
 
@@ -67,7 +69,9 @@ define(
 _COLUMNS: Final = (*_NUMBERS, *_TEXTS, *_INSTANTS, *_JSON)
 _SELECT: Final = "SELECT " + ", ".join(f"{{told_{name}}} AS told_{name}" for name in _COLUMNS) + " FROM {jobs} j WHERE "
 _BY_ID: Final = "j.id = CAST(:id AS bigint)"
-_BY_KEY: Final = "j.idempotency_key {among_keys}"
+# Who has the key, else who had it last.
+_BY_KEY: Final = """j.id = coalesce((SELECT k.id FROM {jobs} k WHERE k.idempotency_key {among_keys}),
+  (SELECT max(k.id) FROM {jobs} k WHERE k.released_key {among_keys}))"""
 
 
 def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:

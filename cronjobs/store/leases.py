@@ -17,6 +17,7 @@ from cronjobs.probe.question import after_now
 from cronjobs.rules.ending import late_output
 from cronjobs.rules.lease import Finish, Lease, Report
 from cronjobs.rules.progress import row_value
+from cronjobs.store import released_keys  # noqa: F401  its fragment: never_begun
 from cronjobs.store.claims import held_by
 from cronjobs.store.concurrency import judge_alone
 from cronjobs.store.sql import (
@@ -60,6 +61,8 @@ define(
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END""",
     status_after="CASE WHEN {to_cancel} THEN 'cancelled' ELSE o.status END",
+    # Released before it began, and cancelled meanwhile.
+    gives_key_back="CASE WHEN {to_cancel} AND o.outcome IS NULL THEN {never_begun} ELSE false END",
     # Waits, unlike SKIP LOCKED: another runner may be taking the job over just now. While this transaction lasts none
     # can, and a renewal skips the row and tries again.
     wait_for_lock=lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
@@ -259,7 +262,9 @@ _FINISH: Final = """
   started_at = CASE WHEN o.duration IS NULL THEN coalesce(
       (SELECT r.started_at FROM {job_runs} r WHERE r.job_id = j.id AND r.attempt = o.attempt), j.started_at)
     ELSE {began_at} END,
-  finished_at = CASE WHEN {status_after} IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END"""
+  finished_at = CASE WHEN {status_after} IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END,
+  released_key = CASE WHEN {gives_key_back} THEN j.idempotency_key ELSE j.released_key END,
+  idempotency_key = CASE WHEN {gives_key_back} THEN NULL ELSE j.idempotency_key END"""
 
 
 _FINISH_POSTGRESQL: Final = (

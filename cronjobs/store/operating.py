@@ -17,7 +17,7 @@ from cronjobs.exec.arguments import PREFIX
 from cronjobs.model import Job, Status
 from cronjobs.rules.attempt_policy import seconds
 from cronjobs.rules.lease import Finish, Lease
-from cronjobs.store import leases
+from cronjobs.store import leases, released_keys  # noqa: F401  its fragments: release_key, take_key_back
 from cronjobs.store.job_rows import job_from
 from cronjobs.store.leases import Written
 from cronjobs.store.sizes import in_bytes
@@ -26,10 +26,13 @@ from cronjobs.store.ticks import record
 from cronjobs.store.totals import Leaving
 
 BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
+CANCELLED: Final = "status = 'cancelled', finished_at = {now}, last_error = :error, {release_key}"
 
 define(
     # The statuses are literals, so that the planner sees them.
-    can_retry="j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL AND NOT {is_exec}",
+    can_retry="""j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL AND NOT {is_exec}
+      AND {key_owner} IS NULL AND NOT EXISTS (SELECT 1 FROM {jobs} n
+        WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {among_ids})""",
     # A row from before these limits existed may stay, but must not become a waiting job again.
     too_long=lambda postgresql: (
         "CASE "
@@ -76,7 +79,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     Their history stays, and so does ``attempts``: the fence only rises.
     """
     again = """status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
-      cancel_requested_at = NULL, dismissed_at = NULL"""
+      cancel_requested_at = NULL, dismissed_at = NULL, {take_key_back}"""
     leaving = Leaving(connection)
     found = run(
         connection,
@@ -94,8 +97,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 
 def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Cancel waiting jobs at once, ask running ones to stop."""
-    cancelled = "status = 'cancelled', finished_at = {now}, last_error = :error"
-    done = _change(connection, ids, "{can_cancel}", cancelled, error=act.words)
+    done = _change(connection, _locked(connection, ids), "{can_cancel}", CANCELLED, error=act.words)
     request = "cancel_requested_at = coalesce(j.cancel_requested_at, {now})"
     asked = _change(connection, set(ids) - done, "{runs}", request)
     record_act(connection, act, done)
@@ -113,9 +115,8 @@ def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
     """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
-    cancelled = "status = 'cancelled', finished_at = {now}, last_error = :error"
-    never_begun = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
-    done = _change(connection, ids, never_begun, cancelled, error=act.why)
+    never_ran = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
+    done = _change(connection, _locked(connection, ids), never_ran, CANCELLED, error=act.why)
     record_act(connection, act, done)
     return done
 
@@ -125,6 +126,14 @@ def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
     statement = """SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status IN ('queued', 'failed', 'cancelled')
       AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"""
     return frozenset(ids) - set(run(connection, statement, ids=sorted(ids)).scalars())
+
+
+def _locked(connection: Connection, ids: Collection[int]) -> Collection[int]:
+    """Those of *ids* that nobody else has locked, locked: the next statement sees whether an attempt of them began."""
+    if not ids or not is_postgresql(connection):
+        return ids
+    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {can_cancel} {lock}"
+    return run(connection, statement, ids=sorted(ids)).scalars().all()
 
 
 def _change(
@@ -145,25 +154,32 @@ def _change(
 
 @dataclass(frozen=True)
 class JobState:
-    """What decides whether an action applies to a job. ``too_long``: which of its texts exceeds its limit, and that."""
+    """What decides whether an action applies to a job. ``too_long``: which of its texts exceeds its limit, and that.
+
+    ``key_owner``: the job that has its key now, which it gave back when it was cancelled.
+    """
 
     status: Status
     stripped: bool  # its payload was pruned, and only the key is left
     too_long: str | None
     dismissed: bool
     is_exec: bool  # a run of "cronjobs exec": no tick runs it again, or can stop it
+    key_owner: int | None
 
 
 def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
     """The states of those jobs that exist."""
     statement = """
         SELECT j.id, j.status, {stripped} AS stripped, {too_long} AS too_long,
-          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed, {is_exec} AS is_exec
+          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed, {is_exec} AS is_exec,
+          {key_owner} AS key_owner
         FROM {jobs} j WHERE j.id {among_ids}"""
     found = {}
     for row in run(connection, statement, ids=sorted(ids)):
         long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
-        found[row.id] = JobState(Status(row.status), bool(row.stripped), long, bool(row.dismissed), bool(row.is_exec))
+        found[row.id] = JobState(
+            Status(row.status), bool(row.stripped), long, bool(row.dismissed), bool(row.is_exec), row.key_owner
+        )
     return found
 
 

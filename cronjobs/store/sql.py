@@ -64,6 +64,9 @@ _TYPES: Final = {
 }
 
 
+FUNCTIONS: Final = ("cronjobs_cancel", "cronjobs_reschedule")  # in the schema of the tables, as {cancel}
+
+
 _KNOWN_DRIVERS: Final = frozenset({"psycopg", "pysqlite"})  # their SQLAlchemy dialects change no parameter of ours
 
 
@@ -317,7 +320,7 @@ def _rendered(
 
 @lru_cache(maxsize=256)
 def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool) -> tuple[Executable, bool]:
-    names = [name.removeprefix("cronjobs_") for name in tables.metadata.tables]
+    names = [name.removeprefix("cronjobs_") for name in (*tables.metadata.tables, *FUNCTIONS)]
     qualified = {name: question.qualified(name, schema).replace(":", "\\:") for name in names}
     filled = question.fill(statement, postgresql, schema, _fragments | qualified)
     if stands:

@@ -101,7 +101,8 @@ define(
     ),
     was_pending=group("was", {"job_id": "bigint", "attempt": "int"}),
     now_pending=group("pending", {"job_id": "bigint", "attempt": "int"}),
-    for_update=lambda postgresql: "FOR UPDATE" if postgresql else "",
+    # Whoever counts waits for apps that cancel in long transactions (they share the row), and nobody else does.
+    to_leave=lambda postgresql: "FOR NO KEY UPDATE" if postgresql else "",
     if_free=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",
     bucket="CASE WHEN micros IS NULL THEN -1 "
     + " ".join(f"WHEN micros <= {bound} THEN {n}" for n, bound in enumerate(BOUNDS))
@@ -199,7 +200,7 @@ class Leaving:
     _counted: Sums = field(default_factory=dict)  # with negative numbers
 
     def __post_init__(self) -> None:
-        self._mark = _mark(_locked(self.connection, "{for_update}")) or CountedUpTo()
+        self._mark = _mark(_locked(self.connection, "{to_leave}")) or CountedUpTo()
 
     def attempts(self, rows: Iterable[Any]) -> None:
         """*rows*: job_id, attempt, job_type, outcome, started_at, finished_at."""

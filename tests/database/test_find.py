@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -78,7 +80,9 @@ def test_each_end_is_told(database: Database) -> None:
         progress={"attempt": 3, "done": 37, "of": 120, "note": "Berlin"},
     )
     done, failed, running = (find(database.engine, id=each) for each in made)
-    assert done is not None and failed is not None and running is not None
+    assert done is not None
+    assert failed is not None
+    assert running is not None
     assert (done.result, done.is_final, done.finished_at, done.next_try) == ({"sent": 3}, True, ended, None)
     assert (failed.tries, failed.last_error, failed.error_type) == ("failed 2 of 10", "503", "HTTPError")
     assert failed.next_try == failed.run_at
@@ -95,8 +99,6 @@ def test_progress_of_an_attempt_before_is_not_told(database: Database) -> None:
 
 
 def test_what_plain_sql_wrote_is_found_even_if_it_cannot_be_read(sqlite_migrated: str) -> None:
-    import sqlite3
-
     connection = sqlite3.connect(sqlite_migrated)
     connection.execute("INSERT INTO cronjobs_jobs (job_type, payload, last_error) VALUES ('t', '{', x'ff41')")
     found = find(connection, id=1)
@@ -105,13 +107,9 @@ def test_what_plain_sql_wrote_is_found_even_if_it_cannot_be_read(sqlite_migrated
     assert (found.payload, found.last_error) == (None, "\ufffdA")
 
 
-def test_an_infinite_instant_is_no_error(postgres_migrated: str, database: Database | None = None) -> None:
-    import psycopg
-
+def test_an_infinite_instant_is_no_error(postgres_migrated: str) -> None:
     with psycopg.connect(postgres_migrated) as connection:
-        connection.execute(
-            "INSERT INTO cronjobs_jobs (job_type, status, finished_at) VALUES ('t', 'dead', 'infinity')"
-        )
+        connection.execute("INSERT INTO cronjobs_jobs (job_type, status, finished_at) VALUES ('t', 'dead', 'infinity')")
         found = find(connection, id=1)
     assert found is not None
     assert (found.status, found.finished_at) == ("dead", None)

@@ -1,0 +1,411 @@
+"""``cancel`` and ``reschedule`` in the app's own transaction; the key of a job that never began is free again."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, select, text, update
+from sqlalchemy.ext.asyncio import create_async_engine
+from support.databases import in_psql
+from support.databases import opened as opened_database
+from support.postgres import ENQUEUE, OWNER, READ, as_role
+from support.targets import each_target, opened, plain_url
+
+from cronjobs import (
+    JobHeld,
+    JobNotWaiting,
+    NoSuchJob,
+    UsageError,
+    cancel,
+    cancel_async,
+    enqueue,
+    find,
+    reschedule,
+    reschedule_async,
+)
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import audit, job_runs, jobs
+from cronjobs.errors import SchemaMissing
+from cronjobs.model import Status
+from cronjobs.schema import migrations
+from cronjobs.store import operating, totals
+from cronjobs.store.operating import OperatorAction
+from cronjobs.testing import FakeClock
+
+SOON = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+LATER = datetime(2031, 1, 1, tzinfo=UTC)
+ADA = OperatorAction("cancel", "ada", "web1", "paid")
+
+
+def rows(database: Database) -> list[Any]:
+    with database.read() as connection:
+        return list(connection.execute(select(jobs).order_by(jobs.c.id)).all())
+
+
+def trail(database: Database) -> list[Any]:
+    with database.read() as connection:
+        return list(connection.execute(select(audit).order_by(audit.c.id)).all())
+
+
+def changed(database: Database, job_id: int | None, **values: Any) -> None:
+    with database.write() as connection:
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
+
+
+def lease(attempts: int = 1) -> dict[str, Any]:
+    return {"status": "running", "attempts": attempts, "locked_by": "me", "locked_until": LATER}
+
+
+def began(database: Database, job_id: int | None, attempt: int = 1) -> None:
+    """An attempt of the job began, and ended somehow."""
+    values = {"job_id": job_id, "attempt": attempt, "outcome": "snoozed", "runner": "me"}
+    with database.write() as connection:
+        connection.execute(job_runs.insert().values(values | {"started_at": SOON, "finished_at": SOON}))
+
+
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+@each_target
+def test_a_job_is_cancelled_with_the_callers_transaction_and_its_key_is_free(
+    database: Database, database_url: str, kind: str
+) -> None:
+    key = ("ümlaut", 7)
+    with opened(kind, database_url) as user:
+        first = enqueue(user.target, "t.remind", {"n": 1}, idempotency_key=key, run_at=SOON)
+        user.commit()
+        assert cancel(user.target, idempotency_key=key, reason="bezahlt — ümlaut") is Status.CANCELLED
+        user.rollback()
+        assert [row.status for row in rows(database)] == ["queued"]  # it commits nothing
+        assert cancel(user.target, idempotency_key=key, reason="bezahlt — ümlaut") is Status.CANCELLED
+        assert cancel(user.target, id=first.id) is Status.CANCELLED  # it is, already
+        again = enqueue(user.target, "t.remind", {"n": 2}, idempotency_key=key, run_at=SOON)
+        assert again.new
+        assert cancel(user.target, idempotency_key="other") is None
+        user.commit()
+    gone, new = rows(database)
+    assert (gone.id, gone.status, gone.idempotency_key, gone.released_key) == (first.id, "cancelled", None, "ümlaut:7")
+    assert gone.last_error.endswith(": bezahlt — ümlaut")
+    assert gone.last_error.startswith("cancelled by ")
+    assert (new.id, new.status, new.idempotency_key, new.released_key) == (again.id, "queued", "ümlaut:7", None)
+    [act] = trail(database)
+    assert (act.action, act.subject, act.why) == ("cancel", f"job {first.id}", "bezahlt — ümlaut")
+    assert gone.last_error.startswith(f"cancelled by {act.actor}: ")
+
+
+@each_target
+def test_a_refused_change_spoils_nothing(database_url: str, kind: str) -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001
+    with opened(kind, database_url) as user:
+        made = enqueue(user.target, "t.remind", run_at=SOON)
+        for wrong in ({}, {"id": 1, "idempotency_key": "k"}, {"id": -1}, {"idempotency_key": ""}):
+            with pytest.raises(UsageError):
+                cancel(user.target, **wrong)  # type: ignore[arg-type]
+        moves: list[dict[str, Any]] = [{}, {"run_at": SOON, "delay": 1}, {"run_at": naive}, {"delay": "soon"}]
+        for move in moves:
+            with pytest.raises(UsageError):
+                reschedule(user.target, id=made.id, **move)
+        with pytest.raises(NoSuchJob, match='the job with idempotency key "none" does not exist'):
+            reschedule(user.target, idempotency_key="none", run_at=SOON)
+        cancel(user.target, id=made.id)
+        with pytest.raises(JobNotWaiting, match=rf"^job {made.id} is cancelled: only a job that waits") as told:
+            reschedule(user.target, id=made.id, delay=0)
+        assert told.value.status is Status.CANCELLED
+        user.commit()
+
+
+def test_a_running_job_is_asked_to_stop_and_an_ended_one_stays_as_it_is(database: Database) -> None:
+    made = [enqueue(database.engine, "t.remind", idempotency_key=f"k{n}").id for n in range(3)]
+    changed(database, made[0], **lease())
+    changed(database, made[1], status="succeeded", finished_at=SOON)
+    changed(database, made[2], status="dead", finished_at=SOON)
+    told = [cancel(database.engine, id=each, reason="stop") for each in made]
+    assert told == [Status.RUNNING, Status.SUCCEEDED, Status.DEAD]
+    running, succeeded, dead = rows(database)
+    assert running.cancel_requested_at is not None
+    assert (succeeded.cancel_requested_at, dead.cancel_requested_at) == (None, None)
+    assert [row.idempotency_key for row in (running, succeeded, dead)] == ["k0", "k1", "k2"]
+    assert [(act.subject, act.why) for act in trail(database)] == [(f"job {made[0]}", "stop")]
+
+
+def test_a_run_of_exec_cannot_be_asked_to_stop(database: Database) -> None:
+    made = enqueue(database.engine, "exec:backup").id
+    changed(database, made, **lease())
+    assert cancel(database.engine, id=made) is Status.RUNNING
+    assert rows(database)[0].cancel_requested_at is None
+    assert trail(database) == []
+
+
+COMPARED = ("status", "finished_at", "last_error", "idempotency_key", "released_key", "cancel_requested_at", "run_at")
+
+
+@pytest.mark.parametrize("case", ["waiting", "tried", "failed", "running", "ended", "keyless"])
+def test_every_way_to_cancel_leaves_the_same_rows(database: Database, case: str) -> None:
+    """The SQL function and the statements for SQLite, against what ``cronjobs jobs cancel`` does."""
+    made = [
+        enqueue(database.engine, "t.remind", idempotency_key=None if case == "keyless" else f"k{n}").id
+        for n in range(2)
+    ]
+    for each in made:
+        if case == "tried":
+            began(database, each)
+            changed(database, each, attempts=1)
+        if case == "failed":
+            changed(database, each, status="failed", attempts=1, failures=1, last_failed_at=SOON)
+        if case == "running":
+            changed(database, each, **lease())
+        if case == "ended":
+            changed(database, each, status="succeeded", finished_at=SOON)
+    cancel(database.engine, id=made[0], reason="paid")
+    with database.write() as connection:
+        operating.cancel(connection, [made[1] or 0], ADA)
+
+    def told(row: Any, key: str) -> list[str]:
+        row = row._mapping
+        values = {name: row[name] for name in COMPARED}
+        for name in ("finished_at", "cancel_requested_at"):
+            values[name] = values[name] is not None
+        values["run_at"] = None
+        actor = next((act.actor for act in trail(database) if act.subject == f"job {row['id']}"), "")
+        return [str(value).replace(key, "K").replace(actor or "nobody", "ACTOR") for value in values.values()]
+
+    by_app, by_operator = rows(database)
+    assert told(by_app, "k0") == told(by_operator, "k1")
+    acts = [(act.action, act.why, act.detail) for act in trail(database)]
+    assert acts in ([], [("cancel", "paid", None)] * 2)
+    assert bool(acts) == (case != "ended")
+
+
+def test_what_was_cancelled_counts_once(database: Database) -> None:
+    for n in range(3):
+        enqueue(database.engine, "t.remind", idempotency_key=f"k{n}")
+    cancel(database.engine, idempotency_key="k0")
+    with database.write() as connection:
+        operating.cancel(connection, [2], ADA)
+    with database.read() as connection:
+        sums = totals.all_that_ended(connection)
+    assert {key.outcome: each.number for key, each in sums.items() if key.kind == "jobs"} == {"cancelled": 2}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_cancel_that_is_committed_late_is_counted(database: Database, database_url: str, clock: FakeClock) -> None:
+    """Ticks count what ended up to a minute ago, and an app's transaction may stay open for longer."""
+    made = enqueue(database.engine, "t.remind").id
+    with database.write() as connection:
+        totals.count_on(connection)
+    with psycopg.connect(database_url) as app:
+        assert cancel(app, id=made) is Status.CANCELLED
+        clock.advance(timedelta(minutes=10))
+        with database.write() as connection:
+            totals.count_on(connection)
+        with database.write() as connection:  # and nobody waits for the app
+            connection.execute(text("SET LOCAL lock_timeout = '1s'"))
+            totals.Leaving(connection).write()
+        app.commit()
+    with database.write() as connection:
+        totals.count_on(connection)
+    with database.read() as connection:
+        sums = totals.all_that_ended(connection)
+    assert {key.outcome: each.number for key, each in sums.items() if key.kind == "jobs"} == {"cancelled": 1}
+
+
+# --- locks and rights -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["connection", "psycopg"])
+def test_a_job_that_another_transaction_holds_is_not_waited_for(postgres_migrated: str, kind: str) -> None:
+    with psycopg.connect(postgres_migrated) as other, opened(kind, postgres_migrated) as user:
+        made = enqueue(other, "t.remind", idempotency_key="k")
+        other.commit()
+        other.execute("SELECT FROM cronjobs_jobs FOR NO KEY UPDATE")
+        with pytest.raises(JobHeld, match=rf"^job {made.id}: nothing was written, another transaction holds it"):
+            cancel(user.target, id=made.id)
+        with pytest.raises(JobHeld, match=r'^idempotency key "k": nothing was written'):
+            reschedule(user.target, idempotency_key="k", delay="5m")
+        other.rollback()
+        assert cancel(user.target, idempotency_key="k") is Status.CANCELLED
+        user.commit()
+
+
+def test_who_only_enqueues_cancels_by_the_functions_alone(postgres_migrated: str) -> None:
+    with psycopg.connect(as_role(postgres_migrated, ENQUEUE), application_name="shop") as app:
+        made = enqueue(app, "t.remind", idempotency_key="k")
+        app.execute("SELECT cronjobs_reschedule(idempotency_key => 'k', delay => '1 day', reason => 'not yet')")
+        [answer] = app.execute("SELECT cronjobs_cancel(idempotency_key => 'k', reason => 'paid')").fetchone() or ()
+        app.commit()
+        for forbidden in (
+            "UPDATE cronjobs_jobs SET status = 'cancelled'",
+            "UPDATE cronjobs_jobs SET released_key = 'k'",
+            "INSERT INTO cronjobs_audit (action) VALUES ('cancel')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                app.execute(forbidden.encode())
+            app.rollback()
+    assert answer == "cancelled"
+    with psycopg.connect(as_role(postgres_migrated, OWNER)) as owner:
+        acts = owner.execute("SELECT action, actor, subject, why FROM cronjobs_audit ORDER BY id").fetchall()
+    who, subject = f"{ENQUEUE}/shop", f"job {made.id}"
+    assert acts == [("reschedule", who, subject, "not yet"), ("cancel", who, subject, "paid")]
+
+
+def test_nobody_else_may_call_the_functions(postgres_migrated: str) -> None:
+    for call in ("cronjobs_cancel(id => 1)", "cronjobs_reschedule(id => 1, delay => '1 day')"):
+        with (
+            psycopg.connect(as_role(postgres_migrated, READ)) as reader,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
+            reader.execute(f"SELECT {call}".encode())
+
+
+def test_the_functions_find_their_own_tables(postgres_migrated: str) -> None:
+    """They have the owner's rights, so a caller's temporary table or search_path must not stand in."""
+    with psycopg.connect(as_role(postgres_migrated, ENQUEUE)) as app:
+        made = enqueue(app, "t.remind")
+        app.execute("CREATE TEMP TABLE cronjobs_jobs (id bigint, status text, idempotency_key text)")
+        app.execute("SET search_path = pg_temp, public")
+        [answer] = app.execute("SELECT cronjobs_cancel(id => %s)", [made.id]).fetchone() or ()
+    assert answer == "cancelled"
+
+
+def test_the_tables_may_live_in_a_schema_of_their_own(postgres_url: str) -> None:
+    with opened_database(postgres_url, 'My "jobs": 1') as database:
+        migrations.upgrade(database)
+    engine = create_engine(plain_url(postgres_url))
+    place = {"schema": 'My "jobs": 1'}
+    enqueue(engine, "t.remind", idempotency_key="k", **place)  # type: ignore[arg-type]
+    assert reschedule(engine, idempotency_key="k", run_at=SOON, **place) is Status.QUEUED  # type: ignore[arg-type]
+    assert cancel(engine, idempotency_key="k", **place) is Status.CANCELLED  # type: ignore[arg-type]
+    found = find(engine, idempotency_key="k", **place)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.run_at, found.idempotency_key) == (SOON, "k")
+    with pytest.raises(SchemaMissing):
+        cancel(engine, idempotency_key="k")
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "cronjobs_cancel()",
+        "cronjobs_cancel(id => 1, idempotency_key => 'k')",
+        "cronjobs_reschedule(id => 1)",
+        "cronjobs_reschedule(id => 1, run_at => now(), delay => '1 day')",
+        "cronjobs_reschedule(run_at => now())",
+    ],
+)
+def test_the_functions_refuse_what_makes_no_sense(postgres_migrated: str, call: str) -> None:
+    with (
+        psycopg.connect(postgres_migrated) as connection,
+        pytest.raises(psycopg.errors.InvalidParameterValue, match=r"one of the two"),
+    ):
+        connection.execute(f"SELECT {call}".encode())
+
+
+# --- reschedule -------------------------------------------------------------------------------------------------------
+
+
+@each_target
+def test_a_waiting_job_is_moved(database: Database, database_url: str, kind: str) -> None:
+    with opened(kind, database_url) as user:
+        made = enqueue(user.target, "t.remind", idempotency_key="k", run_at=SOON)
+        assert reschedule(user.target, idempotency_key="k", run_at=LATER, reason="not yet") is Status.QUEUED
+        user.commit()
+        [row] = rows(database)
+        assert row.run_at == LATER
+        reschedule(user.target, id=made.id, delay="5m")
+        user.commit()
+    [row] = rows(database)
+    assert timedelta(minutes=4) < row.run_at - row.created_at < timedelta(minutes=6)
+    act, _ = trail(database)
+    assert (act.action, act.subject, act.why) == ("reschedule", f"job {made.id}", "not yet")
+    assert act.detail == {"from": "2030-01-01T12:00:00.123456+00:00", "to": "2031-01-01T00:00:00.000000+00:00"}
+
+
+def test_a_retry_is_moved_and_a_running_job_is_not(database: Database) -> None:
+    made = [enqueue(database.engine, "t.remind").id for _ in range(2)]
+    changed(database, made[0], status="failed", attempts=2, failures=2)
+    changed(database, made[1], **lease())
+    assert reschedule(database.engine, id=made[0], run_at=LATER) is Status.FAILED
+    with pytest.raises(JobNotWaiting, match="is running"):
+        reschedule(database.engine, id=made[1], run_at=LATER)
+    failed, running = rows(database)
+    assert (failed.run_at, failed.failures) == (LATER, 2)
+    assert running.run_at != LATER
+
+
+# --- the key ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_began_keeps_its_key(database: Database) -> None:
+    snoozed = enqueue(database.engine, "t.remind", idempotency_key="snoozed").id
+    began(database, snoozed)
+    cancel(database.engine, id=snoozed)
+    # Its attempts were pruned, it was retried before its row was: it has failed all the same.
+    died = enqueue(database.engine, "t.remind", idempotency_key="died").id
+    changed(database, died, attempts=3, last_failed_at=SOON)
+    cancel(database.engine, id=died)
+    assert [row.idempotency_key for row in rows(database)] == ["snoozed", "died"]
+    assert not enqueue(database.engine, "t.remind", idempotency_key="snoozed").new
+
+
+def test_a_claim_that_never_began_gives_the_key_back(database: Database) -> None:
+    made = enqueue(database.engine, "t.remind", idempotency_key="k").id
+    changed(database, made, attempts=1, started_at=SOON)  # claimed, and released before its handler was called
+    cancel(database.engine, id=made)
+    assert rows(database)[0].released_key == "k"
+
+
+def test_the_newest_owner_of_a_key_is_found(database: Database) -> None:
+    made = []
+    for _ in range(3):
+        made.append(enqueue(database.engine, "t.remind", idempotency_key="k").id)
+        found = find(database.engine, idempotency_key="k")
+        assert found is not None
+        assert (found.id, found.status, found.idempotency_key) == (made[-1], "queued", "k")
+        cancel(database.engine, idempotency_key="k")
+        found = find(database.engine, idempotency_key="k")
+        assert found is not None
+        assert (found.id, found.status, found.idempotency_key) == (made[-1], "cancelled", "k")
+
+
+def test_a_retried_job_takes_its_key_back_if_nobody_has_it(database: Database) -> None:
+    act = OperatorAction("retry", "ada", "web1", None)
+    first, second = (_cancelled_with_key(database) for _ in range(2))
+    with database.write() as connection:
+        # Both had the key: the newer one gets it.
+        assert operating.retry(connection, [first, second], act).done == {second}
+    old, new = rows(database)
+    assert (new.status, new.idempotency_key, new.released_key) == ("queued", "k", None)
+    assert (old.status, old.idempotency_key, old.released_key) == ("cancelled", None, "k")
+    with database.write() as connection:
+        assert operating.retry(connection, [first], act).done == frozenset()
+        assert operating.states(connection, [first])[first].key_owner == second
+    cancel(database.engine, idempotency_key="k")
+    with database.write() as connection:
+        assert operating.retry(connection, [first], act).done == {first}
+
+
+def _cancelled_with_key(database: Database) -> int:
+    made = enqueue(database.engine, "t.remind", idempotency_key="k").id
+    assert made is not None
+    cancel(database.engine, id=made)
+    return made
+
+
+def test_all_of_it_works_asynchronously(postgres_migrated: str) -> None:
+    in_psql(postgres_migrated, "INSERT INTO cronjobs_jobs (job_type) VALUES ('t')")
+
+    async def main() -> None:
+        engine = create_async_engine(plain_url(postgres_migrated))
+        async with engine.begin() as connection:
+            assert await reschedule_async(connection, id=1, run_at=SOON) is Status.QUEUED
+            assert await cancel_async(connection, id=1) is Status.CANCELLED
+        with pytest.raises(JobNotWaiting):
+            await reschedule_async(engine, id=1, run_at=SOON)
+        await engine.dispose()
+
+    asyncio.run(main())
