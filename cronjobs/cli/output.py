@@ -24,6 +24,7 @@ from cronjobs.insight.saying import Times as Times
 from cronjobs.insight.saying import counted as counted
 from cronjobs.insight.saying import did as did
 from cronjobs.insight.saying import host_of as host_of
+from cronjobs.insight.saying import key_told as key_told
 from cronjobs.insight.saying import ordinal as ordinal
 from cronjobs.insight.saying import rough as rough
 from cronjobs.insight.saying import safe as safe

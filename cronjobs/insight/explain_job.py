@@ -52,7 +52,8 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
         return f"Job {life.job_id} is a run of cronjobs exec {name(job.job_type.removeprefix(PREFIX))}{by}."
     kind = f" ({name(job.job_type)})" if job else ""
     who_ = f"Job {life.job_id}{kind}"
-    key = f", with the idempotency key {name(job.idempotency_key)}" if job and job.idempotency_key else ""
+    had = (job.idempotency_key or job.released_key) if job else None
+    key = f", with the idempotency key {name(had)}" if had else ""
     if made is not None:
         row = made.ledger
         tick = who(life.settlers)
@@ -212,7 +213,8 @@ def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
                 again = f'cron runs its line when it is due; "cronjobs jobs dismiss {job.id}" ends the report'
             return [f"Job {job.id} is dead since {at}{failed}{lost}{error}; {again}."]
         case "cancelled":
-            return [f"Job {job.id} was cancelled at {clock.time(job.finished_at or job.run_at)}, and stays so."]
+            free = "; it never began, so its key was given back" if job.released_key else ""
+            return [f"Job {job.id} was cancelled at {clock.time(job.finished_at or job.run_at)}, and stays so{free}."]
         case "running":
             return [_running(job, clock, around.now), *_reported(job, around.now)]
     return _waiting(job, clock, around)

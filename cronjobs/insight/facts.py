@@ -139,6 +139,7 @@ class JobFacts:
     most: int | None = None
     enqueued_by: str | None = None
     idempotency_key: str | None = None
+    released_key: str | None = None  # which it gave back when it was cancelled
     schedule: str | None = None
     scheduled_for: datetime | None = None
     started_at: datetime | None = None

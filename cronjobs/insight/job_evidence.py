@@ -225,8 +225,17 @@ def _is_long(settings: Settings, timeout_s: float | None, job_type: JobType | No
 
 _SAME: Final = (
     *("id", "job_type", "status", "queue", "run_at", "created_at", "failures", "losses", "enqueued_by"),
-    *("idempotency_key", "schedule", "scheduled_for", "started_at", "finished_at", "last_error", "locked_until"),
-    *("cancel_requested_at", "timeout_s"),
+    *(
+        "idempotency_key",
+        "released_key",
+        "schedule",
+        "scheduled_for",
+        "started_at",
+        "finished_at",
+        "last_error",
+        "locked_until",
+    ),
+    *("locked_until", "cancel_requested_at", "timeout_s"),
 )
 
 

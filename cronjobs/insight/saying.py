@@ -38,6 +38,13 @@ def safe(value: object, limit: int = CELL_LIMIT) -> str:
     return "" if value is None else one_line(masking.hide(str(value)), limit)
 
 
+def key_told(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
+    """A job's idempotency key, also one that is free again."""
+    if job["released_key"] is None:
+        return safe(job["idempotency_key"], limit)
+    return f"{safe(job['released_key'], limit)} (given back: it was cancelled before it began)"
+
+
 def status_word(status: str) -> str:
     """A job's status as people read it: the column's "failed" means that it will be tried again."""
     return "retrying" if status == "failed" else status

@@ -40,8 +40,9 @@ class FoundJob:
     returned; None, too, if that was None or the job has not succeeded. ``progress``: what the running attempt reported,
     as ``done``, ``of`` (None: of how many is unknown) and ``note``. ``next_try``: when it is due while it waits, else
     None. ``attempts``: how often a runner has claimed it. ``failures``: how many of these count against
-    ``max_attempts``; that is None as long as neither the enqueue nor a claim has said it. ``payload``, ``meta`` and
-    ``result`` are None if they cannot be read, and {} or None once they have been pruned.
+    ``max_attempts``; that is None if the enqueue left it to the job type, which only runners know, and it is not
+    running just now. What cannot be read of ``payload``, ``meta`` and ``result`` is None; once
+    the job is pruned but for its key, ``payload`` is {} and ``result`` None.
     """
 
     id: int

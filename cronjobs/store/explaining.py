@@ -130,7 +130,10 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
 
 
 def job_of_key(connection: Connection, key: str) -> int | None:
-    found: int | None = run(connection, "SELECT j.id FROM {jobs} j WHERE j.idempotency_key = :key", key=key).scalar()
+    """The job that has the key, else the newest that gave it back."""
+    statement = """SELECT coalesce((SELECT j.id FROM {jobs} j WHERE j.idempotency_key = :key),
+      (SELECT max(j.id) FROM {jobs} j WHERE j.released_key = :key)) AS id"""
+    found: int | None = run(connection, statement, key=key).scalar()
     return found
 
 
@@ -143,7 +146,7 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
         connection,
         """
         SELECT j.id, {job_type_shown}, {queue_shown}, j.status, j.run_at, j.attempts, j.failures, j.losses,
-          j.max_attempts, j.timeout_s, {locked_by_shown}, j.locked_until, {idempotency_key_shown},
+          j.max_attempts, j.timeout_s, {locked_by_shown}, j.locked_until, {idempotency_key_shown}, {released_key_shown},
           {concurrency_key_shown}, {schedule_shown}, j.scheduled_for, {last_error_shown},
           {enqueued_by_shown}, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at,
           {job_progress} AS progress
@@ -165,11 +168,11 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """What people did to a job, alone or in a batch: cancel, retry, release, settle."""
+    """What people did to a job, alone or in a batch: cancel, retry, release, reschedule, settle."""
     return run(
         connection,
         """
-        SELECT a.* FROM {audit} a WHERE a.action IN ('cancel', 'retry', 'release', 'settle')
+        SELECT a.* FROM {audit} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'settle')
           AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {has_id}) ORDER BY a.at, a.id""",
         id=job_id,
         id_text=str(job_id),

@@ -26,7 +26,9 @@ _LONGER: Final = {
 }
 
 
-_TEXTS: Final = "job_type queue locked_by idempotency_key concurrency_key schedule enqueued_by error_type runner"
+_TEXTS: Final = (
+    "job_type queue locked_by idempotency_key released_key concurrency_key schedule enqueued_by error_type runner"
+)
 define(
     **{
         # SQLite keeps bytes in a column of texts.

@@ -104,7 +104,7 @@ def test_a_refused_change_spoils_nothing(database_url: str, kind: str) -> None:
         made = enqueue(user.target, "t.remind", run_at=SOON)
         for wrong in ({}, {"id": 1, "idempotency_key": "k"}, {"id": -1}, {"idempotency_key": ""}):
             with pytest.raises(UsageError):
-                cancel(user.target, **wrong)  # type: ignore[arg-type]
+                cancel(user.target, **wrong)
         moves: list[dict[str, Any]] = [{}, {"run_at": SOON, "delay": 1}, {"run_at": naive}, {"delay": "soon"}]
         for move in moves:
             with pytest.raises(UsageError):

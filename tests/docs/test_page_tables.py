@@ -16,7 +16,7 @@ from support.pages import Page
 from support.postgres import PostgresServer
 from support.ticking import Project
 
-from docs.test_table_contract import FUNCTION
+from docs.test_table_contract import CHANGES, FUNCTION
 
 PAGE = Page("docs/tables.md")
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, status text NOT NULL); INSERT INTO orders VALUES (42, 'OPEN');"
@@ -105,8 +105,8 @@ def told(project: Project) -> list[Any]:
 
 
 def test_every_block_of_the_page_is_typed_in_here() -> None:
-    assert PAGE.counts() == {"sql": 6}
-    headings = {"", "In the transaction of your own rows", FUNCTION, "Changing a job that waits", "To read"}
+    assert PAGE.counts() == {"sql": 7}
+    headings = {"", "In the transaction of your own rows", FUNCTION, CHANGES, "Changing a job that waits", "To read"}
     assert {one.heading for one in PAGE.blocks()} == headings
 
 
@@ -123,6 +123,8 @@ def test_rows_from_plain_sql_are_run_by_a_tick(kind: str, project: Project, type
     for call in blocks(kind, FUNCTION):
         type_in(call)
         type_in(call)
+    for change in blocks(kind, CHANGES):
+        type_in(change)
     for change in blocks(kind, "Changing a job that waits"):
         type_in(change)
         assert project.value("SELECT priority FROM cronjobs_jobs WHERE idempotency_key = 'invoice:44'") == 0

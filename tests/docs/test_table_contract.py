@@ -29,6 +29,9 @@ OURS_ALONE = {
 CONTRACT = sorted(metadata.tables.keys() - OURS_ALONE)
 VIEWS = ["cronjobs_dead_jobs", "cronjobs_long_running_jobs"]
 FUNCTION = "The function `cronjobs_enqueue`"
+CHANGES = "The functions `cronjobs_cancel` and `cronjobs_reschedule`"
+# Where the parameters of each function are on the page: a heading, and which of its tables.
+FUNCTIONS = {"cronjobs_enqueue": (FUNCTION, 0), "cronjobs_cancel": (CHANGES, 0), "cronjobs_reschedule": (CHANGES, 1)}
 
 
 @dataclass(frozen=True)
@@ -142,19 +145,24 @@ def test_a_readable_view_has_the_columns_of_its_table(sqlite: sqlite3.Connection
         assert [c.name for c in in_sqlite(sqlite, view)] == [c.name for c in in_sqlite(sqlite, table)]
 
 
-def test_the_function_on_the_page_is_the_one_in_postgresql(postgresql: psycopg.Connection[Any]) -> None:
+def test_the_functions_on_the_page_are_those_in_postgresql(postgresql: psycopg.Connection[Any]) -> None:
     signatures = postgresql.execute(
-        "SELECT pg_get_function_arguments(oid), pg_get_function_result(oid) FROM pg_proc WHERE proname ~ '^cronjobs_'"
+        "SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid) FROM pg_proc "
+        "WHERE proname ~ '^cronjobs_'"
     ).fetchall()
-    [(arguments, result)] = signatures  # the one function there is
-    there = []
-    for argument in arguments.split(", "):
-        name, _, rest = argument.partition(" ")
-        kind, _, default = rest.partition(" DEFAULT ")
-        there.append(Column(name, short(kind), in_words(default or None, default.startswith("NULL"))))
-    said = [Column(row["parameter"].strip("`"), row["type"], row["default"]) for row in PAGE.table(FUNCTION)]
-    assert said == there
-    assert f"`{result.removeprefix('TABLE')}`" in PAGE.text
+    assert {function for function, _, _ in signatures} == FUNCTIONS.keys()
+    for function, arguments, result in signatures:
+        there = []
+        for argument in arguments.split(", "):
+            name, _, rest = argument.partition(" ")
+            kind, _, default = rest.partition(" DEFAULT ")
+            there.append(Column(name, short(kind), in_words(default or None, default.startswith("NULL"))))
+        said = [
+            Column(next(iter(row.values())).strip("`"), row["type"], row["default"])
+            for row in PAGE.table(*FUNCTIONS[function])
+        ]
+        assert said == there
+        assert f"`{result.removeprefix('TABLE')}`" in PAGE.text or result == "text"
 
 
 @pytest.mark.parametrize(

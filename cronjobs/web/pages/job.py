@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from cronjobs.exec.arguments import PREFIX
 from cronjobs.insight.explain_named import explain_id
-from cronjobs.insight.saying import counted, host_of, ordinal, safe, took, tries
+from cronjobs.insight.saying import counted, host_of, key_told, ordinal, safe, took, tries
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import Status
 from cronjobs.rules.payload import BadJson
@@ -83,7 +83,7 @@ def _facts(row: Any, view: View) -> Html:
         "scheduled for": times.both(row.scheduled_for) if row.scheduled_for else "",
         "queue": f"{safe(row.queue)}, priority {row.priority}",
         "timeout": f"{row.timeout_s:g} s" if row.timeout_s else "",
-        "key": safe(row.idempotency_key, 500),
+        "key": key_told(row._mapping, 500),
         "counts as": safe(row.concurrency_key, 500),
         "runs on": host_of(row.locked_by) if row.locked_by else "",
         "last error": h("pre", row.last_error, tabindex="0") if row.last_error else "",

@@ -1,0 +1,114 @@
+"""docs/jobs-from-your-app.md, executed: the reminder of the page from its order to its end, on both databases."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import select, update
+from support.pages import Page
+from support.postgres import SUPERUSER, as_role
+from support.targets import plain_url
+
+import cronjobs.jobs.find as finding
+from cronjobs import FoundJob, Status, errors
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
+from cronjobs.jobs import registry
+
+PAGE = Page("docs/jobs-from-your-app.md")
+ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY, status text NOT NULL)"
+
+
+@pytest.fixture
+def app(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The names of the page's app."""
+    if database_url.startswith("sqlite"):
+        with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as connection:
+            connection.execute(ORDERS)
+    else:
+        with psycopg.connect(as_role(database_url, SUPERUSER)) as server:
+            server.execute(ORDERS)
+            server.execute("GRANT ALL ON orders TO PUBLIC")
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setenv("DATABASE_URL", plain_url(database_url))
+    names: dict[str, Any] = {"__name__": "reminders"}
+    execute("# reminders.py", names)
+    yield names
+    names["engine"].dispose()
+
+
+def execute(says: str, names: dict[str, Any]) -> None:
+    exec(compile(PAGE.block("python", says), "docs/jobs-from-your-app.md", "exec", dont_inherit=True), names)
+
+
+def rows(database: Database) -> list[Any]:
+    with database.read() as connection:
+        return list(connection.execute(select(jobs).order_by(jobs.c.id)))
+
+
+def test_every_block_of_the_page_is_executed_here() -> None:
+    assert PAGE.counts() == {"python": 3, "sql": 1}
+    assert PAGE.dead_links() == []
+
+
+def test_a_reminder_is_taken_back_made_again_and_moved(
+    app: dict[str, Any], database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app["place"](42)
+    app["pay"](42)
+    [first] = rows(database)
+    assert (first.status, first.released_key) == ("cancelled", "reminder:42")
+    assert first.last_error.endswith(": paid")
+    app["refund"](42)
+    app["more_time"](42)
+    _, again = rows(database)
+    assert (again.status, again.idempotency_key) == ("queued", "reminder:42")
+    assert again.run_at - again.created_at > timedelta(days=13)
+    execute("found = find", app)
+    assert capsys.readouterr().out == f"queued failed 0 {again.run_at} None\n"
+
+
+def test_waiting_for_a_job(
+    app: dict[str, Any], database: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(_seconds: float) -> None:
+        now = database.clock.now()
+        with database.write() as connection:
+            ended = {"status": "succeeded", "started_at": now, "finished_at": now, "result": {"reminded": 42}}
+            connection.execute(update(jobs).values(ended))
+
+    monkeypatch.setattr(finding, "sleep", pause)
+    execute("ended = wait", app)
+    assert capsys.readouterr().out == "succeeded {'reminded': 42}\n"
+
+
+def test_the_functions_of_the_page(postgres_migrated: str) -> None:
+    with psycopg.connect(postgres_migrated) as connection:
+        for n in (42, 43):
+            connection.execute(
+                "INSERT INTO cronjobs_jobs (job_type, idempotency_key) VALUES ('t', %s)", [f"reminder:{n}"]
+            )
+        for statement in PAGE.block("sql", "cronjobs_cancel").strip().splitlines():
+            connection.execute(statement.encode())
+        tomorrow = "SELECT status, run_at > now() + interval '1 day' FROM cronjobs_jobs ORDER BY id"
+        assert connection.execute(tomorrow).fetchall() == [("cancelled", False), ("queued", True)]
+
+
+def test_the_page_lists_every_attribute() -> None:
+    listed = " ".join(row["attribute"] for row in PAGE.table("Ask, and wait")).replace("`", "").replace(",", "").split()
+    there = [field.name for field in dataclasses.fields(FoundJob)]
+    assert sorted(listed) == sorted([*there, "is_final", "tries"])
+
+
+def test_the_page_lists_every_status_and_errors_that_are_there() -> None:
+    [said] = [row["what it is"] for row in PAGE.table("Ask, and wait") if row["attribute"] == "`status`"]
+    assert {status for status in Status if f"`{status}`" in said} == {*Status}
+    listed = [getattr(errors, row["error"].strip("`")) for row in PAGE.table("Rights, locks, errors")]
+    assert all(issubclass(error, errors.CronjobsError) for error in listed)
