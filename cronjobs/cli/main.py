@@ -179,6 +179,12 @@ class Root(LazyGroup):
             "Your crontab: the one line that runs cronjobs, and the lines that cronjobs takes over.",
             SET_UP,
         ),
+        "systemd": CommandRow(
+            "systemd:systemd",
+            "Print a systemd service and timer that start ticks as the crontab's line would.",
+            SET_UP,
+            "For example: cronjobs systemd --out units",
+        ),
         "demo": CommandRow(
             "cronjobs_demo.command:demo",
             "See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.",

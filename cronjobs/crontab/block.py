@@ -38,18 +38,24 @@ class BlockBroken(CrontabError):
         )
 
 
-def command(config: Path, interpreter: Path) -> str:
-    """The command for cron as it is written in a crontab: quoted for the shell, "%" escaped for cron.
+def tick_words(config: Path, interpreter: Path) -> list[str]:
+    """The command that starts a tick, whatever starts it.
 
     ``-P``: "-m" alone puts the working directory on the import path, and under cron that is HOME, where a stray
     ``cronjobs.py`` or ``yaml.py`` would be imported instead. Not ``-I``, which also hides packages installed with "pip
     install --user" and a PYTHONPATH that the user set in the crontab. Not the ``cronjobs`` script: it may not exist,
     and its "#!" line has a length limit.
+    """
+    return [str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)]
+
+
+def command(config: Path, interpreter: Path) -> str:
+    """The command for cron as it is written in a crontab: quoted for the shell, "%" escaped for cron.
 
     No "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML), no lock (ticks
     may overlap). Raises UsageError for a path that cron cannot carry, or a command too long for it.
     """
-    text = shell_words([str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)])
+    text = shell_words(tick_words(config, interpreter))
     size = len(os.fsencode(text))
     if size > LONGEST_COMMAND:
         raise UsageError(
