@@ -41,6 +41,9 @@ class DbGroup(LazyGroup):
             "Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.",
         ),
         "adopt": CommandRow("db:adopt", "Give the database to the configuration's project and environment."),
+        "drop": CommandRow(
+            "db_drop:drop", "Drop the tables, with all jobs and their history; list what stays outside the database."
+        ),
     }
 
 

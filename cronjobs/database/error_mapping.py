@@ -26,6 +26,7 @@ ROOM: Final = 1 << 16  # with less space than this left, SQLite's "I/O error" me
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and see how the disk is mounted"
 _SERVER_REMEDY: Final = "see whether it is a standby, or default_transaction_read_only is set"
+_TABLE_REMEDY: Final = 'dropped ("cronjobs db drop")? "cronjobs db check" lists what is missing'
 _DISK_REMEDY: Final = "look at the disk, its quota and the limit on file sizes (ulimit -f)"
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -41,6 +42,7 @@ _DISK_FULL: Final = "53100"
 _DAMAGED: Final = {"XX001", "XX002"}  # data_corrupted, index_corrupted
 _IO_ERROR: Final = "58030"
 _NO_RIGHT: Final = "42501"  # insufficient_privilege
+_NO_TABLE: Final = "42P01"  # undefined_table
 _PASSING: Final = {
     "25P03",  # idle_in_transaction_session_timeout
     "40001",  # serialization_failure
@@ -86,6 +88,8 @@ def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, wait
             return DatabaseReadOnly(url, reason, _FILE_REMEDY)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return DatabaseDamaged(url, reason)
+    if reason.startswith(("no such table: cronjobs_", "no such table: main.cronjobs_")):
+        return DatabaseError(f"database {url}: {reason}: {_TABLE_REMEDY}")
     return DatabaseError(f"database {url}: {reason}")
 
 
@@ -132,6 +136,9 @@ def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout
         return DatabaseDamaged(url, reason)
     if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is about something of the user's own
         return DatabaseError(f'database {url}: {reason}: "cronjobs db grants" prints the rights that each role needs')
+    if sqlstate == _NO_TABLE and "cronjobs_" in reason:
+        # Leave out the statement, which follows: one cause would be reported once per statement.
+        return DatabaseError(f"database {url}: {reason.partition(' LINE ')[0]}: {_TABLE_REMEDY}")
     if sqlstate == _IO_ERROR:
         return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")
     if sqlstate.startswith(("22", "23")):  # data exception, constraint

@@ -1,0 +1,113 @@
+"""What of a project is not in its tables, on this host: for whoever takes it away."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cronjobs.config.settings import Settings
+from cronjobs.crontab import block, program, wrapping
+from cronjobs.database.address import Address
+from cronjobs.errors import CronjobsError
+from cronjobs.host.state_folder import state_folder
+
+BESIDE_SQLITE: Final = ("-wal", "-shm", "-turn", "-next")
+UNIT_FOLDERS: Final = ("/etc/systemd/system", "~/.config/systemd/user")
+LOGROTATE: Final = Path("/etc/logrotate.d")
+
+
+@dataclass(frozen=True)
+class Outside:
+    """One thing; ``remove``: the command, or what else to do about it."""
+
+    what: str
+    where: str
+    remove: str
+
+
+def what_is_outside(settings: Settings, address: Address) -> list[Outside]:
+    return [
+        *_crontab(settings.file),
+        *_units(settings.file),
+        *_files(settings, address),
+        *([] if address.is_sqlite else _server(settings)),
+        Outside("other hosts", "each host that ticked", "there, too: its crontab, state folder and log"),
+        Outside("your code", "wherever it enqueues", "from now on enqueue() fails: there are no tables"),
+    ]
+
+
+def rotations_of(log: Path) -> list[Path]:
+    """logrotate's files that name *log*, or its folder's logs."""
+    names = (str(log), f"{log.parent}/*{log.suffix}")
+    return [each for each in sorted(LOGROTATE.glob("*")) if any(name in _text(each) for name in names)]
+
+
+def _crontab(file: Path) -> Iterator[Outside]:
+    try:
+        text = program.read()
+        config = f"--config {shlex.quote(str(file))}"
+        if block.find(text, file) is not None:
+            yield Outside("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
+        if any(line.startswith(block.SWAPPED) for line in text.split("\n")):
+            yield Outside("lines of yours that swap took", "comments in it", f"cronjobs crontab restore {config}")
+        if any(wrapping.exec_name(line) is not None for line in wrapping.job_lines(text)):
+            yield Outside('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
+    except CronjobsError:
+        yield Outside("the crontab", "it cannot be read here", "cronjobs crontab show")
+
+
+def _units(file: Path) -> Iterator[Outside]:
+    for folder in UNIT_FOLDERS:
+        for unit in sorted(Path(folder).expanduser().glob("*.service")):
+            text = _text(unit)
+            if "run-due" in text and str(file).replace("%", "%%") in text:
+                control = "systemctl --user" if folder.startswith("~") else "systemctl"
+                timer = unit.with_suffix(".timer")
+                yield Outside(
+                    "systemd units", str(unit), f"{control} disable --now {timer.name}; rm {_words(unit, timer)}"
+                )
+
+
+def _files(settings: Settings, address: Address) -> Iterator[Outside]:
+    if address.is_sqlite:
+        database = str(address.url.database)
+        there = [file for end in ("", *BESIDE_SQLITE) if (file := Path(f"{database}{end}")).exists()]
+        if there:
+            yield Outside("SQLite's files", database, f"rm {_words(*there)}, unless the file has tables of your own")
+    if settings.log is not None and settings.log.exists():
+        yield Outside("the log", str(settings.log), f"rm {_words(settings.log)}, and its rotated copies")
+    for each in rotations_of(settings.log) if settings.log is not None else []:
+        yield Outside("its rotation", str(each), f"rm {_words(each)}")
+    if (metrics := settings.metrics.textfile) is not None and metrics.exists():
+        yield Outside("metrics", str(metrics), f"rm {_words(metrics)}, or the last figures are scraped for ever")
+    if (state := state_folder()).is_dir():
+        yield Outside(
+            "the state folder",
+            f"{state}: small files of ticks, runs of exec not yet delivered, copies of your crontab",
+            f"rm -r {_words(state)}, if no other project of this user ticks here",
+        )
+    yield Outside("the configuration", str(settings.file), "it is yours, as are your handlers")
+    if settings.env_file is not None and settings.env_file.exists():
+        yield Outside("its env_file", str(settings.env_file), "it may have passwords")
+
+
+def _server(settings: Settings) -> Iterator[Outside]:
+    if settings.schema is not None:
+        yield Outside("the schema", settings.schema, f'DROP SCHEMA "{settings.schema}", if nothing else is in it')
+    yield Outside(
+        "roles", "those that you made by cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …"
+    )
+
+
+def _words(*files: Path) -> str:
+    return " ".join(shlex.quote(str(file)) for file in files)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

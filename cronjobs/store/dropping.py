@@ -1,0 +1,116 @@
+"""What "db drop" asks before it takes our tables away, and how it does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from sqlalchemy import Connection, Row, text
+
+from cronjobs.store.meta import qualified
+from cronjobs.store.sql import run
+
+Kind = Literal["view", "function", "table"]
+ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")  # what needs something goes before it
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Something of ours in the database; ``sql``: its name as a statement has it, of a function with its arguments."""
+
+    kind: Kind
+    name: str
+    sql: str
+
+
+def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> list[Relation]:
+    """Those of *names* that are there, in the order in which they can be dropped."""
+    if connection.dialect.name == "sqlite":
+        there = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view')"))
+        found = [Relation(kind, name, f'"{name}"') for kind, name in there if (kind, name) in names]
+    else:
+        found = [each for kind, name in names for each in _in_our_schema(connection, kind, name)]
+    return sorted(found, key=lambda each: (ORDER.index(each.kind), each.name))
+
+
+_RELATION: Final = """
+SELECT format('%I.%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = :name AND c.relkind = ANY(:kinds) AND {home}"""
+_FUNCTION: Final = """
+SELECT format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE p.proname = :name AND {home}"""
+# Where the meta table is: another schema of the search_path may have tables of the same names.
+_HOME: Final = "n.oid = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:meta))"
+
+
+def _in_our_schema(connection: Connection, kind: Kind, name: str) -> list[Relation]:
+    parameters: dict[str, object] = {"name": name, "meta": qualified(connection, "cronjobs_meta")}
+    if kind != "function":
+        parameters["kinds"] = ["v"] if kind == "view" else ["r", "p"]
+    statement = (_FUNCTION if kind == "function" else _RELATION).format(home=_HOME)
+    return [Relation(kind, name, sql) for sql in connection.execute(text(statement), parameters).scalars()]
+
+
+def keep_out(connection: Connection) -> None:
+    """Wait until nobody writes jobs, and let nobody begin before this transaction ends. SQLite's writer is alone."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"LOCK TABLE {qualified(connection, 'cronjobs_jobs')} IN ACCESS EXCLUSIVE MODE"))
+
+
+def drop(connection: Connection, relations: Sequence[Relation]) -> None:
+    """Without CASCADE: what somebody built on them, a view or a foreign key, makes it fail."""
+    for kind in ORDER:
+        names = [each.sql for each in relations if each.kind == kind]
+        if not names:
+            continue
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"DROP {kind.upper()} {', '.join(names)}")
+            continue
+        for name in names:
+            connection.exec_driver_sql(f"DROP {kind.upper()} {name}")
+
+
+# --- what speaks against it -------------------------------------------------------------------------------------------
+
+
+def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, str, str]]]:
+    """Jobs that somebody runs: id, job_type, locked_by."""
+    return run(
+        connection,
+        "SELECT j.id, j.job_type, j.locked_by FROM {jobs} j WHERE j.locked_until > {now} ORDER BY j.id LIMIT :limit",
+        limit=limit,
+    ).all()
+
+
+def unfinished(connection: Connection) -> dict[str, int]:
+    """How many jobs there are that somebody may still want, by status."""
+    rows = run(
+        connection,
+        "SELECT j.status, count(*) AS jobs FROM {jobs} j "
+        "WHERE j.status IN ('queued', 'failed', 'running', 'dead') GROUP BY j.status",
+    )
+    return {row.status: row.jobs for row in rows}
+
+
+@dataclass(frozen=True)
+class LastTick:
+    """The last sign of a tick of one host, and how long ago that is."""
+
+    host: str
+    ago: timedelta
+
+
+def hosts_that_tick(ticks: Collection[Row[tuple[object, ...]]], now: datetime, within: timedelta) -> list[LastTick]:
+    """Of the last *ticks* of each host those that gave a sign *within* this time; pure."""
+    signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
+    return [LastTick(host, now - at) for host, at in signs if now - at <= within]
+
+
+def other_tables(connection: Connection) -> bool:
+    """Whether a SQLite file has tables besides; sqlite_ ones are SQLite's own."""
+    statement = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*' LIMIT 1")
+    return connection.execute(statement).first() is not None

@@ -1,0 +1,229 @@
+"""``cronjobs db drop``: everything of ours goes, nothing else does, and never while somebody works with it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert, text
+from support.databases import opened
+from support.project import Project
+
+from cronjobs.cli import db_drop
+from cronjobs.clock import SYSTEM
+from cronjobs.crontab import block, program
+from cronjobs.database import tables
+from cronjobs.errors import DatabaseError
+from cronjobs.host.state_folder import State
+from cronjobs.insight import outside
+from cronjobs.schema import migrations
+
+YAML = "log: cronjobs.log\n"
+HANDLERS = """
+import cronjobs
+@cronjobs.job("t.work")
+def work(): pass
+"""
+
+
+@pytest.fixture
+def typed(tmp_path: Path, empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project whose last tick was yesterday; its user's crontab is empty."""
+    monkeypatch.setattr(program, "read", lambda: "")
+    project = Project(tmp_path, empty_url)
+    project.write(YAML, HANDLERS)
+    assert project.call("db", "upgrade").code == 0
+    assert project.call("db", "adopt").code == 0
+    tick(project, SYSTEM.now() - timedelta(days=1))
+    return project
+
+
+def tick(project: Project, at: datetime) -> None:
+    row = {"tick": f"at {at}", "host": "web1", "pid": 1, "version": "0", "started_at": at}
+    project.execute(insert(tables.ticks).values(row))
+
+
+def leftovers(connection: Connection) -> list[str]:
+    """Whatever of ours the database still has: relations, functions, types, sequences, indexes."""
+    if connection.dialect.name == "sqlite":
+        return list(connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE name LIKE '%cronjobs%'").scalars())
+    catalogues = {"pg_class": "relname", "pg_proc": "proname", "pg_type": "typname", "pg_constraint": "conname"}
+    asked = " UNION ALL ".join(f"SELECT {column}::text AS name FROM {table}" for table, column in catalogues.items())
+    found = connection.execute(text(f"SELECT name FROM ({asked}) every WHERE name LIKE '%cronjobs%'"))
+    return list(found.scalars())
+
+
+def lease(project: Project) -> None:
+    later = "4102444800000000" if project.url.startswith("sqlite") else "'2100-01-01'"
+    project.execute(
+        text(
+            "UPDATE cronjobs_jobs SET status = 'running', attempts = 1, locked_by = 'web2:x:y:1:1:a', "
+            f"started_at = run_at, locked_until = {later}"
+        )
+    )
+
+
+def test_all_of_ours_goes_and_the_users_own_stays(typed: Project) -> None:
+    with opened(typed.url) as database:
+        with database.write() as connection:
+            connection.exec_driver_sql("CREATE TABLE orders (id integer PRIMARY KEY)")
+            connection.exec_driver_sql("CREATE TABLE cronjobs_of_mine (id integer PRIMARY KEY)")
+            connection.exec_driver_sql("INSERT INTO orders VALUES (7)")
+        typed.call("enqueue", "t.work", "--in", "1h")
+        done = typed.call("db", "drop", "--yes")
+        assert done.code == 0, done.err
+        with database.read() as connection:
+            mine = [name for name in leftovers(connection) if "cronjobs_of_mine" not in name]
+            assert mine == []
+            assert connection.exec_driver_sql("SELECT id FROM orders").scalars().all() == [7]
+            assert connection.exec_driver_sql("SELECT count(*) FROM cronjobs_of_mine").scalar() == 0
+    dropped = {line.removeprefix("dropped ") for line in done.out.splitlines()}
+    assert {"table cronjobs_jobs", "table cronjobs_alembic_version", "view cronjobs_dead_jobs"} <= dropped
+    assert ("function cronjobs_enqueue" in dropped) is not typed.url.startswith("sqlite")
+    again = typed.call("db", "drop", "--yes")
+    assert again.code == 4
+    assert "has no cronjobs tables" in again.err
+    assert typed.call("db", "upgrade").code == 0
+    assert typed.call("db", "check").code == 0
+
+
+def test_a_dry_run_lists_the_same_and_changes_nothing(typed: Project) -> None:
+    before = typed.everything()
+    typed.call("enqueue", "t.work", "--in", "1h")
+    dry = typed.call("db", "drop", "--dry-run")
+    assert "jobs that nobody has dealt with: 1 waiting" in dry.err
+    assert len(typed.everything()["cronjobs_ticks"]) == len(before["cronjobs_ticks"])
+    done = typed.call("db", "drop", "--yes")
+    assert dry.out.replace("would drop", "dropped") == done.out
+
+
+@pytest.mark.parametrize(("answer", "code"), [("shop", 0), ("shopp", 1), ("", 1)])
+def test_it_asks_for_the_projects_name(typed: Project, answer: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = typed.call("db", "drop")
+    assert refused.code == 2
+    assert "add --yes. Nothing was dropped" in refused.err
+    monkeypatch.setattr(db_drop, "is_interactive", lambda: True)
+    done = typed.call("db", "drop", stdin=answer.encode() + b"\n")
+    assert done.code == code, done.err
+    with opened(typed.url) as database:
+        assert (migrations.current(database) is None) is (code == 0)
+
+
+def test_it_refuses_while_a_job_runs_unless_forced(typed: Project) -> None:
+    typed.call("enqueue", "t.work")
+    lease(typed)
+    refused = typed.call("db", "drop", "--yes")
+    assert refused.code == 1
+    assert "jobs run: job 1 (t.work) by web2" in refused.err
+    assert len(typed.jobs()) == 1
+    assert typed.call("db", "drop", "--yes", "--force").code == 0
+
+
+def test_it_refuses_while_ticks_come_and_says_whose(typed: Project) -> None:
+    tick(typed, SYSTEM.now() - timedelta(seconds=40))
+    refused = typed.call("db", "drop", "--yes")
+    assert refused.code == 1
+    assert "ticks still come: web1 4" in refused.err
+    assert "and wait 1m30s" in refused.err
+    assert typed.call("db", "drop", "--yes", "--force").code == 0
+
+
+def test_another_projects_tables_are_never_dropped(typed: Project) -> None:
+    file = typed.folder / "cronjobs.yaml"
+    file.write_text(file.read_text().replace("shop", "blog"))
+    for words in (["--yes"], ["--yes", "--force"], ["--dry-run"]):
+        refused = typed.call("db", "drop", *words)
+        assert refused.code == 3
+        assert 'project "shop"' in refused.err
+    with opened(typed.url) as database:
+        assert migrations.current(database) is not None
+
+
+def test_a_later_versions_tables_are_left_to_that_version(typed: Project) -> None:
+    typed.execute(text("UPDATE cronjobs_meta SET schema_revision = '9999'"))
+    refused = typed.call("db", "drop", "--yes")
+    assert refused.code == 4
+    assert "install a newer cronjobs" in refused.err
+    assert typed.rows("jobs") == []
+
+
+def test_what_somebody_built_on_our_tables_keeps_all_of_them(typed: Project) -> None:
+    if typed.url.startswith("sqlite"):
+        return  # it lets go of a table that a view reads
+    typed.execute(text("CREATE VIEW my_jobs AS SELECT id FROM cronjobs_jobs"))
+    refused = typed.call("db", "drop", "--yes", "--force")
+    assert refused.code == 4
+    assert "my_jobs" in refused.err
+    assert typed.call("db", "check").code == 0
+
+
+def test_a_job_claimed_between_question_and_answer_is_seen(typed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed.call("enqueue", "t.work")
+    monkeypatch.setattr(db_drop, "_ask", lambda *_: lease(typed))
+    refused = typed.call("db", "drop", "--yes")
+    assert refused.code == 1
+    assert len(typed.jobs()) == 1
+
+
+def test_it_waits_for_a_transaction_that_writes_jobs(typed: Project) -> None:
+    """An enqueue that has begun is not lost unseen: it is in the tables before they go, or fails."""
+    answers: list[Any] = []
+    with opened(typed.url) as database:
+        dropper = threading.Thread(target=lambda: answers.append(typed.call("db", "drop", "--yes")))
+        with database.write() as connection:
+            connection.exec_driver_sql("INSERT INTO cronjobs_jobs (job_type) VALUES ('t.work')")
+            dropper.start()
+            dropper.join(0.3)
+            assert dropper.is_alive()
+        dropper.join(30)
+    assert answers[0].code == 0, answers[0].err
+
+
+def test_a_statement_after_the_drop_says_what_happened(typed: Project) -> None:
+    assert typed.call("db", "drop", "--yes").code == 0
+    said = r"cronjobs_jobs.*dropped \(\"cronjobs db drop\"\)\?"
+    with opened(typed.url) as database, pytest.raises(DatabaseError, match=said) as raised, database.write() as writing:
+        writing.exec_driver_sql("DELETE FROM cronjobs_jobs WHERE id = 17")
+    assert "DELETE" not in str(raised.value)
+
+
+def test_a_dropped_file_may_be_removed_without_being_missed(tmp_path: Path, sqlite_url: str) -> None:
+    project = Project(tmp_path, sqlite_url)
+    project.write()
+    assert project.call("db", "upgrade").code == 0
+    assert project.call("db", "drop", "--yes").code == 0
+    for file in tmp_path.glob("cronjobs.db*"):
+        file.unlink()
+    assert project.call("status").code == 0  # makes a new one
+
+
+def test_what_stays_is_named_with_the_command_that_removes_it(
+    typed: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "cronjobs.yaml"
+    (tmp_path / "units").mkdir()
+    (tmp_path / "units" / "cronjobs.service").write_text(f"ExecStart=python -m cronjobs run-due --config {config}\n")
+    (tmp_path / "units" / "other.service").write_text("ExecStart=true\n")
+    monkeypatch.setattr(outside, "UNIT_FOLDERS", (str(tmp_path / "units"),))
+    monkeypatch.setattr(outside, "LOGROTATE", tmp_path / "units")
+    lines = "0 3 * * * cronjobs exec backup -c 'true'\n"
+    crontab = block.install(lines, block.block(config, program.interpreter()), config)
+    monkeypatch.setattr(program, "read", lambda: crontab)
+    (tmp_path / "cronjobs.log").touch()
+    State().write("a-file", "of a tick")
+    said = typed.call("db", "drop", "--dry-run").err
+    for words in (
+        f"cronjobs crontab remove --config {config}",
+        "cronjobs crontab unwrap",
+        f"systemctl disable --now cronjobs.timer; rm {tmp_path}/units/cronjobs.service",
+        f"rm {tmp_path}/cronjobs.log",
+        "the state folder: ",
+        "enqueue() fails",
+    ):
+        assert words in said
+    assert "other.service" not in said
+    assert ("DROP ROLE" in said) is not typed.url.startswith("sqlite")
+    assert ("cronjobs.db-turn" in said) is typed.url.startswith("sqlite")
