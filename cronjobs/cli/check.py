@@ -30,6 +30,9 @@ def check(
     source: Source,
     no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Also check in the database whether it all runs.")] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="The checklist before a release, with what only a person knows.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find what is wrong with the configuration and its handlers, without a database.
@@ -37,9 +40,11 @@ def check(
     Reads the file, imports the handlers, and compares the two: job names, payload keys, time limits, commands on
     cron's PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
     change. --live also reads the database and, as status does, lists what is wrong, since when, and what to type. Run
-    it in CI, and after each edit.
+    it in CI, and after each edit. --release goes through what a release needs, on the host that will tick: each item
+    is ok, to do, or for a person to answer.
 
-    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live, and no database.
+    Exit codes: 0 all is well, 1 findings, or something to do, 3 the file cannot be used at all, 4 --live, and no
+    database.
     """
     try:
         settings = load_settings(source, need_database=False)
@@ -49,6 +54,10 @@ def check(
     known = None if no_import else known_types(settings)
     file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
+    if release:
+        from cronjobs.cli.check_release import release as checklist  # and the doctor
+
+        checklist(source, found, as_json)
     wrong = _ask_database(settings, known) if live else []
     if as_json:
         echo_json(_object(found, wrong, live))

@@ -39,7 +39,7 @@ def doctor(source: Source, as_json: JsonOption = False) -> None:
     code 1: a check found a problem.
     """
     with ExitStack() as open_things:
-        patient = _patient(source, open_things)
+        patient = patient_of(source, open_things)
         found = examine(patient)
     counts: Counter[str] = Counter(diagnosis.status for _, diagnosis in found)
     if as_json:
@@ -50,7 +50,8 @@ def doctor(source: Source, as_json: JsonOption = False) -> None:
     leaving.leave(1 if counts["problem"] else 0, stuck=False)  # whatever threads the user's modules began
 
 
-def _patient(source: Source, open_things: ExitStack) -> Patient:
+def patient_of(source: Source, open_things: ExitStack) -> Patient:
+    """What is examined; its database stays open until *open_things* are closed."""
     file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
     patient = Patient(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)

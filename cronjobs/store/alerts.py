@@ -161,6 +161,12 @@ def put_state(connection: Connection, finding_id: int, channel: str, due_at: dat
     connection.execute(new.on_conflict_do_update(index_elements=[alerts.c.finding_id, alerts.c.channel], set_=values))
 
 
+def delivered(connection: Connection) -> frozenset[str]:
+    """The channels by which a message has arrived."""
+    statement = "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.sent_at IS NOT NULL"
+    return frozenset(run(connection, statement).scalars())
+
+
 @dataclass(frozen=True)
 class DueAlert:
     """What one channel has to say about one episode, leased to who asked."""

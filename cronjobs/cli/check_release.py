@@ -1,0 +1,74 @@
+"""``cronjobs check --release``: the checklist before a release, as far as a machine can tick it off."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final, NoReturn
+
+from cronjobs.cli import leaving
+from cronjobs.cli.doctor import patient_of
+from cronjobs.cli.options import Source
+from cronjobs.cli.output import Times, coloured, json_text, safe, sentence, width, wrapped, write
+from cronjobs.doctor.examine import CHECKS, Patient, examine
+from cronjobs.doctor.release import ReleaseFacts, ReleaseItem, checklist
+from cronjobs.insight.check_config import Checked
+from cronjobs.insight.findings import judge
+from cronjobs.insight.gathering import look
+from cronjobs.insight.outside import rotations_of
+from cronjobs.store.alerts import delivered
+
+COLOURS: Final = {"ok": "green", "to do": "red", "ask": "yellow"}
+TEXT: Final = 600
+BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts"})  # "check" has found these already
+
+
+def release(source: Source, found: Checked, as_json: bool) -> NoReturn:
+    """Print the list and end the process: 1 if something is to do. *found* is what "check" finds in the file."""
+    with ExitStack() as open_things:
+        patient = patient_of(source, open_things)
+        examined = examine(patient, [check for check in CHECKS if check.name not in BY_CHECK])
+        items = checklist(
+            _facts(patient),
+            [(check.name, check.about, diagnosis) for check, diagnosis in examined],
+            [str(finding.problem) for finding in found.findings],
+        )
+    counts: Counter[str] = Counter(item.answer for item in items)
+    if as_json:
+        write([json_text({"ok": not counts["to do"], "items": [vars(item) for item in items], "counts": counts})])
+    else:
+        write(_lines(items, counts))
+    leaving.leave(1 if counts["to do"] else 0, stuck=False)
+
+
+def _facts(patient: Patient) -> ReleaseFacts:
+    settings, wrong, channels, hosts = patient.config, None, None, 0
+    if patient.database is not None and patient.tables:
+        with patient.database.read() as connection:
+            health = look(connection, settings, patient.types)
+            channels = delivered(connection)
+        times = Times(health.now, settings.timezone)
+        # What is wrong with the file is told above; that nothing ticks here, too.
+        wrong = [sentence(each, times) for each in judge(health, settings) if each.alarm and each.kind != "config"]
+        hosts = len(health.ticks)
+    rotations = [] if settings.log is None else [str(each) for each in rotations_of(settings.log)]
+    return ReleaseFacts(settings, patient.types, wrong, channels, hosts, rotations)
+
+
+def _lines(items: Sequence[ReleaseItem], counts: Counter[str]) -> Iterator[str]:
+    """What is to do, then what a person is asked, then what is well."""
+    label = max(len(item.item) for item in items)
+    indent = " " * (label + 2)
+    for answer in ("to do", "ask", "ok"):
+        for item in items:
+            if item.answer != answer:
+                continue
+            said = item.text if item.text != "a machine cannot know" else item.about
+            head, *rest = wrapped(safe(said, TEXT), width() - len(indent) - len(answer) - 2)
+            yield f"{item.item:<{label}}  {coloured(answer, COLOURS[answer])}: {head}"
+            yield from (indent + line for part in rest for line in wrapped(part, width() - len(indent)))
+            if item.do:
+                yield from (indent + line for line in wrapped(f"→ {safe(item.do, TEXT)}", width() - len(indent)))
+    yield ""
+    yield f"{counts['to do']} to do, {counts['ask']} to ask a person, {counts['ok']} ok"
