@@ -284,6 +284,22 @@ def test_what_is_missing_or_changed_on_postgresql_is_found(
         found_after(database, damage, said)
 
 
+@pytest.mark.connects_as(OWNER)
+def test_what_a_restored_dump_has_is_no_finding(postgres_migrated: str) -> None:
+    """pg_dump writes each constraint as the server does, and the server then writes some of them otherwise."""
+    checks = "SELECT conrelid::regclass, conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'c'"
+    with opened(postgres_migrated) as database:
+        with database.write() as connection:
+            before = connection.exec_driver_sql(f"{checks} AND conname LIKE 'cronjobs_%%' ORDER BY 2").all()
+            for table, name, definition in before:
+                connection.execute(text(f"ALTER TABLE {table} DROP CONSTRAINT {name}"))
+                again = text(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}".replace(":", r"\:"))
+                connection.execute(again)
+            after = connection.exec_driver_sql(f"{checks} AND conname LIKE 'cronjobs_%%' ORDER BY 2").all()
+        assert after != before
+        assert migrations.check(database) == []
+
+
 def found_after(database: Database, damage: str, said: list[str]) -> None:
     with database.write() as connection:
         for statement in damage.split("; "):
