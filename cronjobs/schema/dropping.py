@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
-from cronjobs.database.retrying import patiently
+from cronjobs.database.retrying import passes, patiently
 from cronjobs.database.tables import SCHEMA_REVISION
-from cronjobs.errors import CronjobsError, DatabaseBusy, SchemaTooNew
+from cronjobs.errors import CronjobsError, SchemaTooNew
 from cronjobs.model import duration_text
 from cronjobs.schema import migrations
 from cronjobs.store import dropping as store
@@ -65,11 +65,11 @@ def drop(
         with migrations.transaction(database) as connection:
             read_meta(connection)  # somebody else may have dropped them
             store.keep_out(connection)
-            found = _look(connection, database, settings, force=force, quiet=quiet)
+            found = _look(connection, database, settings, force=force, quiet=quiet)  # again: now nobody can begin
             store.drop(connection, found.relations)
             return found
 
-    return patiently(dropped, worth=lambda error: isinstance(error, DatabaseBusy), pauses=repeat(PAUSE_S, LOCK_TRIES))
+    return patiently(dropped, worth=passes, pauses=repeat(PAUSE_S, LOCK_TRIES))
 
 
 def _look(connection: Connection, database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:

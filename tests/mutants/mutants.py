@@ -26,6 +26,7 @@ WEB = "cronjobs/web/security.py"
 PAGES = "tests/database/test_web.py"
 LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
+DROP = "tests/process/test_db_drop.py"
 EXEC = "tests/database/test_exec_runs.py"
 FENCE = "tests/database/test_fence.py"
 ALERTS = "tests/database/test_alerts_races.py"
@@ -676,5 +677,40 @@ MUTANTS = (
         "for pair in pairs if pair.same_command]",
         "for pair in pairs]",
         (TAKE_OVER,),
+    ),
+    Mutant(
+        "another project's tables are dropped",
+        "cronjobs/schema/dropping.py",
+        "    is_ours(settings, found.project, found.environment)\n",
+        "",
+        (DROP,),
+    ),
+    Mutant(
+        "tables are dropped under a running job",
+        "cronjobs/schema/dropping.py",
+        "if leased := store.live_leases(connection, SHOWN + 1):",
+        "if leased := store.live_leases(connection, 0):",
+        (DROP,),
+    ),
+    Mutant(
+        "tables are dropped though a job was claimed since the question",
+        "cronjobs/schema/dropping.py",
+        "_look(connection, database, settings, force=force, quiet=quiet)  # again",
+        "_look(connection, database, settings, force=True, quiet=quiet)  # again",
+        (DROP,),
+    ),
+    Mutant(
+        "what begins with our prefix is dropped, whoever made it",
+        "cronjobs/store/dropping.py",
+        "for kind, name in there if (kind, name) in names]",
+        'for kind, name in there if name.startswith("cronjobs_")]',
+        (DROP,),
+    ),
+    Mutant(
+        "systemd ends long jobs with their tick",
+        "cronjobs/crontab/systemd_units.py",
+        "KillMode=process",
+        "KillMode=mixed",
+        ("tests/unit/crontab/test_systemd_units.py",),
     ),
 )
