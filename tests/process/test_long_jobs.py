@@ -261,11 +261,3 @@ def test_the_page_s_commands_do_what_it_says(sqlite_longs: LongJobs) -> None:
     assert "is running now" in said["explain 1"]
     row = project.job(1)
     assert (row["status"], row["last_error"].partition(": ")[2]) == ("cancelled", "wrong disk")
-
-
-def test_the_page_s_units_start_what_there_is() -> None:
-    """Whether systemd takes them is for systemd-analyze verify; here, that their command is one of ours."""
-    units = re.findall(r"^```ini\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    [line] = re.findall(r"^ExecStart=/\S+/cronjobs (.*)$", "\n".join(units), re.MULTILINE)
-    assert line == "run-due --config /srv/app/cronjobs.yaml"
-    assert "KillMode=process\n" in units[0], "else systemd ends each long job with its tick"

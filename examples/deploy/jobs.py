@@ -1,0 +1,10 @@
+"""The handlers: here only one, in place of your app's."""
+
+from __future__ import annotations
+
+from cronjobs import Context, job
+
+
+@job("reports.nightly", timeout="20s")
+def nightly(ctx: Context) -> None:
+    print(f"the report of {ctx.scheduled_for:%Y-%m-%d}" if ctx.scheduled_for else "a report")

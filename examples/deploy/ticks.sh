@@ -1,0 +1,31 @@
+#!/bin/sh
+# A tick each minute, for a container that stays: what cron does, without root, and with the container's environment.
+# SIGTERM ends the tick and the long jobs, which go back to the queue, and then this.
+stop=
+pid=
+trap 'stop=1; [ -n "$pid" ] && kill -TERM "$pid"' TERM INT
+
+finish() { # wait, also when a signal has interrupted the first wait
+    wait "$pid"
+    while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
+    pid=
+}
+
+long_jobs() { # each is a process of its own, which outlives its tick
+    for each in /proc/[0-9]*; do
+        tr '\0' ' ' <"$each/cmdline" 2>/dev/null | grep -q -e '-m cronjobs\.long ' && echo "${each#/proc/}"
+    done
+}
+
+while [ -z "$stop" ]; do
+    sleep $((60 - $(date +%s) % 60)) &
+    pid=$!
+    finish
+    [ -n "$stop" ] && break
+    cronjobs run-due --fail-on never &
+    pid=$!
+    finish
+done
+
+for each in $(long_jobs); do kill -TERM "$each"; done
+while [ -n "$(long_jobs)" ]; do sleep 1; done

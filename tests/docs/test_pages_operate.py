@@ -1,0 +1,240 @@
+"""The pages for operators: their commands run, what they print is there, and what they name is what the code has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import insert
+from support.pages import ROOT, Page
+from support.project import Project
+
+from cronjobs import errors
+from cronjobs.clock import SYSTEM
+from cronjobs.config.settings import RunSettings
+from cronjobs.crontab import program
+from cronjobs.database import tables
+from cronjobs.doctor import release
+from cronjobs.insight import outside
+from cronjobs.metrics import families
+from cronjobs.rules.finding_kinds import FINDING_KINDS
+
+pytestmark = pytest.mark.either
+
+DEPLOY = ROOT / "examples" / "deploy"
+PAGES = {
+    "containers": {"dockerfile": 1, "console": 1, "crontab": 1},
+    "kubernetes": {"console": 1},
+    "monitoring": {"console": 1, "": 1},
+    "release": {"console": 1},
+    "security": {},
+    "systemd": {"console": 2},
+    "troubleshooting": {"console": 9},
+    "uninstall": {"console": 1},
+    "upgrade": {"console": 2},
+}
+
+HANDLERS = """
+import cronjobs
+@cronjobs.job("t.work", retry=cronjobs.RetryPolicy(max_attempts=1))
+def work(): raise ConnectionError("no route")
+"""
+YAML = """
+environment: production
+schedules: {nightly-report: {cron: "15 2 * * *", job: t.work}}
+"""
+
+
+def page(name: str) -> Page:
+    return Page(f"docs/{name}.md")
+
+
+@pytest.fixture
+def typed(tmp_path: Path, sqlite_migrated: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project without a line in the crontab, whose database is there."""
+    monkeypatch.setattr(program, "read", lambda: "")
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write(YAML, HANDLERS)
+    assert project.call("db", "adopt").code == 0
+    return project
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_block_is_left_out_and_no_link_is_dead(name: str) -> None:
+    assert page(name).counts() == PAGES[name]
+    assert page(name).dead_links() == []
+
+
+def typed_lines(block: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def call(project: Project, line: str) -> Any:
+    found = project.call(*shlex.split(line)[1:])
+    assert "Traceback" not in found.err, found.err
+    return found
+
+
+# --- troubleshooting --------------------------------------------------------------------------------------------------
+
+
+def enqueue(project: Project, job_type: str, **columns: object) -> None:
+    project.execute(insert(tables.jobs).values(job_type=job_type, payload={}, **columns))
+
+
+def test_each_symptom_prints_what_the_page_says(typed: Project) -> None:
+    long_ago = SYSTEM.now().replace(year=2020)
+    enqueue(typed, "billing.remind", run_at=long_ago)
+    found = page("troubleshooting").blocks("console")
+    assert len(found) == PAGES["troubleshooting"]["console"]
+    for block in found:
+        answer, line = None, ""
+        for line in typed_lines(block.text):
+            answer = call(typed, line)
+            assert answer.code in (0, 1), (line, answer)
+        assert answer is not None
+        said = " ".join((answer.out + answer.err).split())
+        for expected in [each for each in block.text.splitlines() if not each.startswith("$ ")]:
+            assert " ".join(expected.split()) in said, (line, said)
+
+
+def test_the_sentences_of_the_database_are_those_that_are_raised() -> None:
+    raised = Path(errors.__file__).read_text() + (ROOT / "cronjobs/database/error_mapping.py").read_text()
+    for row in page("troubleshooting").table("What the database says"):
+        for said in re.findall(r"`([^`]+)`", row["a tick prints"]):
+            if said not in ("does not exist",):  # PostgreSQL's own words
+                assert said in raised, said
+
+
+def test_each_exit_code_is_told() -> None:
+    codes = [row["code"] for row in page("troubleshooting").table("The exit code of a tick")]
+    assert codes == ["1", "2", "3", "4", "70", "137, 142", "143"]
+
+
+# --- the release, the upgrade, the end --------------------------------------------------------------------------------
+
+
+def test_the_checklists_own_items_are_listed() -> None:
+    listed = [row["item"] for row in page("release").table("The items of its own")]
+    own = re.findall(r'ReleaseItem\(\s*"([a-z ]+)"', Path(release.__file__).read_text())
+    own = [name for name in dict.fromkeys(own) if name not in ("check", "findings")]
+    assert listed == own + [each.item for each in release.QUESTIONS]
+    assert f"more than {release.MANY_TRIES} times" in page("release").text
+
+
+@pytest.mark.parametrize("name", ["release", "upgrade", "monitoring"])
+def test_its_commands_can_be_typed(typed: Project, name: str) -> None:
+    for block in page(name).blocks("console"):
+        for line in typed_lines(block.text):
+            assert call(typed, line).code in (0, 1), line
+
+
+def test_the_last_commands_take_everything_away(typed: Project) -> None:
+    remove, dry, drop = typed_lines(page("uninstall").block("console", "db drop"))
+    assert call(typed, remove).code == 0
+    assert "would drop table cronjobs_jobs" in call(typed, dry).out
+    assert call(typed, f"{drop} --yes").code == 0
+    listed = page("uninstall").text
+    for end in outside.BESIDE_SQLITE:
+        assert f"`{end}`" in listed
+    for folder in outside.UNIT_FOLDERS:
+        assert f"`{folder}`" in listed
+
+
+# --- systemd, containers ----------------------------------------------------------------------------------------------
+
+
+def test_systemds_page_shows_what_the_command_says_next(typed: Project) -> None:
+    answer = call(typed, page("systemd").block("console", "--out").removeprefix("$ "))
+    then = "\n".join(typed_lines(page("systemd").block("console", "sudo cp")))
+    assert all(line in answer.err for line in then.splitlines())
+    service = (typed.folder / "units" / "cronjobs-shop.service").read_text()
+    for setting in ("SuccessExitStatus=1 143", "KillMode=process", "OOMPolicy=continue"):
+        assert f"`{setting}`" in page("systemd").text
+        assert f"{setting}\n" in service
+
+
+def without_comments(file: str) -> str:
+    lines = [line for line in (DEPLOY / file).read_text().splitlines() if not re.match(r"\s*(#|$)", line)]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_pages_show_the_files_that_are_there() -> None:
+    assert page("containers").block("dockerfile", "FROM") == without_comments("Dockerfile")
+    assert page("monitoring").block("", "rotate") == without_comments("logrotate")
+    whole = (DEPLOY / "kubernetes.yaml").read_text()
+    for row in page("kubernetes").table("Run on Kubernetes"):
+        setting = row["setting"].strip("`")
+        name, _, value = setting.partition(": ")
+        words = setting.replace("-", " ").split() if not value else [name, value.strip('"')]
+        assert all(word in whole.replace("-", " ") or word in whole for word in words), setting
+
+
+def test_the_image_has_what_it_runs_and_is_nobody_in_particular() -> None:
+    lines = without_comments("Dockerfile").splitlines()
+    copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
+    assert {*copied} == {"requirements.txt", "cronjobs.yaml", "jobs.py", "ticks.sh"}
+    assert all((DEPLOY / file).is_file() for file in copied)
+    user = lines.index("USER 10001")
+    assert not [line for line in lines[user:] if line.startswith("RUN")]
+    assert "--uid 10001" in lines[1]
+
+
+def seconds(text_: str) -> int:
+    assert text_.endswith("s")
+    return int(text_[:-1])
+
+
+def test_a_stop_has_time_for_the_jobs_that_run() -> None:
+    least = RunSettings().shutdown_grace.total_seconds() + 5
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert seconds(services["ticks"]["stop_grace_period"]) > least
+    assert services["ticks"]["init"] is True
+    assert services["ticks"]["volumes"] == ["state:/var/lib/cronjobs"]
+    assert "XDG_STATE_HOME=/var/lib/cronjobs" in without_comments("Dockerfile")
+    pod = yaml.safe_load((DEPLOY / "kubernetes.yaml").read_text())["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > least
+    assert pod["securityContext"]["runAsUser"] == 10001
+
+
+@pytest.mark.slow
+def test_the_containers_commands_work_in_their_folder(
+    tmp_path: Path, postgres_migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    [pod] = yaml.safe_load((DEPLOY / "kubernetes.yaml").read_text())["spec"]["jobTemplate"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    given = {each["name"] for each in pod["env"]}
+    assert given == {*services["ticks"]["environment"]}
+    for file in ("cronjobs.yaml", "jobs.py"):
+        (tmp_path / file).write_text((DEPLOY / file).read_text())
+    monkeypatch.setenv("DATABASE_URL", postgres_migrated)
+    project = Project(tmp_path, postgres_migrated)
+    assert call(project, "cronjobs check").code == 0
+    assert call(project, " ".join(services["migrate"]["command"])).out.endswith("nothing to do\n")
+    environment = {"DATABASE_URL": postgres_migrated, "CRONJOBS_HOST": "pod", "XDG_STATE_HOME": str(tmp_path)}
+    ticked = project.run(*pod["command"][1:], env=environment)
+    assert (ticked.code, ticked.err) == (0, "")
+    project.url = postgres_migrated
+    assert [row["host"] for row in project.rows("ticks")] == ["pod"]
+
+
+# --- monitoring -------------------------------------------------------------------------------------------------------
+
+
+def test_monitoring_names_findings_and_figures_that_there_are() -> None:
+    watched = [
+        name
+        for row in page("monitoring").table("What wakes somebody, and what waits")
+        for name in re.findall(r"`(\w+)`", row["finding"])
+    ]
+    assert {*watched} <= FINDING_KINDS.keys()
+    assert len(watched) == len({*watched})
+    defined = Path(families.__file__).read_text()
+    for name in {*re.findall(r"cronjobs_\w+", page("monitoring").text)}:
+        assert name.removesuffix("_total").removeprefix("cronjobs_") in defined, name
