@@ -10,13 +10,14 @@ import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from alembic import command, context
@@ -50,6 +51,9 @@ _LOCKED: Final = frozenset({"55P03", "40P01"})  # lock_not_available, deadlock_d
 _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
+
+# What a migration says that runs by itself, and that must not affect the transaction of somebody else.
+_OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
 # alembic's context and op are module globals.
 _one_at_a_time = threading.Lock()
@@ -127,12 +131,35 @@ def check(database: Database) -> list[str]:
         return findings + drift.find(connection)
 
 
-def sql(address: Address) -> str:
-    """All migrations as SQL for someone else to apply, in one transaction; needs only the kind of a database."""
+def sql(address: Address, revisions: str = "head") -> str:
+    """All migrations as SQL for someone else to apply, in one transaction; needs only the kind of a database.
+
+    *revisions*: up to which ("0003"), or from where to where ("0002:0003").
+    """
     output = io.StringIO()
     with _one_at_a_time:
-        command.upgrade(_config({ADDRESS: address}, output), "head", sql=True)
+        command.upgrade(_config({ADDRESS: address}, output), revisions, sql=True)
     return output.getvalue()
+
+
+@lru_cache
+def statements(kind: str, schema: str | None = None, revisions: str = "head") -> tuple[str, ...]:
+    """The statements of ``sql`` for a *kind* of database, "postgresql" or "sqlite", to run in a transaction of others.
+
+    On PostgreSQL the first of them sets the search_path until that transaction ends.
+    """
+    script = sql(Address(URL.create("postgresql+psycopg" if kind == "postgresql" else kind), schema), revisions)
+    parts = (_without_comments(part) for part in script.split(";\n\n"))
+    return tuple(part for part in parts if part and not part.startswith(_OF_AN_OWN_TRANSACTION))
+
+
+def _without_comments(part: str) -> str:
+    return "\n".join(line for line in part.splitlines() if not line.startswith("--")).strip()
+
+
+def revisions() -> tuple[str, ...]:
+    """Every revision that this installation ships, the first one first."""
+    return tuple(sorted(each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()))
 
 
 # --- what env.py calls ----------------------------------------------------------------------------------------------
@@ -153,7 +180,7 @@ def transaction(database: Database) -> Iterator[Connection]:
         with database.engine.connect() as connection:
             connection = connection.execution_options(cronjobs_begin=_BEGIN_DDL)
             with connection.begin():
-                connection.exec_driver_sql(_upgrade_lock(schema))
+                connection.exec_driver_sql(upgrade_lock(schema))
                 connection.exec_driver_sql(_SHORT_LOCKS)
                 if schema is not None and not _schema_exists(connection, schema):
                     connection.exec_driver_sql(f"CREATE SCHEMA {quoted(schema)}")
@@ -185,7 +212,7 @@ def run_offline(address: Address) -> None:
     )
     with context.begin_transaction():
         if not address.is_sqlite:
-            context.execute(_upgrade_lock(address.schema))
+            context.execute(upgrade_lock(address.schema))
             context.execute(_SHORT_LOCKS)
             if address.schema is not None:
                 context.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(address.schema)}")
@@ -245,7 +272,7 @@ def _revision(connection: Connection) -> str | None:
     return found
 
 
-def _upgrade_lock(schema: str | None) -> str:
+def upgrade_lock(schema: str | None) -> str:
     """SQL that lets one migration at a time go on; those that waited find nothing to do.
 
     PgBouncer's transaction mode allows it. Each schema has its own lock, so that two projects in one database do not

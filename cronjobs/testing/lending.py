@@ -9,21 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from sqlalchemy import Connection, Executable, StaticPool, create_engine
+from sqlalchemy import Connection, Executable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database.address import Address
+from cronjobs.database.borrowed import by_sqlalchemy
 from cronjobs.database.connection import Database, tell
 from cronjobs.database.tables import meta
-from cronjobs.database.user_connections import (
-    PlainConnection,
-    WrappedConnection,
-    is_django,
-    no_connection,
-    plain_connection,
-)
+from cronjobs.database.user_connections import WrappedConnection, is_django
 from cronjobs.errors import BadValue, UsageError
 from cronjobs.store.meta import has_table
 
@@ -92,9 +87,9 @@ def lend(target: Any, what: str) -> Lender:
         if not target.in_atomic_block:
             raise UsageError(f"{what} works in the test's own transaction: open one, with transaction.atomic()")
         target.ensure_connection()
-        djangos = _by_sqlalchemy(target.connection, what)
+        djangos = by_sqlalchemy(target.connection, what)
         return Lender(lambda: djangos, lambda: _OfDjango(target.alias), what)
-    drivers = _by_sqlalchemy(target, what)
+    drivers = by_sqlalchemy(target, what)
     return Lender(lambda: drivers, lambda: Savepoint(drivers), what)
 
 
@@ -138,45 +133,6 @@ class _OfDjango(Savepoint):
     def rollback(self) -> None:
         self._transaction.set_rollback(True, using=self._alias)
         self._block.__exit__(None, None, None)
-
-
-# --- drivers' own connections -----------------------------------------------------------------------------------------
-
-
-class _Kept:
-    """A driver's connection that SQLAlchemy uses and neither ends, closes nor sets up."""
-
-    def __init__(self, plain: PlainConnection) -> None:
-        self._plain = plain
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain.driver_connection, name)
-
-    def commit(self) -> None: ...
-    def rollback(self) -> None: ...
-    def close(self) -> None: ...
-    def create_function(self, *_: Any, **__: Any) -> None:
-        """Its owner's REGEXP stays."""
-
-    def cursor(self, *_: Any, **__: Any) -> Any:
-        cursor = self._plain.cursor()
-        if self._plain.dialect.name == "postgresql":
-            from psycopg.types.json import JsonbLoader, JsonLoader
-
-            cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's gives text
-            cursor.adapters.register_loader("json", JsonLoader)
-        return cursor
-
-
-def _by_sqlalchemy(raw: Any, what: str) -> Connection:
-    plain = plain_connection(raw)
-    if plain is None:
-        raise no_connection(what, "Connection or Session", raw)
-    is_sqlite = plain.dialect.name == "sqlite"
-    options: dict[str, Any] = {} if is_sqlite else {"use_native_hstore": False}
-    url, kept = "sqlite://" if is_sqlite else "postgresql+psycopg://", cast("Any", _Kept(plain))
-    engine = create_engine(url, creator=lambda: kept, poolclass=StaticPool, pool_reset_on_return=None, **options)
-    return engine.connect()
 
 
 # --- as our code wants it ---------------------------------------------------------------------------------------------
