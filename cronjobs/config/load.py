@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs.config import fields
+from cronjobs.config import django_project, fields
 from cronjobs.config.fields import NAME, NAME_RULE
 from cronjobs.config.keys import FILE
 from cronjobs.config.keys_of_jobs import JOB_TYPE, QUEUE, SCHEDULE, UNREADABLE_LIMITS
@@ -26,7 +26,7 @@ from cronjobs.config.settings import (
     ScheduleSettings,
     Settings,
 )
-from cronjobs.config.sources import database_of, is_shadowed, read_env, read_file, salvaged
+from cronjobs.config.sources import DJANGOS, database_of, is_shadowed, read_env, read_file, salvaged
 from cronjobs.config.variables import Variables
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.config.yaml_nodes import Node, Scalar
@@ -60,11 +60,17 @@ def load(
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
     reading = Reading(str(given), folder, Variables(environ, folder))
-    tree, flaws = read_file(given, reading.variables.files)
-    reading.problems += flaws
     override = ("CRONJOBS_DATABASE_URL", environ.get("CRONJOBS_DATABASE_URL"))
     if database_url is not None:
         override = ("--database-url", database_url)
+    in_django = django_project.is_host()
+    if in_django and file is None and not environ.get("CRONJOBS_CONFIG") and not given.exists():
+        tree, flaws = django_project.instead_of_file(), []
+    else:
+        tree, flaws = read_file(given, reading.variables.files)
+    reading.problems += flaws
+    if in_django and override[1] is None and tree is not None and "database" not in tree.entries:
+        override = ("DATABASES", DJANGOS)
     if tree is None:
         tree = salvaged(reading.variables.files.get(given.absolute()))
         if not only_database or (override[1] is None and "database" not in tree.entries):
@@ -91,7 +97,7 @@ def load(
 
     env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
     read_later = {"env_file", "database", "queues", "job_types", "schedules", "defaults", "env"}
-    return Settings(
+    settings = Settings(
         file=given.absolute(),
         folder=folder,
         env_file=fields.path_beside_file(reading, values["env_file"], "env_file") if "env_file" in values else None,
@@ -107,6 +113,11 @@ def load(
         **{key: value for key, value in values.items() if key not in read_later},
         **named,
     )
+    if in_django or database == DJANGOS:
+        settings = replace(settings, setup=settings.setup or django_project.SETUP)
+    if database == DJANGOS:
+        return django_project.with_its_database(settings, str(given), environ, need=need_database)
+    return settings
 
 
 def _secrets(

@@ -221,6 +221,7 @@ class Settings:
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
     disabled_queues: frozenset[str] = frozenset()  # they keep the cap that is in force, or none
+    by_django: bool = False  # the database is what Django's settings say
     without_project: bool = False  # what exec recorded in the state folder: no tick comes here
     broken: bool = False  # ticks refuse this file; only who reads the database goes on
     problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3

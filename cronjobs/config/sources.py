@@ -16,6 +16,7 @@ from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.host.files import open_regular
 
+DJANGOS: Final = "django"  # as a database: the one of Django's settings
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
 
@@ -120,14 +121,14 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
     origin, url = override
     try:
         if url is not None:
-            return _database_url(url, reading.folder)
+            return checked_url(url, reading.folder)
         if node is None:
             if need:
                 raise FieldError(
                     "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
                 )
             return ""
-        return _database_url(reading.text(node), reading.folder)
+        return checked_url(reading.text(node), reading.folder)
     except UnsetError as unset:
         if not need:
             return ""
@@ -141,8 +142,13 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
     return None
 
 
-def _database_url(url: str, folder: Path) -> str:
-    """*url* with an absolute path if it is SQLite's. FieldError never tells it: it may hold a password."""
+def checked_url(url: str, folder: Path) -> str:
+    """*url* with an absolute path if it is SQLite's. FieldError never tells it: it may hold a password.
+
+    The word for a Django project's database stays that word.
+    """
+    if url == DJANGOS:
+        return url
     scheme = re.match(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://", url)
     if not url.strip():
         raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")

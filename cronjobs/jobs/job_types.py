@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from cronjobs import starting
+from cronjobs.config.import_path import prepare_imports
 from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
@@ -156,11 +155,7 @@ def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
 
 def import_handlers(settings: Settings) -> list[Fault]:
     starting.end()
-    for name, value in settings.env:
-        os.environ[name] = value  # settings leaves out what real variables override; cron itself sets PATH
-    for folder in (*reversed(settings.python_path), settings.folder):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
+    prepare_imports(settings)
     faults: list[Fault] = []
     if settings.setup is not None:
         module, _, function = settings.setup.rpartition(".")
@@ -175,11 +170,25 @@ def import_handlers(settings: Settings) -> list[Fault]:
         fault = _guarded(f"around {name}", partial(hook, name), settings.secrets)
         if fault:
             faults.append(fault)
-    for module in settings.imports:
+    for module in dict.fromkeys((*settings.imports, *_found())):
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
         if fault:
             faults.append(fault)
     return faults
+
+
+_finders: list[Callable[[], Iterable[str]]] = []
+
+
+def also_import(modules: Callable[[], Iterable[str]]) -> None:
+    """Import what *modules* names wherever handlers are imported: a framework knows where its apps have theirs."""
+    if modules not in _finders:
+        _finders.append(modules)
+
+
+def _found() -> Iterator[str]:
+    for finder in _finders:
+        yield from finder()
 
 
 def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) -> Fault | None:

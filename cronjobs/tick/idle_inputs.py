@@ -29,7 +29,7 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview, sp
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:
     """The inputs, or None where the fast path would not understand them. *spool*: see ``exec.spool.address``."""
-    if not start.folder:
+    if not start.folder or settings.by_django:  # the fast path cannot see when Django's settings change
         return None
     variables = sorted({*settings.variables, *ALWAYS})
     sources = Sources(start, variables, {str(file): content for file, content in settings.contents.items()})
