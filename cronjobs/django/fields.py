@@ -1,0 +1,29 @@
+"""Columns of cronjobs' tables as fields of Django's models."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import models  # type: ignore[import-untyped]
+
+from cronjobs.database.column_types import from_microseconds, to_microseconds
+from cronjobs.django.instants import as_djangos, from_djangos
+
+
+class InstantField(models.DateTimeField):  # type: ignore[misc]
+    """An instant: timestamptz on PostgreSQL, whole microseconds since 1970 on SQLite; a datetime as Django has them."""
+
+    def get_internal_type(self) -> str:
+        return "InstantField"  # or Django would read SQLite's number as the text of a date
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
+        if value is None:
+            return None
+        return as_djangos(from_djangos(value) if isinstance(value, datetime) else from_microseconds(value))
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if not isinstance(value, datetime):
+            return super().get_db_prep_value(value, connection, prepared)
+        instant = from_djangos(value)
+        return instant if connection.vendor == "postgresql" else to_microseconds(instant)

@@ -1,0 +1,23 @@
+"""Instants as a Django project has them: aware in UTC, or with USE_TZ = False naive in its TIME_ZONE."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.conf import settings  # type: ignore[import-untyped]
+from django.utils import timezone  # type: ignore[import-untyped]
+
+
+def as_djangos(instant: datetime) -> datetime:
+    if settings.USE_TZ:
+        return instant.astimezone(UTC)
+    naive: datetime = timezone.make_naive(instant, timezone.get_default_timezone())
+    return naive
+
+
+def from_djangos(instant: datetime) -> datetime:
+    """Always aware."""
+    if instant.tzinfo is not None:
+        return instant
+    aware: datetime = timezone.make_aware(instant, timezone.get_default_timezone())
+    return aware
