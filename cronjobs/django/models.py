@@ -6,12 +6,22 @@ writes are fenced and recorded.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from django.db import models  # type: ignore[import-untyped]
 
+from cronjobs.django.connections import jobs_alias
 from cronjobs.django.fields import InstantField
 from cronjobs.model import Status
+
+
+class JobsManager(models.Manager):  # type: ignore[misc]
+    """Asks the database that has the jobs, unless another is named by ``using``."""
+
+    def get_queryset(self) -> Any:
+        queryset = super().get_queryset()
+        return queryset if self._db else queryset.using(jobs_alias())
+
 
 STATUSES: Final = [(str(each.value), str(each.value)) for each in Status]
 
@@ -47,6 +57,8 @@ class JobModel(models.Model):  # type: ignore[misc]
     finished_at = InstantField(null=True, blank=True)
     dismissed_at = InstantField(null=True, blank=True)
 
+    objects = JobsManager()
+
     class Meta:
         managed = False
         db_table = "cronjobs_jobs"
@@ -75,6 +87,8 @@ class JobRunModel(models.Model):  # type: ignore[misc]
     traceback = models.TextField(null=True)
     output = models.TextField(null=True)
 
+    objects = JobsManager()
+
     class Meta:
         managed = False
         db_table = "cronjobs_job_runs"
@@ -94,6 +108,8 @@ class ScheduleModel(models.Model):  # type: ignore[misc]
     status = models.TextField(help_text="active; retired: no file has it any more")
     seen_until = InstantField(help_text="up to here every occurrence is settled")
     next_at = InstantField("next", null=True)
+
+    objects = JobsManager()
 
     class Meta:
         managed = False
@@ -119,6 +135,8 @@ class OccurrenceModel(models.Model):  # type: ignore[misc]
     reason = models.TextField(null=True)
     job = models.ForeignKey(JobModel, models.DO_NOTHING, null=True, db_constraint=False, related_name="occurrences")
     decided_at = InstantField()
+
+    objects = JobsManager()
 
     class Meta:
         managed = False
