@@ -67,12 +67,12 @@ def config_file(settings: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def instead_of_file() -> YamlMapping:
-    """What holds in a process of a Django project without a cronjobs.yaml, as if one said it."""
+def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
+    """What holds in a process of a Django project without a cronjobs.yaml, as if a file said it."""
     zone = getattr(settings_of_django(), "TIME_ZONE", None) or "UTC"
     tree, _ = parse(f"timezone: {zone}\n")
     assert isinstance(tree, YamlMapping)
-    return tree
+    return tree, []
 
 
 def with_its_database(settings: Settings, file: str, environ: Mapping[str, str], *, need: bool) -> Settings:

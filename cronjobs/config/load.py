@@ -65,7 +65,7 @@ def load(
         override = ("--database-url", database_url)
     in_django = django_project.is_host()
     if in_django and file is None and not environ.get("CRONJOBS_CONFIG") and not given.exists():
-        tree, flaws = django_project.instead_of_file(), []
+        tree, flaws = django_project.instead_of_file()
     else:
         tree, flaws = read_file(given, reading.variables.files)
     reading.problems += flaws

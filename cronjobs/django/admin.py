@@ -13,13 +13,16 @@ from django.contrib import admin  # type: ignore[import-untyped]
 from django.contrib.messages import SUCCESS, WARNING  # type: ignore[import-untyped]
 from django.core.paginator import Paginator  # type: ignore[import-untyped]
 from django.db.models import Q  # type: ignore[import-untyped]
+from django.utils.formats import date_format  # type: ignore[import-untyped]
 from django.utils.functional import cached_property  # type: ignore[import-untyped]
 from django.utils.html import format_html, format_html_join  # type: ignore[import-untyped]
+from django.utils.timezone import template_localtime  # type: ignore[import-untyped]
 
 from cronjobs import masking
 from cronjobs.config.django_project import config_file
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
+from cronjobs.django.apps import import_modules_of_apps
 from cronjobs.django.connections import ours
 from cronjobs.django.models import JobModel, JobRunModel, OccurrenceModel, ScheduleModel
 from cronjobs.errors import ConfigError, Problem
@@ -37,7 +40,7 @@ ATTEMPTS: Final = 20
 LONGEST: Final = 20_000  # characters of a value
 
 
-class CappedPaginator(Paginator):  # type: ignore[misc]
+class CappedPaginator(Paginator):
     """Counts no further than somebody would turn pages."""
 
     @cached_property
@@ -45,7 +48,7 @@ class CappedPaginator(Paginator):  # type: ignore[misc]
         return int(self.object_list[: MOST_COUNTED + 1].count())
 
 
-class RecentFilter(admin.SimpleListFilter):  # type: ignore[misc]
+class RecentFilter(admin.SimpleListFilter):
     """Filters by a column's value; offers those that the newest jobs have."""
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
@@ -66,7 +69,7 @@ class QueueFilter(RecentFilter):
     parameter_name = "queue"
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[misc]
+class ReadOnlyAdmin(admin.ModelAdmin):
     """Rows are shown; what may be done to them are actions, for who has the permission to change."""
 
     paginator = CappedPaginator
@@ -104,7 +107,7 @@ class JobAdmin(ReadOnlyAdmin):
             "finished_at",
             "cancel_requested_at",
             "locked_by",
-            "attempts_made",
+            "made",
         ),
     )
 
@@ -132,6 +135,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description="what became of it")
     def explanation(self, job: Any) -> str:
         known = _configuration()
+        import_modules_of_apps()
         with ours() as connection:
             told = explain_id(connection, job.pk, known, lambda: assembled(known, []))
         return format_html_join("", "<p>{}</p>", ((line,) for line in (told.sentences if told else ())))
@@ -149,7 +153,7 @@ class JobAdmin(ReadOnlyAdmin):
         return "" if job.result is None else _json(job.result)
 
     @admin.display(description="attempts")
-    def attempts_made(self, job: Any) -> str:
+    def made(self, job: Any) -> str:
         newest = JobRunModel.objects.filter(job_id=job.pk).order_by("-attempt")[:ATTEMPTS]
         return format_html_join("", "<p>{}. {}: {} – {}, {} {}</p>{}", map(_attempt, reversed(newest)))
 
@@ -190,7 +194,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     @admin.display(description="last occurrence")
     def last(self, schedule: Any) -> str:
         found = OccurrenceModel.objects.filter(schedule_id=schedule.pk).order_by("-last_for").first()
-        return "" if found is None else f"{found.last_for:%Y-%m-%d %H:%M} {found.outcome}"
+        return "" if found is None else f"{_shown(found.last_for)} {found.outcome}"
 
     @admin.display(description="definition")
     def shown_definition(self, schedule: Any) -> str:
@@ -205,12 +209,24 @@ class ScheduleAdmin(ReadOnlyAdmin):
 def _attempt(run: Any) -> tuple[Any, ...]:
     words = masking.hide(run.traceback or "")
     trace = format_html("<pre>{}</pre>", words) if words else ""
-    return run.attempt, run.outcome, run.started_at, run.finished_at, run.error_type or "", run.error or "", trace
+    return (
+        run.attempt,
+        run.outcome,
+        _shown(run.started_at),
+        _shown(run.finished_at),
+        run.error_type or "",
+        run.error or "",
+        trace,
+    )
 
 
 def _occurrence(row: Any) -> tuple[str, ...]:
     job = f"job {row.job_id}" if row.job_id else ""
-    return f"{row.last_for:%Y-%m-%d %H:%M}", row.outcome, row.reason or "", job
+    return _shown(row.last_for), row.outcome, row.reason or "", job
+
+
+def _shown(instant: Any) -> str:
+    return str(date_format(template_localtime(instant), "DATETIME_FORMAT"))
 
 
 def _json(value: Any) -> str:
@@ -224,7 +240,7 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """What the project's file says, as far as it can be read; it decides which payloads are shown, and in which zone."""
+    """What the project's file says, as far as it can be read: which payloads are shown, and in which zone."""
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)

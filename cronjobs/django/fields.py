@@ -11,7 +11,7 @@ from cronjobs.database.column_types import from_microseconds, to_microseconds
 from cronjobs.django.instants import as_djangos, from_djangos
 
 
-class InstantField(models.DateTimeField):  # type: ignore[misc]
+class InstantField(models.DateTimeField):
     """An instant: timestamptz on PostgreSQL, whole microseconds since 1970 on SQLite; a datetime as Django has them."""
 
     def get_internal_type(self) -> str:

@@ -12,10 +12,11 @@ from django.db import models  # type: ignore[import-untyped]
 
 from cronjobs.django.connections import jobs_alias
 from cronjobs.django.fields import InstantField
+from cronjobs.insight.saying import status_word
 from cronjobs.model import Status
 
 
-class JobsManager(models.Manager):  # type: ignore[misc]
+class JobsManager(models.Manager):
     """Asks the database that has the jobs, unless another is named by ``using``."""
 
     def get_queryset(self) -> Any:
@@ -23,10 +24,10 @@ class JobsManager(models.Manager):  # type: ignore[misc]
         return queryset if self._db else queryset.using(jobs_alias())
 
 
-STATUSES: Final = [(str(each.value), str(each.value)) for each in Status]
+STATUSES: Final = [(str(each.value), status_word(each.value)) for each in Status]
 
 
-class JobModel(models.Model):  # type: ignore[misc]
+class JobModel(models.Model):
     id = models.BigAutoField(primary_key=True)
     job_type = models.TextField("type")
     payload = models.JSONField()
@@ -71,7 +72,7 @@ class JobModel(models.Model):  # type: ignore[misc]
         return f"job {self.pk} ({self.job_type})"
 
 
-class JobRunModel(models.Model):  # type: ignore[misc]
+class JobRunModel(models.Model):
     """One attempt that has begun and ended."""
 
     pk = models.CompositePrimaryKey("job_id", "attempt")
@@ -101,7 +102,7 @@ class JobRunModel(models.Model):  # type: ignore[misc]
         return f"attempt {self.attempt} of job {self.job_id}"
 
 
-class ScheduleModel(models.Model):  # type: ignore[misc]
+class ScheduleModel(models.Model):
     id = models.BigAutoField(primary_key=True)
     name = models.TextField()
     definition = models.JSONField()
@@ -123,7 +124,7 @@ class ScheduleModel(models.Model):  # type: ignore[misc]
         return str(self.name)
 
 
-class OccurrenceModel(models.Model):  # type: ignore[misc]
+class OccurrenceModel(models.Model):
     """What became of the instants at which a schedule was due: a row stands for ``count`` of them."""
 
     pk = models.CompositePrimaryKey("schedule_id", "last_for")

@@ -28,7 +28,7 @@ def migration(revision: str, *, after: str | None = None) -> Any:
     return type("Migration", (Migration,), parts | {"__module__": __name__})
 
 
-class ToRevision(Operation):  # type: ignore[misc]
+class ToRevision(Operation):
     """Bring the tables of Django's connection to *revision*, by the SQL that ``cronjobs db sql`` prints."""
 
     reduces_to_sql = True

@@ -21,7 +21,7 @@ from cronjobs import errors
 from cronjobs.clock import SYSTEM
 from cronjobs.config.django_project import APP
 from cronjobs.django import task_jobs
-from cronjobs.django.apps import modules_of_apps
+from cronjobs.django.apps import import_modules_of_apps
 from cronjobs.django.connections import in_transaction
 from cronjobs.django.instants import as_djangos, from_djangos
 from cronjobs.django.models import JobModel, JobRunModel
@@ -73,7 +73,7 @@ def priority_of(level: int) -> int:
     return 0 if level == level_of(0) else round((LEVELS - 0.5 - level) * PRIORITIES / LEVELS) - 100
 
 
-class CronjobsBackend(BaseTaskBackend):  # type: ignore[misc]
+class CronjobsBackend(BaseTaskBackend):
     """A task is a job of the type that its path names, such as shop.tasks.send_invoice.
 
     It is enqueued in the transaction that is open on Django's connection, if one is: both are committed, or neither.
@@ -243,9 +243,7 @@ class CronjobsBackend(BaseTaskBackend):  # type: ignore[misc]
 def _task(job_type: str) -> Any:
     """The task of this path, if the project has it. A path from a row is never imported: only the apps' modules are."""
     if job_type not in task_jobs.KNOWN:
-        for module in modules_of_apps():
-            with suppress(Exception):  # a tick says what is wrong with it
-                import_module(module)
+        import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)
 
 

@@ -17,7 +17,7 @@ DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has read these
 ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
 
 
-class Command(BaseCommand):  # type: ignore[misc]
+class Command(BaseCommand):
     """Every word behind ``cronjobs`` is passed on; the exit code is that of the command."""
 
     help = "The command line of cronjobs: manage.py cronjobs --help lists its commands."
