@@ -113,8 +113,13 @@ class Attempt:
             said = f"timeout_s {self.timeout.total_seconds():g} is more than the longest timeout, 30 days"
             return Failed(said, "TimeoutError", permanent=True)
         registration = self.job_type.registration
-        fault = registration.bind(self.job.payload) if registration is not None else None
-        return Failed(one_line(fault, ERROR_LIMIT), "SignatureMismatch", at_least=MISMATCH_DELAY) if fault else None
+        fault = registration.bind_names(self.job.payload) if registration is not None else None
+        return mismatch(fault) if fault else None
+
+
+def mismatch(fault: str) -> Failed:
+    """The outcome if the payload does not fit the handler, by name or by type: perhaps it fits the next version."""
+    return Failed(one_line(fault, ERROR_LIMIT), "SignatureMismatch", at_least=MISMATCH_DELAY)
 
 
 def timeout_of(job: Job, job_type: JobType) -> timedelta:

@@ -15,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
-from cronjobs.execution.attempt import MISMATCH_DELAY, PROCESS_GRACE, Attempt, WorkerContext
+from cronjobs.execution.attempt import MISMATCH_DELAY, PROCESS_GRACE, Attempt, WorkerContext, mismatch
 from cronjobs.execution.command import Command
 from cronjobs.execution.output import captured
 from cronjobs.execution.raised import outcome_of
@@ -73,7 +73,11 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     attempt.begun = True
     try:
         with EndingCopies():
-            result = handler(*(() if ctx is None else (ctx,)), **attempt.job.payload)
+            arguments, misfits = registration.decoded(attempt.job.payload)  # runs code of the user's classes
+            if fault := registration.type_fault(misfits):
+                attempt.begun = False  # the handler did not run, so this is no sign that it works
+                return mismatch(fault)
+            result = handler(*(() if ctx is None else (ctx,)), **arguments)
             if inspect.isawaitable(result):
                 result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
         if ctx is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +22,18 @@ FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
 LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last one that has a date in every time zone
 Key = str | tuple[object, ...]
 Span: TypeAlias = timedelta | str | float
+
+
+class ForHandler:
+    """What a payload is for the handler that this process has registered for its type, as far as there is one.
+
+    The registry sets ``encoded``: it imports what enqueues, so that handlers can enqueue themselves.
+    """
+
+    encoded: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = staticmethod(lambda _type, payload: payload)
+
+
+for_handler: Final = ForHandler()
 
 
 def new_job(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.errors import QueueFull, UsageError
-from cronjobs.jobs.checking import Key, Span, key_text, new_job
+from cronjobs.jobs.checking import Key, Span, for_handler, key_text, new_job
 from cronjobs.jobs.insertion import (
     Inserted,
     OnConflict,
@@ -123,7 +123,8 @@ def enqueue(
         target: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``.
             With an SQLAlchemy Engine the job gets a transaction of its own, committed when this returns.
         job_type: the name of a handler or of a declared command. Whether one exists is known to ticks, not here.
-        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None: none.
+        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None: none. If the handler is
+            registered in this process, it is checked by its annotations, and may have values of their types.
         run_at: the earliest instant to begin, aware; None: now. Not together with *delay*.
         delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
         queue: what ``queues:``, ``pause --queue`` and ``run-due --queue`` go by.
@@ -144,7 +145,7 @@ def enqueue(
         The job's id and whether this call made it; the id is None if a full queue dropped it.
 
     Raises:
-        PayloadError: the payload or meta cannot be stored.
+        PayloadError: the payload or meta cannot be stored, or does not fit the handler.
         UsageError: another argument makes no sense.
         QueueFull: the queue holds as many jobs as the file allows, and the file says to refuse more.
         QueueHeld: another open transaction holds the queue's count.
@@ -155,7 +156,7 @@ def enqueue(
     """
     new = new_job(
         job_type,
-        payload,
+        _encoded(job_type, payload),
         run_at=run_at,
         delay=delay,
         queue=queue,
@@ -200,7 +201,7 @@ async def enqueue_async(
     **options: Unpack[Options],
 ) -> Enqueued:
     """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
-    row = row_of(new_job(job_type, payload, **options))
+    row = row_of(new_job(job_type, _encoded(job_type, payload), **options))
     return (await _enqueue_async(target, [row], on_conflict, schema, wait))[0]
 
 
@@ -238,6 +239,13 @@ async def enqueue_many_async(
     return await _enqueue_async(target, _rows(job_type, rows, options), on_conflict, schema, wait)
 
 
+def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """As JSON, if the type's handler is registered here; what is no mapping is refused with what is no JSON."""
+    if payload is None:
+        payload = {}
+    return for_handler.encoded(job_type, payload) if isinstance(payload, Mapping) else payload
+
+
 def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:
     if "idempotency_key" in options:
         raise UsageError("one idempotency_key cannot be for all rows: give each its own, (payload, {…})")
@@ -247,6 +255,7 @@ def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str
 
 def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
     payload, own = row if isinstance(row, tuple) else (row, Options())
+    payload = _encoded(template["job_type"], payload)
     if own.keys() - {"idempotency_key"}:
         return row_of(new_job(template["job_type"], payload, **cast("Options", {**common, **own})))
     made = template | {"payload": json_text(check_payload(payload))}

@@ -22,8 +22,8 @@ from typing import (
     overload,
 )
 
-from cronjobs.errors import UsageError
-from cronjobs.jobs.checking import LONGEST_TIMEOUT, name_fault
+from cronjobs.errors import PayloadError, UsageError
+from cronjobs.jobs.checking import LONGEST_TIMEOUT, for_handler, name_fault
 from cronjobs.jobs.enqueue import (
     AsyncTargetOrEngine,
     Enqueued,
@@ -47,6 +47,8 @@ from cronjobs.model import (
 
 if TYPE_CHECKING:
     from cronjobs.jobs.context import Context
+    from cronjobs.jobs.handler_payload import HandlerPayload
+    from cronjobs.rules.payload_kinds import Misfits
 
 Handler = Callable[..., Any]
 C = ParamSpec("C")  # how the function is called
@@ -63,6 +65,7 @@ class Registration:
     handler: Handler
     retry: RetryPolicy | None = None
     options: JobOptions = field(default_factory=JobOptions)
+    check_types: bool = True  # False: a payload's names are checked, and its values go to the handler as they are
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -88,16 +91,44 @@ class Registration:
             return f"the signature of its handler cannot be read: {type(error).__name__}: {error}"
         return None
 
+    @cached_property
+    def accepts(self) -> HandlerPayload:
+        from cronjobs.jobs.handler_payload import HandlerPayload  # which a tick of commands alone does without
+
+        return HandlerPayload(self.handler, self.signature, takes_ctx=self.takes_ctx, typed=self.check_types)
+
     def bind(self, payload: Mapping[str, Any]) -> str | None:
+        """How *payload* does not fit the handler's parameters, by name or by type, or None."""
+        return self.bind_names(payload) or self.type_fault(self.decoded(payload)[1])
+
+    def bind_names(self, payload: Mapping[str, Any]) -> str | None:
         """How *payload*'s keys do not fit the handler's parameters, or None."""
-        if payload.keys() == self.__dict__.get("_fitting"):  # as with the job before
-            return None
         try:
+            if self.accepts.takes_names(payload.keys()):
+                return None
             self.signature.bind(*([None] if self.takes_ctx else []), **payload)
         except Exception as error:  # not only TypeError: a callable object may have an unreadable signature
             return f"payload does not fit {self.name}{self._shown_signature()}: {error}"
-        self.__dict__["_fitting"] = frozenset(payload)
         return None
+
+    def decoded(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
+        """What the handler gets for a *payload* whose names fit, and which values do not."""
+        return self.accepts.decode(payload)
+
+    def encoded(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The JSON of a *payload*, whose values may be those that the handler gets; raises PayloadError."""
+        if self.fault is not None:
+            return payload  # nothing can run it here, so nothing is known of it
+        fault, encoded = self.bind_names(payload), payload
+        if fault is None:
+            encoded, misfits = self.accepts.encode(payload)
+            fault = self.type_fault(misfits)
+        if fault is not None:
+            raise PayloadError(fault)
+        return encoded
+
+    def type_fault(self, misfits: Misfits) -> str | None:
+        return f"payload does not fit {self.name}: {misfits}" if misfits.count else None
 
     def _shown_signature(self) -> str:
         try:
@@ -186,6 +217,7 @@ def job(
     on_shutdown: OnShutdown | None = None,
     on_lost: OnLost | None = None,
     durable: Durable | None = None,
+    check_types: bool = True,
 ) -> Register:
     """Register the decorated function as the handler of job type *name*.
 
@@ -199,8 +231,8 @@ def job(
     default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job whose runner died: "retry"
     (the default) or "dead", for work that must not be repeated automatically. ``durable`` decides when an end is
     committed: "group" (the default) with others that ended meanwhile, "each" before its worker begins another job. The
-    file's ``job_types:`` override all of these. Raises UsageError for a name that another function has, or an
-    invalid option.
+    file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's values as JSON,
+    whatever it annotates. Raises UsageError for a name that another function has, or an invalid option.
     """
     fault = name_fault(name)
     if fault:
@@ -242,7 +274,7 @@ def job(
                 f"@job({name!r}) is registered twice: by {there.handler.__module__}.{there.handler.__qualname__} "
                 f"and by {handler.__module__}.{handler.__qualname__}"
             )
-        _registered[name] = Registration(name, handler, retry, given)
+        _registered[name] = Registration(name, handler, retry, given, check_types)
         _give_enqueue(_registered[name])
         return handler
 
@@ -265,6 +297,14 @@ def _read(name: str, what: str, value: Any, read: Callable[[Any], R]) -> R | Non
         return None if value is None else read(value)
     except ValueError as error:
         raise UsageError(f"@job({name!r}): {what}: {error}") from None
+
+
+def _encoded(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    registration = _registered.get(job_type)
+    return payload if registration is None else registration.encoded(payload)
+
+
+for_handler.encoded = _encoded
 
 
 def registered() -> Mapping[str, Registration]:
