@@ -95,6 +95,17 @@ class MovedDatabase(ForeignDatabase):
         )
 
 
+class OtherProject(ForeignDatabase):
+    """ "check --against" was given the database of another project, whose payloads are not for this code."""
+
+    def __init__(self, *, theirs: str, ours: str) -> None:
+        CronjobsError.__init__(
+            self,
+            f'that database belongs to project "{theirs}" and the configuration says "{ours}": its payloads are not '
+            "for this code. Name the other database, or the other configuration",
+        )
+
+
 class DatabaseError(CronjobsError):
     """The database cannot be used now; the message never contains a password."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cronjobs.cli import leaving
+from cronjobs.cli.check_against import as_json_object, lines, review_of
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
@@ -16,11 +17,12 @@ from cronjobs.cli.output import Times, coloured, complain, counted, echo, echo_j
 from cronjobs.cli.project_database import missing_file, open_database
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
-from cronjobs.errors import ConfigError, Problem
+from cronjobs.errors import ConfigError, Problem, UsageError
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
 from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
+from cronjobs.insight.payload_review import PayloadReview
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.meta import require_schema
 from cronjobs.text import visible
@@ -33,19 +35,28 @@ def check(
     release: Annotated[
         bool, typer.Option("--release", help="The checklist before a release, with what only a person knows.")
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="URL", help="Also check whether that database's payloads fit this code."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find what is wrong with the configuration and its handlers, without a database.
 
-    Reads the file, imports the handlers, and compares the two: job names, payload keys, time limits, commands on
-    cron's PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
+    Reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands on cron's
+    PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
     change. --live also reads the database and, as status does, lists what is wrong, since when, and what to type. Run
     it in CI, and after each edit. --release goes through what a release needs, on the host that will tick: each item
-    is ok, to do, or for a person to answer.
+    is ok, to do, or for a person to answer. Before a deploy, --against reads each waiting, failed and dead job of the
+    database in production, and lists those whose payload the new handlers would not take; it writes nothing.
 
-    Exit codes: 0 all is well, 1 findings, or something to do, 3 the file cannot be used at all, 4 --live, and no
-    database.
+    Exit codes: 0 all is well, 1 findings, or something to do, 3 the file cannot be used at all, 4 --live or --against,
+    and no database.
     """
+    if against is not None and no_import:
+        raise UsageError("--against compares payloads with the handlers, so it cannot go with --no-import")
+    if against is not None and release:
+        raise UsageError("--release is a list of its own: check --against in a second command")
     try:
         settings = load_settings(source, need_database=False)
     except ConfigError as error:
@@ -59,11 +70,13 @@ def check(
 
         checklist(source, found, as_json)
     wrong = _ask_database(settings, known) if live else []
+    reviewed = None if against is None or known is None else review_of(against, settings, known)
     if as_json:
-        echo_json(_object(found, wrong, live))
+        echo_json(_object(found, wrong, live, reviewed))
     else:
-        _print(found, wrong, no_import)
-    leaving.leave(1 if found.findings or wrong else 0, stuck=False)
+        _print(found, wrong, no_import, reviewed)
+    misfits = reviewed is not None and reviewed.misfits > 0
+    leaving.leave(1 if found.findings or wrong or misfits else 0, stuck=False)
 
 
 def _print_fatal(error: Any, as_json: bool) -> None:
@@ -92,29 +105,38 @@ def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     ]
 
 
-def _object(found: Checked, wrong: list[str], live: bool) -> dict[str, Any]:
-    return {
-        "ok": not found.findings and not wrong,
+def _object(found: Checked, wrong: list[str], live: bool, reviewed: PayloadReview | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "ok": not found.findings and not wrong and not (reviewed and reviewed.misfits),
         "fatal": False,
         "findings": [vars(finding.problem) | {"detail": list(finding.detail)} for finding in found.findings],
         "notes": [vars(note) for note in found.notes],
         "job_types": found.job_types,
         "schedules": found.schedules,
-    } | ({"live": wrong} if live else {})
+    }
+    if live:
+        told["live"] = wrong
+    if reviewed is not None:
+        told["against"] = as_json_object(reviewed)
+    return told
 
 
-def _print(found: Checked, wrong: list[str], no_import: bool) -> None:
+def _print(found: Checked, wrong: list[str], no_import: bool, reviewed: PayloadReview | None) -> None:
     for finding in found.findings:
         echo(coloured(visible(str(finding.problem)), "red"))
         for line in finding.detail:
             echo(f"    {line.strip()}" if line.startswith("  File") else f"      {line.strip()}")
     for trouble in wrong:
         echo(coloured(trouble, "red"))
+    for line in lines(reviewed) if reviewed is not None else ():
+        echo(line)
     for note in found.notes:
         echo(f"note: {note}")
-    count = len(found.findings) + len(wrong)
+    count = len(found.findings) + len(wrong) + (len(reviewed.groups) if reviewed is not None else 0)
     if count:
         complain(counted(count, "finding"))
         return
     what = f"{counted(found.job_types, 'job type')}, {counted(found.schedules, 'schedule')}"
+    if reviewed is not None:
+        what += f"; all {counted(reviewed.checked, 'payload')} in that database fit"
     echo(coloured(f"ok: {what}" + ("; handlers were not imported" if no_import else ""), "green"))

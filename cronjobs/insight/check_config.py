@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cronjobs.config import trust
 from cronjobs.config.reader import nearest
@@ -24,6 +24,7 @@ from cronjobs.errors import CronjobsError, Problem
 from cronjobs.execution.attempt import PROCESS_GRACE
 from cronjobs.insight import check_notes
 from cronjobs.jobs.job_types import Fault, JobType, JobTypes
+from cronjobs.jobs.registry import Registration
 from cronjobs.masking import mask
 from cronjobs.model import duration_text
 from cronjobs.text import one_line
@@ -171,13 +172,26 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
                 guess = f', did you mean "{meant}"?' if meant else "."
                 text = f'no handler or command is registered under "{schedule.job}"{guess}{perhaps}'
                 yield place.problem(text, f"{path}.job", path)
-        elif found.registration and (fault := found.registration.bind(schedule.payload)):
-            yield place.problem(fault, f"{path}.payload", path)
+        elif found.registration is not None:
+            yield from _payload(place, found.registration, schedule.payload, path)
     for name, entry in settings.job_types.items():
         if name not in known.types and name not in unusable and entry.command is None:
             meant = nearest(name, known.types)
             guess = f', did you mean "{meant}"?' if meant else ": it has no command: either."
             yield place.problem(f"no handler is registered under this name{guess}{perhaps}", f"job_types.{name}")
+
+
+def _payload(place: _Place, registration: Registration, payload: dict[str, Any], path: str) -> Iterator[Problem]:
+    """A value that does not fit is named with its own place in the file."""
+    if fault := registration.bind_names(payload):
+        yield place.problem(fault, f"{path}.payload", path)
+        return
+    for misfit in registration.decoded(payload)[1].found:
+        where = f"{path}.{misfit.where}"
+        if where in place.settings.positions and misfit.value:
+            yield place.problem(f"{misfit.value} {misfit.what} ({registration.name})", where)
+        else:
+            yield place.problem(f"payload does not fit {registration.name}: {misfit}", f"{path}.payload", path)
 
 
 @dataclass(frozen=True)
