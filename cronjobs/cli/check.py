@@ -10,7 +10,7 @@ import typer
 
 from cronjobs.cli import leaving
 from cronjobs.cli.check_against import as_json_object, lines, review_of
-from cronjobs.cli.known_types import known_types
+from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import Times, coloured, complain, counted, echo, echo_json, sentence
@@ -64,13 +64,15 @@ def check(
         raise typer.Exit(3) from None
     known = None if no_import else known_types(settings)
     file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
-    found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
+    with users_code():
+        found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
     if release:
         from cronjobs.cli.check_release import release as checklist  # and the doctor
 
         checklist(source, found, as_json)
     wrong = _ask_database(settings, known) if live else []
-    reviewed = None if against is None or known is None else review_of(against, settings, known)
+    with users_code():
+        reviewed = None if against is None or known is None else review_of(against, settings, known)
     if as_json:
         echo_json(_object(found, wrong, live, reviewed))
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.cli import leaving, project_database
-from cronjobs.cli.known_types import known_types
+from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import coloured, json_text, safe, width, wrapped, write
@@ -40,7 +40,8 @@ def doctor(source: Source, as_json: JsonOption = False) -> None:
     """
     with ExitStack() as open_things:
         patient = patient_of(source, open_things)
-        found = examine(patient)
+        with users_code():
+            found = examine(patient)
     counts: Counter[str] = Counter(diagnosis.status for _, diagnosis in found)
     if as_json:
         checks = [{"check": check.name, "about": check.about} | vars(diagnosis) for check, diagnosis in found]

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.cli import leaving, typed
-from cronjobs.cli.known_types import known_types
+from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, echo, echo_json, status_word
 from cronjobs.cli.project_database import operator, our_database
@@ -131,7 +131,8 @@ def _warn(settings: Settings, job_type: str, arguments: dict[str, Any], job_id: 
     known = known_types(settings)
     found = known.types.get(job_type)
     if found is not None:
-        fault = found.registration.bind(arguments) if found.registration else None
+        with users_code():
+            fault = found.registration.bind(arguments) if found.registration else None
         if fault:
             complain(one_line(fault, 1000))
             complain(f"if the payload is wrong: cronjobs jobs cancel {job_id}")

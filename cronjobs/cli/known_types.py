@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 
 from cronjobs.config.settings import Settings
 from cronjobs.jobs import job_types
@@ -12,9 +12,14 @@ from cronjobs.model import RetryPolicy
 
 
 def known_types(settings: Settings) -> JobTypes:
-    """The job types of this host. What the user's modules print as they are imported is no data: it goes to stderr."""
-    with redirect_stdout(sys.stderr):
+    """The job types of this host."""
+    with users_code():
         return job_types.load(settings)
+
+
+def users_code() -> AbstractContextManager[object]:
+    """A block in which code of the user's may run, on import or while a payload is read: what it prints is no data."""
+    return redirect_stdout(sys.stderr)
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from cronjobs.cli.known_types import users_code
 from cronjobs.cli.project_database import operator
 from cronjobs.clock import SYSTEM
 from cronjobs.config.reader import nearest
@@ -45,7 +46,8 @@ def job_of(
 
 def _check_payload(known: JobTypes, job_type: str, arguments: dict[str, Any]) -> None:
     registration = known.types[job_type].registration
-    fault = registration.bind(arguments) if registration else None
+    with users_code():
+        fault = registration.bind(arguments) if registration else None
     if fault:
         raise UsageError(one_line(fault, 1000))
 

@@ -108,7 +108,7 @@ class Registration:
                 return None
             self.signature.bind(*([None] if self.takes_ctx else []), **payload)
         except Exception as error:  # not only TypeError: a callable object may have an unreadable signature
-            return f"payload does not fit {self.name}{self._shown_signature()}: {error}"
+            return f"payload does not fit {self.name}{self._shown_signature}: {error}"
         return None
 
     def decoded(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
@@ -130,6 +130,7 @@ class Registration:
     def type_fault(self, misfits: Misfits) -> str | None:
         return f"payload does not fit {self.name}: {misfits}" if misfits.count else None
 
+    @cached_property
     def _shown_signature(self) -> str:
         try:
             return str(self.signature).replace("cronjobs.jobs.context.Context", "cronjobs.Context")

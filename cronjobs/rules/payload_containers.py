@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from cronjobs.rules.payload_kinds import FloatKind, Kind, Misfits, Path, TextKind, matching
+from cronjobs.rules.payload_kinds import ANY_JSON, FloatKind, Kind, Misfits, Path, TextKind, matching
 
 
 class ListKind(Kind):
@@ -16,6 +16,7 @@ class ListKind(Kind):
 
     def __init__(self, item: Kind, words: str, make: type | None, takes: tuple[type[Iterable[Any]], ...]) -> None:
         self._item, self.words, self._make, self._takes = item, words, make, takes
+        self._hashed = make in (set, frozenset)
 
     def decode(self, value: Any, path: Path, misfits: Misfits) -> Any:
         if value.__class__ is not list:
@@ -35,10 +36,18 @@ class ListKind(Kind):
         if not isinstance(value, self._takes):
             return self._refuse(value, path, misfits)
         plain = self._item.plain
+        is_set = isinstance(value, set | frozenset)
+        if self._hashed and not is_set:
+            return self._list_for_a_set(value, path, misfits)
         if isinstance(value, list) and all([item.__class__ in plain for item in value]):  # noqa: C419
             return value
         items = [self._item.encode(item, (*path, n), misfits) for n, item in enumerate(value)]
-        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+        return sorted(items, key=repr) if is_set else items
+
+    def _list_for_a_set(self, value: Any, path: Path, misfits: Misfits) -> Any:
+        before = misfits.count
+        items = [self._item.encode(item, (*path, n), misfits) for n, item in enumerate(value)]
+        return items if misfits.count > before else self._as_json(items, path, misfits)
 
 
 class FixedTupleKind(Kind):
@@ -124,7 +133,10 @@ class UnionKind(Kind):
     def encode(self, value: Any, path: Path, misfits: Misfits) -> Any:
         """Refuses what the way back would read as another of the members."""
         trials, ambiguous = [], False
+        is_json = value.__class__ in ANY_JSON
         for kind in self._members:
+            if is_json and value.__class__ not in kind.accepts:
+                continue
             trials.append(trial := Misfits())
             encoded = kind.encode(value, path, trial)
             if trial.count:

@@ -18,6 +18,7 @@ from enum import Enum, Flag
 from typing import Any, Final
 from uuid import UUID
 
+from cronjobs.masking import MASK, is_secret_name
 from cronjobs.model import duration
 from cronjobs.text import one_line
 
@@ -56,7 +57,10 @@ class Misfits:
 
     def add(self, path: Path, value: Any, what: str) -> Any:
         """Note a *value*; returns None, which then stands in its place."""
-        return self.put(path, shown(value) if len(self.found) < MOST_NAMED else "", what)
+        if len(self.found) >= MOST_NAMED:
+            return self.put(path, "", what)
+        hidden = any(is_secret_name(part) for part in path if isinstance(part, str))
+        return self.put(path, MASK if hidden else shown(value), what)
 
     def put(self, path: Path, value: str, what: str) -> Any:
         """The same with the value as it is to be shown, or ""."""
@@ -156,9 +160,7 @@ class FloatKind(Kind):
         return self._refuse(value, path, misfits)
 
     def encode(self, value: Any, path: Path, misfits: Misfits) -> Any:
-        if isinstance(value, float | int) and not isinstance(value, bool):
-            return value
-        return self._refuse(value, path, misfits)
+        return value if isinstance(value, float) else self._as_json(value, path, misfits)
 
 
 class TextKind(Kind):

@@ -54,7 +54,10 @@ class RecordKind(Kind):
             found = {name: getattr(value, name, missing) for name in self._fields}
             return self.each({n: item for n, item in found.items() if item is not missing}, path, misfits, "encode")
         if isinstance(value, Mapping):
-            return self.each(value, path, misfits, "encode")
+            before = misfits.count
+            encoded = self.each(value, path, misfits, "encode")
+            # What the class itself refuses is only known once it is made.
+            return encoded if misfits.count > before else self._as_json(encoded, path, misfits)
         return self._refuse(value, path, misfits)
 
     def each(self, value: Mapping[Any, Any], path: Path, misfits: Misfits, way: str) -> dict[str, Any]:
