@@ -1,3 +1,3 @@
-"""The version, where everything can import it."""
+"""The version, where everything can import it; the wheel and the sdist take theirs from here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
