@@ -48,8 +48,16 @@ REVISIONS_OF_0_1_0 = {
 
 # What sync of 0.1.0 stored of {cron: "0 2 * * *", job: t.say}.
 NIGHTLY = {
-    **{"job": "t.say", "cron": "0 2 * * *", "timezone": "UTC", "payload": {}, "queue": "default", "priority": 5},
-    **{"catch_up": "latest", "catch_up_limit": 100, "overlap": "skip", "catch_up_within_s": 86400},
+    "job": "t.say",
+    "cron": "0 2 * * *",
+    "timezone": "UTC",
+    "payload": {},
+    "queue": "default",
+    "priority": 5,
+    "catch_up": "latest",
+    "catch_up_limit": 100,
+    "overlap": "skip",
+    "catch_up_within_s": 86400,
 }
 FORMER = {**NIGHTLY, "cron": "30 3 * * *"}
 
@@ -226,14 +234,25 @@ def test_nothing_is_lost_what_is_due_runs_once_and_the_books_balance(
     scheduled = rows.pop()
     assert (scheduled.status, scheduled.id) == ("succeeded", 13)
     assert {row.id: (row.status, row.attempts) for row in rows} == {
-        **{1: ("succeeded", 1), 2: ("failed", 1), 3: ("succeeded", 2), 4: ("dead", 2), 5: ("cancelled", 0)},
-        **{6: ("succeeded", 1), 7: ("queued", 0), 8: ("succeeded", 2), 9: ("running", 3), 10: ("succeeded", 1)},
-        **{11: ("queued", 0), 12: ("succeeded", 2)},
+        1: ("succeeded", 1),
+        2: ("failed", 1),
+        3: ("succeeded", 2),
+        4: ("dead", 2),
+        5: ("cancelled", 0),
+        6: ("succeeded", 1),
+        7: ("queued", 0),
+        8: ("succeeded", 2),
+        9: ("running", 3),
+        10: ("succeeded", 1),
+        11: ("queued", 0),
+        12: ("succeeded", 2),
     }
     assert [book.differences for book in kept] == [[]] * len(kept)
     days = [day.counts for book in kept for day in book.days if day.schedule == "nightly"]
     assert {word: sum(day[word] for day in days) for word in ("ran", "missed", "skipped")} == {
-        **{"ran": 2, "missed": 2, "skipped": 1}
+        "ran": 2,
+        "missed": 2,
+        "skipped": 1,
     }
     database.close()
 

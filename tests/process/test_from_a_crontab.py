@@ -1,6 +1,6 @@
 """Ten crontabs, run by Debian's cron and by cronjobs: each line is given the same and leaves the same.
 
-What cron gave them was captured with its daemon (``support.crontabs.capture``).
+What cron gave them was captured with its daemon (``support.crontabs.three_ways``).
 """
 
 from __future__ import annotations

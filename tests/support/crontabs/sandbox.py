@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,36 +21,47 @@ PROGRAMS = (
     "sessionclean",
     "vacuumdb",
 )
+_IGNORED = re.compile(r"(?<=ignored )[0-9a-f]+")
+_REAL_SIGNALS = 0x7FFFFFFF  # the next two are the C library's own, which no program can use
 
 
 def furnish(home: Path, name: str) -> str:
     """Make *home* as the crontab *name* needs it; return its text."""
-    for folder in ("bin", "ran", "app"):
+    for folder in ("bin", "ran", "app", "my app"):
         (home / folder).mkdir()
     for program in PROGRAMS:
         shutil.copy(HERE / "note", home / "bin" / program)
     return (HERE / name).read_text().replace("@HOME@", str(home))
 
 
-def left(home: Path, user: str) -> dict[str, Any]:
-    """What the programs were given, in an order of its own, and the files that lines wrote."""
+def left(home: Path, user: str, *, ignored: int | None = None) -> dict[str, Any]:
+    """What the programs were given, in an order of its own, and the files that lines wrote.
 
-    def neutral(text: str) -> str:
-        return text.replace(str(home), "@HOME@").replace(user, "@USER@")
+    With *ignored*, the signals that their common ancestor ignores, also what a program inherits from its process, which
+    is the test's own where cron is not the parent.
+    """
+
+    def mask(found: re.Match[str]) -> str:
+        return f"{int(found[0], 16) & _REAL_SIGNALS & ~(ignored or 0):x}"
+
+    def neutral(file: Path) -> str:
+        return file.read_bytes().decode("utf-8", "surrogateescape").replace(str(home), "@HOME@")
 
     def run(folder: Path) -> dict[str, Any]:
-        lines = neutral((folder / "env").read_text()).splitlines()
+        env = dict(sorted(line.split("=", 1) for line in neutral(folder / "env").split("\0")[:-1]))
+        if env.get("LOGNAME") == user:
+            env["LOGNAME"] = "@USER@"
         return {
-            "words": neutral((folder / "words").read_text()).splitlines(),
-            "folder": neutral((folder / "folder").read_text()).strip(),
-            "stdin": (folder / "stdin").read_text(),
-            "env": dict(sorted(line.split("=", 1) for line in lines if not line.startswith("CRONJOBS_"))),
-        }
+            "words": neutral(folder / "words").split("\0")[:-1],
+            "folder": neutral(folder / "folder").removesuffix("\n"),
+            "stdin": neutral(folder / "stdin"),
+            "env": {name: value for name, value in env.items() if not name.startswith("CRONJOBS_")},
+        } | ({} if ignored is None else {"process": _IGNORED.sub(mask, neutral(folder / "process"))})
 
     runs = [run(folder) for folder in (home / "ran").iterdir()]
     files = {
-        neutral(str(file)): neutral(file.read_text())
-        for file in [*home.iterdir(), *(home / "app").iterdir()]
-        if file.is_file() and file.name not in (".bash_logout", ".bashrc", ".profile")
+        str(file.relative_to(home)): neutral(file)
+        for file in [*home.iterdir(), *(home / "app").iterdir(), *(home / "my app").iterdir()]
+        if file.is_file()
     }
     return {"runs": sorted(runs, key=lambda run: (run["words"], run["stdin"])), "files": dict(sorted(files.items()))}

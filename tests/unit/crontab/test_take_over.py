@@ -451,18 +451,23 @@ def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(
 
 
 @pytest.mark.parametrize("name", CRONTABS)
-def test_a_realistic_crontab_is_imported_compared_swapped_and_restored(
+def test_a_realistic_crontab_is_wrapped_imported_compared_swapped_and_restored(
     cron_host: Host, tmp_path: Path, name: str
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
     old = furnish(home, name)
+    lines = [line for line in old.splitlines() if line and not line.startswith("#")]
     found = imported(cron_host, old)
+    assert cron_host.cli("wrap").exit_code == 0
+    wrapped = [line for line in (cron_host.crontab or "").splitlines() if " exec " in line and line not in lines]
+    assert len(wrapped) == len(found.schedules)
+    assert cron_host.cli("unwrap").exit_code == 0
+    assert cron_host.crontab == old
     result = cron_host.cli("compare", "--from", "2027-03-01T00:00", "--days", "35")
     assert result.exit_code == 0, result.output
     swapped(cron_host)
     left = [line for line in (cron_host.crontab or "").splitlines() if line and not line.startswith("#")]
-    lines = [line for line in old.splitlines() if line and not line.startswith("#")]
     set_there = len([line for line in lines if "=" in line.split()[0] or " = " in f"{line} "[:14]])
     reboots = sum(line.startswith("@reboot") for line in lines)
     assert len(lines) - len(left) == len(found.schedules) - 1  # the block has a line of its own
