@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -13,18 +12,12 @@ from cronjobs.cli.check_against import as_json_object, lines, review_of
 from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import Times, coloured, complain, counted, echo, echo_json, sentence
-from cronjobs.cli.project_database import missing_file, open_database
+from cronjobs.cli.output import coloured, complain, counted, echo, echo_json
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Settings
-from cronjobs.errors import ConfigError, Problem, UsageError
+from cronjobs.errors import ConfigError, UsageError
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
-from cronjobs.insight.findings import judge
-from cronjobs.insight.gathering import look
 from cronjobs.insight.payload_review import PayloadReview
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.store.meta import require_schema
 from cronjobs.text import visible
 
 
@@ -70,7 +63,11 @@ def check(
         from cronjobs.cli.check_release import release as checklist  # and the doctor
 
         checklist(source, found, as_json)
-    wrong = _ask_database(settings, known) if live else []
+    wrong: list[str] = []
+    if live:
+        from cronjobs.cli.check_live import ask_database
+
+        wrong = ask_database(settings, known)
     with users_code():
         reviewed = None if against is None or known is None else review_of(against, settings, known)
     if as_json:
@@ -89,22 +86,6 @@ def _print_fatal(error: Any, as_json: bool) -> None:
     for problem in error.problems:
         echo(str(problem))
     complain("with this file nothing runs")
-
-
-def _ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
-    """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
-    if not settings.database:
-        raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
-    if file := missing_file(settings):
-        return [f'there is no database {file} yet: the first "cronjobs run-due" makes it']
-    with closing(open_database(settings)) as database, database.read() as connection:
-        require_schema(connection)
-        health = look(connection, settings, known or JobTypes())
-    kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
-    times = Times(health.now, settings.timezone)
-    return [
-        sentence(trouble, times) for trouble in judge(health, settings) if trouble.alarm and trouble.kind not in kinds
-    ]
 
 
 def _object(found: Checked, wrong: list[str], live: bool, reviewed: PayloadReview | None) -> dict[str, Any]:

@@ -485,7 +485,7 @@ def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(
     cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "cronjobs.cli.check.open_database", project_database.open_database
+        "cronjobs.cli.check_live.open_database", project_database.open_database
     )  # under the clock that stands still
     rows.tick()
     rows.job(status="dead", finished_at=ago(hours=9))

@@ -136,7 +136,7 @@ def test_a_lock_that_is_never_given_up_ends_in_one_line(postgres_url: str, monke
 
 def test_an_upgrade_waits_for_another_one(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as other, opened(postgres_url) as database:
-        other.execute(migrations._upgrade_lock(None).encode())
+        other.execute(migrations.upgrade_lock(None).encode())
         done: list[tuple[str | None, str]] = []
         waiting = threading.Thread(target=lambda: done.append(migrations.upgrade(database)))
         waiting.start()

@@ -229,7 +229,7 @@ def test_nothing_is_lost_what_is_due_runs_once_and_the_books_balance(
     host.tick()
     assert len(said) == 5
     with database.read() as connection:
-        rows = connection.execute(select(jobs.c.id, jobs.c.status, jobs.c.attempts).order_by(jobs.c.id)).all()
+        rows = [*connection.execute(select(jobs.c.id, jobs.c.status, jobs.c.attempts).order_by(jobs.c.id))]
         kept = books(connection, host.settings, INSTALLED - DAY, NOW + HOUR)
     scheduled = rows.pop()
     assert (scheduled.status, scheduled.id) == ("succeeded", 13)

@@ -1,0 +1,30 @@
+"""``check --live``: what the database says of the configuration as it runs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from cronjobs.cli.output import Times, sentence
+from cronjobs.cli.project_database import missing_file, open_database
+from cronjobs.config.settings import Settings
+from cronjobs.errors import ConfigError, Problem
+from cronjobs.insight.findings import judge
+from cronjobs.insight.gathering import look
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.store.meta import require_schema
+
+
+def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
+    """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
+    if not settings.database:
+        raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
+    if file := missing_file(settings):
+        return [f'there is no database {file} yet: the first "cronjobs run-due" makes it']
+    with closing(open_database(settings)) as database, database.read() as connection:
+        require_schema(connection)
+        health = look(connection, settings, known or JobTypes())
+    kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
+    times = Times(health.now, settings.timezone)
+    return [
+        sentence(trouble, times) for trouble in judge(health, settings) if trouble.alarm and trouble.kind not in kinds
+    ]
