@@ -88,7 +88,8 @@ BEGIN
             UPDATE cronjobs_jobs j SET
                 status = 'cancelled', finished_at = statement_timestamp(),
                 last_error = 'cancelled by ' || actor || coalesce(': ' || why, ''),
-                released_key = CASE WHEN never_begun THEN j.idempotency_key ELSE j.released_key END,
+                released_key = CASE WHEN never_begun THEN coalesce(j.idempotency_key, j.released_key)
+                                    ELSE j.released_key END,
                 idempotency_key = CASE WHEN never_begun THEN NULL ELSE j.idempotency_key END
             WHERE j.id = wanted;
             state := 'cancelled';

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from cronjobs.errors import JobHeld, JobNotWaiting, NoSuchJob, UsageError
 from cronjobs.jobs.checking import Key, Span, delay_of, instant_of
 from cronjobs.jobs.enqueue import AsyncTargetOrEngine, TargetOrEngine
-from cronjobs.jobs.find import in_async_transaction, in_transaction, job_name
+from cronjobs.jobs.find import in_async_transaction, in_transaction, job_name, require_ready
 from cronjobs.model import Status
 from cronjobs.store.app_changes import LOCKED, cancel_one, reschedule_one
 from cronjobs.store.finding import JobName
@@ -46,7 +46,7 @@ def cancel(
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
         JobHeld: another open transaction has the job locked; nothing was changed.
-        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+        SchemaMissing: there are no tables yet, or SchemaTooOld: older ones than this app's: ``cronjobs db upgrade``.
 
     The transaction stays usable after each of these.
     """
@@ -99,7 +99,7 @@ def reschedule(
         NoSuchJob: there is no such job (any more).
         JobHeld: another open transaction has the job locked; nothing was changed.
         UsageError: an argument makes no sense.
-        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+        SchemaMissing: there are no tables yet, or SchemaTooOld: older ones than this app's: ``cronjobs db upgrade``.
 
     The transaction stays usable after each of these.
     """
@@ -123,6 +123,7 @@ async def reschedule_async(
 
 
 def _cancelled(connection: Connection, name: JobName, reason: str | None) -> Status | None:
+    require_ready(connection)
     state = cancel_one(connection, name, reason)
     if state == LOCKED:
         raise JobHeld(name.key, name.id)
@@ -141,6 +142,7 @@ class _Move:
         self._reason = reason_text(reason)
 
     def write(self, connection: Connection, name: JobName) -> Status:
+        require_ready(connection)
         state = reschedule_one(connection, name, self._run_at, self._delay_s, self._reason)
         if state is None:
             raise NoSuchJob(str(name))

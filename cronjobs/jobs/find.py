@@ -11,14 +11,14 @@ from sqlalchemy import Connection, Engine
 
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.database.column_types import from_microseconds
-from cronjobs.errors import DatabaseError, NoSuchJob, UsageError
+from cronjobs.errors import DatabaseError, NoSuchJob, SchemaTooOld, UsageError
 from cronjobs.jobs.checking import Key, Span, key_text
 from cronjobs.jobs.enqueue import AsyncTargetOrEngine, TargetOrEngine, connection_of
 from cronjobs.jobs.insertion import naming_missing_tables
 from cronjobs.model import FINAL, Status, duration, duration_text
 from cronjobs.rules.payload import BadJson, read_json
 from cronjobs.rules.progress import HowFar, reported_of
-from cronjobs.store.finding import JobName, find_row, may_read
+from cronjobs.store.finding import REVISION, JobName, Standing, find_row, standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def find(
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
         DatabaseError: this role of the database may not read jobs.
-        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+        SchemaMissing: there are no tables yet, or SchemaTooOld: older ones than this app's: ``cronjobs db upgrade``.
 
     The transaction stays usable after each of these.
     """
@@ -250,8 +250,16 @@ def _is_async_engine(target: Any) -> bool:
     return type(target).__module__.startswith("sqlalchemy.ext.asyncio") and not hasattr(target, "run_sync")
 
 
+def require_ready(connection: Connection) -> Standing:
+    """Raise SchemaTooOld if the tables are of an older version than this app."""
+    found = standing(connection)
+    if found.revision < REVISION:
+        raise SchemaTooOld(found=found.revision, needed=REVISION)
+    return found
+
+
 def found_job(connection: Connection, name: JobName) -> FoundJob | None:
-    if not may_read(connection):
+    if not require_ready(connection).may_read:
         raise DatabaseError(
             "this role of the database may enqueue and not read jobs: let its owner run what "
             '"cronjobs db grants --find" prints, or look with another role'

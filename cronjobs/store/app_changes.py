@@ -17,9 +17,10 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.database.column_types import from_microseconds
+from cronjobs.database.encoding import fitted
 from cronjobs.host.caller import caller
 from cronjobs.probe.question import after_now
-from cronjobs.store.finding import JobName
+from cronjobs.store.finding import JobName, cannot_be_there
 from cronjobs.store.operating import CANCELLED
 from cronjobs.store.sql import define, is_postgresql, run
 
@@ -37,6 +38,8 @@ define(
 
 def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str | None:
     """Cancel a waiting job, ask a running one to stop; return the status that it has then, ``LOCKED``, or None."""
+    if cannot_be_there(connection, name):
+        return None
     if is_postgresql(connection):
         return _call(connection, "{cancel}({named_here})", name, reason)
     actor, place = caller(), name._asdict()
@@ -63,6 +66,8 @@ def reschedule_one(
     connection: Connection, name: JobName, run_at: datetime | None, delay_s: float, reason: str | None
 ) -> str | None:
     """Let a queued or failed job be due at *run_at*, or *delay_s* from now; return its status, ``LOCKED``, or None."""
+    if cannot_be_there(connection, name):
+        return None
     if is_postgresql(connection):
         at = None if run_at is None else run_at.isoformat()
         call = "{reschedule}({named_here}, run_at => {moved_to})"
@@ -93,7 +98,7 @@ def _call(connection: Connection, call: str, name: JobName, reason: str | None, 
     arguments = """id => CAST(:id AS bigint), idempotency_key => CAST(:texts AS json) ->> 0,
       reason => CAST(:texts AS json) ->> 1"""
     statement = f"SELECT {call.replace('{named_here}', arguments)} AS state"
-    texts = json.dumps([name.key, reason])
+    texts = [name.key, None if reason is None else fitted(connection, reason)]
     state: str | None = run(connection, statement, id=name.id, texts=texts, **values).scalar_one()
     return state
 

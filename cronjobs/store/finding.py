@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
-from cronjobs.database.encoding import from_ascii, in_ascii
+from cronjobs.database.encoding import from_ascii, in_ascii, server_encoding, unfit_character
 from cronjobs.database.tables import jobs
-from cronjobs.store.meta import qualified
+from cronjobs.errors import SchemaMissing
+from cronjobs.store.meta import database_name, qualified
 from cronjobs.store.sizes import if_not_too_large
 from cronjobs.store.sql import Fragment, define, is_postgresql, run
 from cronjobs.text import decoded
 
+REVISION: Final = "0007"  # of the tables, the oldest that can do this
 LONGEST: Final = 4000  # characters of a text; more than any that cronjobs writes
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
 _TEXTS: Final = (
@@ -76,10 +77,12 @@ _BY_KEY: Final = """j.id = coalesce((SELECT k.id FROM {jobs} k WHERE k.idempoten
 
 def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
     """The columns of a job: texts, JSON as its text, instants as microseconds since 1970; None: there is none."""
+    if cannot_be_there(connection, name):
+        return None
     if name.id is not None:
         found = run(connection, _SELECT + _BY_ID, id=name.id).all()
     else:
-        found = run(connection, _SELECT + _BY_KEY, keys=json.dumps([name.key])).all()
+        found = run(connection, _SELECT + _BY_KEY, keys=[name.key]).all()
     if not found:
         return None
     row = dict(zip(_COLUMNS, found[0], strict=True))
@@ -93,9 +96,24 @@ def _read(connection: Connection, digits: str) -> str:
     return from_ascii(connection, digits) if is_postgresql(connection) else decoded(bytes.fromhex(digits))
 
 
-def may_read(connection: Connection) -> bool:
-    """Whether this connection's role may read whole jobs. The database's own refusal would end the transaction."""
-    if not is_postgresql(connection):
-        return True
-    statement = "SELECT has_table_privilege(CAST(:name AS text), 'SELECT') AS may"
-    return bool(run(connection, statement, name=qualified(connection, jobs.name)).scalar_one())
+def cannot_be_there(connection: Connection, name: JobName) -> bool:
+    """Whether the key has a character that this database cannot hold: to ask for it would end the transaction."""
+    return name.key is not None and unfit_character(server_encoding(connection), name.key) is not None
+
+
+class Standing(NamedTuple):
+    """What decides whether a call can be made. The database's own refusal would end the app's transaction."""
+
+    revision: str
+    may_read: bool  # this connection's role may read whole jobs
+
+
+def standing(connection: Connection) -> Standing:
+    """Raises SchemaMissing if the meta row is missing."""
+    may, values = "true", {}
+    if is_postgresql(connection):
+        may, values = "has_table_privilege(CAST(:name AS text), 'SELECT')", {"name": qualified(connection, jobs.name)}
+    found = run(connection, f"SELECT m.schema_revision, {may} AS may_read FROM {{meta}} m", **values).all()
+    if not found:
+        raise SchemaMissing(database_name(connection))
+    return Standing(str(found[0].schema_revision), bool(found[0].may_read))

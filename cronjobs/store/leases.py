@@ -263,7 +263,7 @@ _FINISH: Final = """
       (SELECT r.started_at FROM {job_runs} r WHERE r.job_id = j.id AND r.attempt = o.attempt), j.started_at)
     ELSE {began_at} END,
   finished_at = CASE WHEN {status_after} IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END,
-  released_key = CASE WHEN {gives_key_back} THEN j.idempotency_key ELSE j.released_key END,
+  released_key = CASE WHEN {gives_key_back} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
   idempotency_key = CASE WHEN {gives_key_back} THEN NULL ELSE j.idempotency_key END"""
 
 

@@ -12,7 +12,8 @@ define(
     # left, but it has failed.
     never_begun="(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id))",
     # The column of the unique key is cleared, so that ON CONFLICT in anybody's SQL lets a new job have it.
-    release_key="""released_key = CASE WHEN {never_begun} THEN j.idempotency_key ELSE j.released_key END,
+    release_key="""
+      released_key = CASE WHEN {never_begun} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
       idempotency_key = CASE WHEN {never_begun} THEN NULL ELSE j.idempotency_key END""",
     # For those that are retried.
     take_key_back="idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL",

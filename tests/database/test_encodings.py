@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from datetime import UTC
 from pathlib import Path
 
 import psycopg
@@ -18,7 +19,7 @@ from support.databases import opened
 from support.postgres import PostgresServer
 from support.project import Project
 
-from cronjobs import enqueue, job
+from cronjobs import cancel, enqueue, find, job
 from cronjobs.errors import PayloadError
 from cronjobs.jobs import registry
 from cronjobs.testing import tick
@@ -294,3 +295,31 @@ def test_a_connection_in_latin1_would_be_refused_a_key_in_so_many_words(new_enco
         enqueue(connection, "t.keep", idempotency_key="🎉")
     with psycopg.connect(url) as plain, pytest.raises(UntranslatableCharacter):
         plain.execute("SELECT idempotency_key FROM cronjobs_jobs")
+
+
+# A server without an encoding translates nothing: there only a connection in UTF-8 asks for the same bytes.
+@pytest.mark.parametrize(
+    ("encoding", "client"),
+    [("UTF8", "utf8"), ("UTF8", "latin1"), ("LATIN1", "utf8"), ("LATIN1", "latin1"), ("SQL_ASCII", "utf8")],
+)
+def test_jobs_are_found_and_cancelled_whatever_the_encoding(
+    new_encoded_url: Callable[..., str], encoding: str, client: str
+) -> None:
+    url = new_encoded_url(encoding, odd=True)
+    with psycopg.connect(url) as user:
+        user.execute("SET client_encoding = 'UTF8'")  # SQL_ASCII keeps the bytes that it is sent
+        made = enqueue(user, "t.keep", {"line": "Grüße"}, idempotency_key="Schlüssel")
+        user.commit()
+        user.execute(f"SET client_encoding = '{client}'".encode())
+        found = find(user, idempotency_key="Schlüssel")
+        assert found is not None
+        assert (found.id, found.payload, found.idempotency_key) == (made.id, {"line": "Grüße"}, "Schlüssel")
+        assert (found.run_at.tzinfo, found.run_at) == (UTC, found.enqueued_at)
+        foreign = "price in €: 中" if encoding == "LATIN1" else "other"
+        assert find(user, idempotency_key=foreign) is None
+        assert cancel(user, idempotency_key=foreign) is None
+        assert cancel(user, idempotency_key="Schlüssel", reason="für 5 € 中") == "cancelled"
+        user.commit()
+    [(_, said)] = statuses(url)
+    assert said is not None
+    assert said.endswith("für 5 € 中" if encoding != "LATIN1" else r"für 5 \u20ac \u4e2d")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from sqlalchemy import select
+from support.databases import in_psql
 from support.djangos import configured
+from support.postgres import ENQUEUE, SUPERUSER, as_role
 
-from cronjobs import enqueue, enqueue_many
+from cronjobs import cancel, enqueue, enqueue_many, find, reschedule
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
 from cronjobs.errors import SchemaMissing
+from cronjobs.schema.grants import Role, statements
 
 
 @pytest.fixture
@@ -77,3 +81,22 @@ def test_a_missing_table_is_named_and_the_block_goes_on(empty_alias: str) -> Non
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
     assert str(connection.settings_dict["NAME"]) in str(told.value)
+
+
+def test_a_job_is_found_moved_and_cancelled(alias: str, database_url: str) -> None:
+    if database_url.startswith("postgresql"):
+        in_psql(as_role(database_url, SUPERUSER), statements("public", {Role.ENQUEUE: ENQUEUE}, find=True))
+    connection = connections[alias]
+    later = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    with transaction.atomic(using=alias):
+        made = enqueue(connection, "t.say", {"n": "100 %s"}, idempotency_key="k")
+        assert reschedule(connection, idempotency_key="k", run_at=later) == "queued"
+        found = find(connection, id=made.id)
+        assert found is not None
+        assert (found.payload, found.next_try, found.idempotency_key) == ({"n": "100 %s"}, later, "k")
+        with pytest.raises(ZeroDivisionError), transaction.atomic(using=alias):  # a savepoint
+            raise_after(cancel(connection, idempotency_key="k", reason="100 %"))
+        assert cancel(connection, idempotency_key="k", reason="100 %") == "cancelled"
+        assert cancel(connection, idempotency_key="k") == "cancelled"
+        assert enqueue(connection, "t.say", {"n": 2}, idempotency_key="k").new
+    assert payloads(database_url) == [{"n": "100 %s"}, {"n": 2}]

@@ -34,6 +34,10 @@ TAKE_OVER = "tests/unit/crontab/test_take_over.py"
 SHAPES = "tests/database/test_enqueue_shapes.py"
 CRASHES = "tests/process/test_crashes.py"
 HANGING = "tests/process/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
+KEYS = "cronjobs/store/released_keys.py"
+KEY_LIVES = "tests/database/test_key_lives.py"
+APP_CHANGES = "tests/database/test_app_changes.py"
+FUNCTIONS = "alembic/versions/0007_released_keys.py"
 TRANSACTIONS = "tests/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
@@ -509,8 +513,8 @@ MUTANTS = (
     Mutant(
         "who takes rows away does not wait for who counts",
         "cronjobs/store/totals.py",
-        'for_update=lambda postgresql: "FOR UPDATE" if postgresql else "",',
-        'for_update="",',
+        'to_leave=lambda postgresql: "FOR NO KEY UPDATE" if postgresql else "",',
+        'to_leave="",',
         ("tests/database/test_totals.py",),
     ),
     Mutant(
@@ -618,8 +622,8 @@ MUTANTS = (
     Mutant(
         "a run of exec is retried",
         "cronjobs/store/operating.py",
-        '{too_long} IS NULL AND NOT {is_exec}",',
-        '{too_long} IS NULL",',
+        "{too_long} IS NULL AND NOT {is_exec}\n",
+        "{too_long} IS NULL\n",
         (f"{EXEC}::test_released_by_hand_it_is_dead",),
     ),
     Mutant(
@@ -670,6 +674,90 @@ MUTANTS = (
         "minute = _early_in_a_minute()",
         "minute = _minute(SYSTEM.now())",
         (TAKE_OVER,),
+    ),
+    Mutant(
+        "a job that began gives its key back",
+        KEYS,
+        "(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id))",
+        "true",
+        (APP_CHANGES,),
+    ),
+    Mutant(
+        "a job that died, was pruned of its attempts and retried gives its key back",
+        KEYS,
+        "(j.last_failed_at IS NULL AND NOT",
+        "(NOT",
+        (APP_CHANGES,),
+    ),
+    Mutant(
+        "a job that began gives its key back, by the function",
+        FUNCTIONS,
+        "AND NOT EXISTS (SELECT FROM cronjobs_job_runs r WHERE r.job_id = b.id)",
+        "",
+        (APP_CHANGES,),
+    ),
+    Mutant(
+        "the function waits for a locked job",
+        FUNCTIONS,
+        "SELECT j.status INTO state FROM cronjobs_jobs j WHERE j.id = wanted FOR NO KEY UPDATE SKIP LOCKED;",
+        "SELECT j.status INTO state FROM cronjobs_jobs j WHERE j.id = wanted;",
+        (f"{APP_CHANGES}::test_a_job_that_another_transaction_holds_is_not_waited_for",),
+    ),
+    Mutant(
+        "a cancel that is committed late is not counted",
+        FUNCTIONS,
+        "PERFORM FROM cronjobs_totals t WHERE t.part = 'mark' FOR KEY SHARE;",
+        "",
+        (f"{APP_CHANGES}::test_a_cancel_that_is_committed_late_is_counted",),
+    ),
+    Mutant(
+        "everybody may call the functions",
+        FUNCTIONS,
+        "REVOKE EXECUTE ON FUNCTION {name}({parameters}) FROM PUBLIC",
+        "REVOKE EXECUTE ON FUNCTION {name}({parameters}) FROM CURRENT_USER",
+        (f"{APP_CHANGES}::test_nobody_else_may_call_the_functions",),
+    ),
+    Mutant(
+        "a released attempt that was cancelled meanwhile keeps the key",
+        LEASES,
+        "CASE WHEN {to_cancel} AND o.outcome IS NULL THEN {never_begun} ELSE false END",
+        "false",
+        (KEY_LIVES,),
+    ),
+    Mutant(
+        "an attempt that began and is cancelled gives the key back",
+        LEASES,
+        "CASE WHEN {to_cancel} AND o.outcome IS NULL THEN {never_begun} ELSE false END",
+        "CASE WHEN {to_cancel} THEN true ELSE false END",
+        (KEY_LIVES,),
+    ),
+    Mutant(
+        "a retried job takes a key that another has",
+        "cronjobs/store/operating.py",
+        "AND {key_owner} IS NULL AND NOT EXISTS",
+        "AND NOT EXISTS",
+        (APP_CHANGES,),
+    ),
+    Mutant(
+        "two retried jobs take one key",
+        "cronjobs/store/operating.py",
+        "WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {among_ids})",
+        "WHERE n.released_key = j.released_key AND false AND n.id {among_ids})",
+        (APP_CHANGES,),
+    ),
+    Mutant(
+        "a retried job comes back without its key",
+        KEYS,
+        "idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL",
+        "idempotency_key = j.idempotency_key",
+        (APP_CHANGES,),
+    ),
+    Mutant(
+        "a job that runs is moved",
+        FUNCTIONS,
+        "IF state IN ('queued', 'failed') THEN\n            UPDATE cronjobs_jobs j SET run_at = due",
+        "IF state IN ('queued', 'failed', 'running') THEN\n            UPDATE cronjobs_jobs j SET run_at = due",
+        (APP_CHANGES,),
     ),
     Mutant(
         "a line whose command was changed since is swapped",
