@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,6 +16,7 @@ from support.databases import in_psql
 from support.databases import opened as opened_database
 from support.postgres import ENQUEUE, OWNER, READ, as_role
 from support.targets import each_target, opened, plain_url
+from support.yard import MINUTE, START, Yard, minutely
 
 from cronjobs import (
     JobHeld,
@@ -425,3 +427,32 @@ def test_all_of_it_works_asynchronously(postgres_migrated: str) -> None:
         await engine.dispose()
 
     asyncio.run(main())
+
+
+# --- a schedule's own jobs --------------------------------------------------------------------------------------------
+
+
+def test_a_schedules_job_that_was_moved_is_busy_until_its_time(
+    database: Database, clock: FakeClock, tmp_path: Path
+) -> None:
+    """Nothing of it is lost or doubled: the occurrences meanwhile give way to it, and are recorded so."""
+    clock.set(START)
+    yard = Yard(database, clock, tmp_path)
+    yard.sync(yard.file(minutely()))
+    clock.advance(MINUTE)
+    yard.tick()
+    [job] = yard.jobs()
+    assert reschedule(database.engine, id=job.id, run_at=clock.now() + timedelta(hours=2)) is Status.QUEUED
+    clock.advance(MINUTE)
+    yard.tick()
+    assert [row.id for row in yard.jobs()] == [job.id]
+    # Taken back, it no longer stands in the way; its occurrence stays settled.
+    assert cancel(database.engine, id=job.id) is Status.CANCELLED
+    clock.advance(MINUTE)
+    yard.tick()
+    assert [row.status for row in yard.jobs()] == ["cancelled", "queued"]
+    assert [(outcome, count) for outcome, count, _, _ in yard.ledger()] == [
+        ("enqueued", 1),
+        ("skipped", 1),
+        ("enqueued", 1),
+    ]
