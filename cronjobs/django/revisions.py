@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.apps import apps  # type: ignore[import-untyped]
+from django.core.management.base import CommandError  # type: ignore[import-untyped]
 from django.db import router  # type: ignore[import-untyped]
 from django.db.migrations import Migration  # type: ignore[import-untyped]
-from django.db.migrations.exceptions import IrreversibleError  # type: ignore[import-untyped]
 from django.db.migrations.operations.base import Operation  # type: ignore[import-untyped]
 from django.db.migrations.state import ModelState  # type: ignore[import-untyped]
 
@@ -72,7 +72,7 @@ class ToRevision(Operation):
                 cursor.execute("SELECT set_config('search_path', %s, true)", path)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        raise IrreversibleError(
+        raise CommandError(
             "the tables of cronjobs are not taken back: they only grow, and code of an older version runs on newer "
             "ones. To make Django alone forget them: migrate cronjobs zero --fake"
         )

@@ -150,7 +150,7 @@ class CronjobsBackend(BaseTaskBackend):
         payload = found.payload if isinstance(found.payload, dict) else {}
         args, kwargs = payload.get("args"), payload.get("kwargs")
         started = [run.started_at for run in runs]
-        if found.started_at is not None:
+        if found.started_at is not None and (running or not runs):  # when it was claimed, a little before
             started.append(as_djangos(found.started_at))
         result = TaskResult(
             task=self._as_enqueued(task, found),

@@ -157,6 +157,7 @@ def _without_comments(part: str) -> str:
     return "\n".join(line for line in part.splitlines() if not line.startswith("--")).strip()
 
 
+@lru_cache
 def revisions() -> tuple[str, ...]:
     """Every revision that this installation ships, the first one first."""
     return tuple(sorted(each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()))

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from support.targets import app_url, plain_url
 
 if not settings.configured:
-    settings.configure(DATABASES={}, USE_TZ=True)
+    settings.configure(DATABASES={}, USE_TZ=True, SECRET_KEY="of the tests")
     django.setup()
 
 

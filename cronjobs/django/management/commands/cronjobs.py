@@ -17,7 +17,7 @@ DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has read these
 ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
 
 
-class Command(BaseCommand):
+class CommandLine(BaseCommand):
     """Every word behind ``cronjobs`` is passed on; the exit code is that of the command."""
 
     help = "The command line of cronjobs: manage.py cronjobs --help lists its commands."
@@ -45,6 +45,9 @@ class Command(BaseCommand):
                 raise CommandError(said, returncode=end.code) from None
         finally:
             sys.argv = before
+
+
+Command = CommandLine  # the name that Django looks for
 
 
 def _run(words: list[str]) -> None:

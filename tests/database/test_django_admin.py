@@ -1,0 +1,233 @@
+"""Jobs and schedules in Django's admin, on both databases: what is shown, to whom, and what may be done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.messages.storage.fallback import FallbackStorage  # type: ignore[import-untyped]
+from django.core.exceptions import PermissionDenied  # type: ignore[import-untyped]
+from django.core.management import call_command  # type: ignore[import-untyped]
+from django.test import RequestFactory  # type: ignore[import-untyped]
+from django.urls import path  # type: ignore[import-untyped]
+from sqlalchemy import select
+from support.django_project import django_project
+from support.lookingrows import Rows, ago
+from support.lookingrows import rows as rows
+from support.postgres import OWNER
+
+from cronjobs import masking
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.testing import FakeClock
+
+pytestmark = [pytest.mark.connects_as(OWNER), pytest.mark.filterwarnings("ignore::DeprecationWarning:django")]
+
+urlpatterns: list[Any] = []  # the admin's, once it is set up
+
+
+class User:
+    """Who may do what is all that the admin asks."""
+
+    is_active = is_staff = is_authenticated = True
+    is_anonymous = False
+    pk = id = 1
+
+    def __init__(self, name: str, *may: str) -> None:
+        self.name, self.may = name, may
+
+    def has_perm(self, permission: str, obj: Any = None) -> bool:
+        return permission.partition(".")[2].partition("_")[0] in self.may
+
+    def has_module_perms(self, label: str) -> bool:
+        return True
+
+    def has_usable_password(self) -> bool:
+        return True
+
+    def get_username(self) -> str:
+        return self.name
+
+    get_short_name = get_username
+
+
+ADA, BOB = User("ada", "view", "change"), User("bob", "view")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()  # Django's own connection knows no other
+
+
+@pytest.fixture
+def site(rows: Rows, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    config = tmp_path / "cronjobs.yaml"
+    config.write_text("job_types: {t.pay: {hide: [card]}}\n")
+    monkeypatch.setattr(masking, "_remembered", frozenset())
+    with django_project(
+        database_url, admin=True, ROOT_URLCONF=__name__, CRONJOBS={"config": config}, STATIC_URL="/static/"
+    ) as alias:
+        from django.contrib import admin  # type: ignore[import-untyped]
+
+        call_command("migrate", "contenttypes", database=alias, verbosity=0)
+        urlpatterns[:] = [path("admin/", admin.site.urls)]
+        yield admin.site
+
+
+def request(user: User, **fields: Any) -> Any:
+    made = RequestFactory().post("/", fields) if fields else RequestFactory().get("/")
+    made.user, made.session = user, {}
+    made._messages = FallbackStorage(made)
+    made._dont_enforce_csrf_checks = True
+    return made
+
+
+def words(response: Any) -> str:
+    html = response.rendered_content if hasattr(response, "rendered_content") else response.content.decode()
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+def of(site: Any, name: str) -> Any:
+    from cronjobs.django import models
+
+    return site.get_model_admin(getattr(models, name))
+
+
+def listed(site: Any, user: User, query: str = "") -> str:
+    asked = request(user)
+    asked.GET = type(asked.GET)(query)
+    return words(of(site, "JobModel").changelist_view(asked))
+
+
+def act(site: Any, user: User, action: str, *ids: int) -> list[str]:
+    asked = request(user, action=action, _selected_action=[str(each) for each in ids], index="0")
+    of(site, "JobModel").changelist_view(asked)
+    return [str(message) for message in asked._messages]
+
+
+def column(database: Database, name: str) -> list[Any]:
+    with database.read() as connection:
+        return list(connection.execute(select(tables.jobs.c[name]).order_by(tables.jobs.c.id)).scalars())
+
+
+def test_jobs_are_listed_filtered_and_found(site: Any, rows: Rows) -> None:
+    rows.job(status="dead", job_type="t.pay", idempotency_key="invoice:7", last_error="no such order\nat all")
+    rows.job(status="queued", job_type="t.other", queue="mail")
+    rows.job(status="failed", job_type="t.other", failures=2, max_attempts=3)
+    everything = listed(site, BOB)
+    assert "t.pay dead default" in everything
+    assert "failed 2 of 3" in everything
+    assert "t.other retrying" in everything
+    for query, count in (
+        *(("q=2", 1), ("q=t.other", 2), ("q=invoice:7", 1), ("q=t.oth", 0), ("q=%F0%9F%98%80", 0)),
+        *(("status=failed", 1), ("job_type=t.other", 2), ("queue=mail", 1), ("q=99999999999999999999", 0)),
+    ):
+        assert f"{count} job{'' if count == 1 else 's'}" in listed(site, BOB, query), query
+
+
+def test_a_page_explains_the_job_and_shows_no_secret(site: Any, rows: Rows) -> None:
+    payload = {"card": "4111 1111", "invoice": 7, "html": "<script>"}
+    rows.job(status="dead", job_type="t.pay", payload=payload, last_error="declined", attempts=1)
+    rows.attempt(1, "failed", error="declined", traceback="Traceback of it", error_type="Declined")
+    page = words(of(site, "JobModel").change_view(request(ADA), "1"))
+    assert "Job 1 (t.pay)" in page
+    assert "4111" not in page
+    assert '"invoice": 7' in page
+    assert "Traceback of it" in page
+    assert "Save" not in page
+    assert "Delete" not in page
+
+
+def test_a_broken_file_hides_every_payload(site: Any, rows: Rows, tmp_path: Path) -> None:
+    rows.job(status="dead", job_type="t.pay", payload={"card": "4111 1111"})
+    (tmp_path / "cronjobs.yaml").write_text("job_types: [\n")
+    assert "4111" not in words(of(site, "JobModel").change_view(request(ADA), "1"))
+
+
+def test_retry_and_cancel_are_those_of_the_command_line(site: Any, rows: Rows, database: Database) -> None:
+    for status in ("dead", "queued", "running", "succeeded"):
+        rows.job(status=status)
+    assert act(site, ADA, "retry", 1, 4) == [
+        "1 queued again; 1 left as they are: their status does not allow it, or somebody holds them"
+    ]
+    assert act(site, ADA, "cancel", 2, 3) == ["1 cancelled; 1 running and asked to stop"]
+    assert column(database, "status") == ["queued", "cancelled", "running", "succeeded"]
+    assert [at is not None for at in column(database, "cancel_requested_at")] == [False, False, True, False]
+    with database.read() as connection:
+        audit = connection.execute(select(tables.audit.c.action, tables.audit.c.actor, tables.audit.c.subject)).all()
+    assert [tuple(row) for row in audit] == [
+        ("retry", "ada", "job 1"),
+        ("cancel", "ada", "job 2"),
+        ("cancel", "ada", "job 3"),
+    ]
+
+
+def test_who_may_only_look_cannot_act_and_nobody_adds_deletes_or_edits(
+    site: Any, rows: Rows, database: Database
+) -> None:
+    rows.job(status="dead")
+    act(site, BOB, "retry", 1)
+    assert column(database, "status") == ["dead"]
+    jobs = of(site, "JobModel")
+    assert list(jobs.get_actions(request(BOB))) == []
+    assert list(jobs.get_actions(request(ADA))) == ["retry", "cancel"]
+    for user in (ADA, BOB):
+        asked, job = request(user), jobs.model.objects.get(pk=1)
+        assert not jobs.has_add_permission(asked)
+        assert not jobs.has_delete_permission(asked, job)
+        assert not jobs.has_change_permission(asked, job)
+        assert jobs.has_view_permission(asked, job)
+    assert not jobs.has_view_permission(request(User("eve")), None)
+    with pytest.raises(PermissionDenied):
+        jobs.change_view(request(ADA, status="queued"), "1")
+    assert column(database, "status") == ["dead"]
+
+
+def test_a_schedule_shows_what_became_of_its_occurrences(site: Any, rows: Rows) -> None:
+    number = rows.schedule("nightly-report")
+    rows.job(status="succeeded")
+    rows.occurrence(number, ago(hours=1), job_id=1)
+    admin = of(site, "ScheduleModel")
+    assert "nightly-report active" in words(admin.changelist_view(request(BOB)))
+    page = words(admin.change_view(request(BOB), str(number)))
+    assert "enqueued job 1" in page
+
+
+def test_instants_are_djangos_and_can_be_asked_for(site: Any, rows: Rows) -> None:
+    from cronjobs.django.models import JobModel, JobRunModel
+
+    at = datetime(2026, 3, 1, 2, 15, 4, 123456, tzinfo=UTC)
+    rows.job(status="queued", run_at=at)
+    [job] = JobModel.objects.filter(run_at__gte=at, run_at__lt=at + timedelta(microseconds=1))
+    assert job.run_at == at
+    assert not JobModel.objects.filter(run_at__gt=at).exists()
+    assert not JobModel.objects.filter(run_at__gt=datetime(2200, 1, 1, tzinfo=UTC)).exists()
+    assert job.finished_at is None
+    assert list(JobModel.objects.filter(finished_at=None, run_at__in=[at]).values_list("run_at", flat=True)) == [at]
+    assert not JobRunModel.objects.filter(job=job).exists()
+    assert str(job) == "job 1 (mail.send)"
+
+
+def test_each_field_of_a_model_is_a_column(site: Any) -> None:
+    from cronjobs.django import models
+
+    for model in (models.JobModel, models.JobRunModel, models.ScheduleModel, models.OccurrenceModel):
+        table = tables.metadata.tables[model._meta.db_table]
+        assert {field.column for field in model._meta.concrete_fields if field.column} <= {*table.columns.keys()}
+        assert not model.objects.exists()
+
+
+def test_a_list_counts_no_further_than_somebody_turns_pages(
+    site: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cronjobs.django import admin
+
+    monkeypatch.setattr(admin, "MOST_COUNTED", 2)
+    for _ in range(5):
+        rows.job(status="queued")
+    assert "3 jobs" in listed(site, BOB)

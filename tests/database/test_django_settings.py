@@ -1,0 +1,260 @@
+"""A Django project's settings as configuration: its database, its file, none at all; manage.py cronjobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command  # type: ignore[import-untyped]
+from django.db import connections  # type: ignore[import-untyped]
+from support.django_project import django_project
+
+from cronjobs import enqueue, masking
+from cronjobs.config import django_project as config
+from cronjobs.config.load import load
+from cronjobs.config.reader import FieldError
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
+from cronjobs.errors import ConfigError
+from cronjobs.probe.inputs import Start
+from cronjobs.tick.idle_inputs import inputs_of
+
+MANAGE = """\
+import os, sys
+from django.core.management import execute_from_command_line
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "site_settings")
+execute_from_command_line(sys.argv)
+"""
+SETTINGS = """\
+from pathlib import Path
+print("settings are read", file=open(Path(__file__).parent / "read", "a"))
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {name!r}}}}}
+INSTALLED_APPS = ["cronjobs.django", "orders"]
+TIME_ZONE = "Europe/Berlin"
+USE_TZ = True
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(masking, "_remembered", frozenset())
+    for name in ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def site(folder: Path, sqlite_migrated: str) -> Path:
+    """A project on disk, for processes of its own."""
+    (folder / "manage.py").write_text(MANAGE)
+    (folder / "site_settings.py").write_text(SETTINGS.format(name=sqlite_migrated))
+    (folder / "orders").mkdir()
+    (folder / "orders/__init__.py").touch()
+    (folder / "orders/jobs.py").write_text(
+        'from cronjobs import job\n@job("orders.pay")\ndef pay(n: int) -> int:\n    return n + 1\n'
+        '@job("orders.apart", isolation="process")\ndef apart() -> str:\n    from django.db import connection\n'
+        "    return connection.vendor\n"
+    )
+    return folder
+
+
+def python(folder: Path, *words: str, code: int = 0, **env: str) -> str:
+    """Run Python as cron or a person does, with next to no environment."""
+    bare = {"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")} | env
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=bare, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+# --- which database ---------------------------------------------------------------------------------------------------
+
+POSTGRESQL = {"USER": "ada", "PASSWORD": "p@ss/w:rd", "HOST": "db.example", "PORT": 5433, "NAME": "shop", "OPTIONS": {}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "postgresql://ada:p%40ss%2Fw%3Ard@db.example:5433/shop"),
+        ({"PASSWORD": "", "PORT": ""}, "postgresql://ada@db.example/shop"),
+        ({"USER": "", "PASSWORD": "", "HOST": "", "PORT": ""}, "postgresql:///shop"),
+        (
+            {"HOST": "/run/postgresql", "PASSWORD": "", "PORT": "5433"},
+            "postgresql://ada@/shop?host=%2Frun%2Fpostgresql&port=5433",
+        ),
+        (
+            {"USER": "", "PASSWORD": "", "HOST": "", "PORT": "", "NAME": "", "OPTIONS": {"service": "shop"}},
+            "postgresql://?service=shop",
+        ),
+        (
+            {"OPTIONS": {"sslmode": "require", "pool": True, "isolation_level": 2, "connect_timeout": 3}},
+            "postgresql://ada:p%40ss%2Fw%3Ard@db.example:5433/shop?connect_timeout=3&sslmode=require",
+        ),
+        (
+            {"PASSWORD": "", "OPTIONS": {"assume_role": "jobs"}},
+            "postgresql://ada@db.example:5433/shop?options=-c+role%3Djobs",
+        ),
+    ],
+)
+def test_a_url_is_made_of_databases(changes: dict[str, Any], expected: str) -> None:
+    url = config._of_postgresql(POSTGRESQL | changes)
+    assert sorted(url.partition("?")[2].split("&")) == sorted(expected.partition("?")[2].split("&"))
+    assert url.partition("?")[0] == expected.partition("?")[0]
+    parse_url(url)
+
+
+def test_the_url_reaches_the_database_that_django_has(database_url: str, folder: Path) -> None:
+    with django_project(database_url):
+        assert connections["default"].vendor in database_url
+        found = load(None, environ={})
+    assert parse_url(found.database).url.database == parse_url(database_url).url.database
+    assert parse_url(found.database).url.password == parse_url(database_url).url.password
+    password = parse_url(database_url).url.password
+    assert password is None or password in found.secrets
+    assert found.by_django
+
+
+def test_what_is_written_goes_before_what_django_has(folder: Path, sqlite_url: str) -> None:
+    file = folder / "cronjobs.yaml"
+    with django_project(sqlite_url):
+        file.write_text("database: sqlite:///own.db\n")
+        own = load(None, environ={})
+        file.write_text("timezone: UTC\n")
+        djangos = load(None, environ={})
+        given = load(None, environ={}, database_url="sqlite:///given.db")
+        named = load(None, environ={"CRONJOBS_DATABASE_URL": "sqlite:///named.db"})
+    assert own.database == f"sqlite:///{folder / 'own.db'}"
+    assert djangos.database == sqlite_url
+    assert (given.database, named.database) == (f"sqlite:///{folder / 'given.db'}", f"sqlite:///{folder / 'named.db'}")
+    assert [each.by_django for each in (own, djangos, given, named)] == [False, True, False, False]
+    with pytest.raises(ConfigError, match="there is no database"):  # no Django project any more
+        load(None, environ={})
+
+
+def test_without_a_file_the_defaults_hold_in_the_projects_time_zone(folder: Path, sqlite_url: str) -> None:
+    with django_project(sqlite_url, TIME_ZONE="Asia/Kolkata"):
+        found = load(None, environ={})
+        assert (found.timezone, found.setup, found.schedules) == ("Asia/Kolkata", "django.setup", {})
+        with pytest.raises(ConfigError, match="no such file"):
+            load(Path("cronjobs.yaml"), environ={})
+        with pytest.raises(ConfigError, match="no such file"):
+            load(None, environ={"CRONJOBS_CONFIG": "elsewhere.yaml"})
+
+
+def test_the_fast_path_is_not_taken_where_it_cannot_see_a_change(folder: Path, sqlite_url: str) -> None:
+    (folder / "cronjobs.yaml").write_text(f"# not {sqlite_url}\ndatabase: django\n")
+    with django_project(sqlite_url):
+        settings = load(None, environ={})
+    address: Any = parse_url(settings.database)
+    seen: Any = type("Seen", (), {"schema_revision": "1", "oldest_code": "1"})
+    assert inputs_of(Start([]), settings, address, seen, "") is None
+    assert inputs_of(Start([]), replace(settings, by_django=False), address, seen, "") is not None
+
+
+def test_what_cannot_be_used_is_said_with_its_place_and_without_a_password(folder: Path, sqlite_url: str) -> None:
+    file = folder / "cronjobs.yaml"
+    file.write_text("timezone: UTC\ndatabase: django\n")
+    with django_project(sqlite_url, CRONJOBS={"database": "nowhere"}):
+        with pytest.raises(ConfigError, match=r'cronjobs\.yaml:2:11: database: .*no "nowhere"'):
+            load(None, environ={})
+        assert load(None, environ={}, need_database=False).database == ""
+    with django_project("sqlite:///:memory:"), pytest.raises(ConfigError, match="in memory"):
+        load(None, environ={})
+
+
+def test_mysql_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
+    with django_project(sqlite_url):
+        monkeypatch.setattr(type(connections["default"]), "vendor", "mysql")
+        with pytest.raises(FieldError, match="is mysql: cronjobs runs on PostgreSQL and SQLite"):
+            config._database_url()
+
+
+def test_root_does_not_import_settings_that_others_may_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cronjobs.config import trust
+
+    (folder / "loose.py").write_text("raise AssertionError('imported')")
+    (folder / "loose.py").chmod(0o666)
+    monkeypatch.setattr(config, "settings_of_django", lambda: None)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    settings = Settings(folder / "cronjobs.yaml", folder, env=(("DJANGO_SETTINGS_MODULE", "loose"),))
+    with pytest.raises(trust.UntrustedFiles, match=r"loose\.py can be written by everybody"):
+        config.with_its_database(settings, "cronjobs.yaml", {}, need=True)
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"),
+    [
+        ({}, []),
+        ({"config": "cronjobs.yaml", "database": "default"}, []),
+        ({"configuration": "x"}, ["cronjobs.E002"]),
+        ({"database": "nowhere"}, ["cronjobs.E003"]),
+        ("cronjobs.yaml", ["cronjobs.E001"]),
+    ],
+)
+def test_djangos_check_knows_the_setting(said: Any, ids: list[str], sqlite_url: str) -> None:
+    from cronjobs.django.checks import settings_fit
+
+    with django_project(sqlite_url, CRONJOBS=said):
+        assert [each.id for each in settings_fit(None)] == ids
+
+
+# --- manage.py cronjobs -----------------------------------------------------------------------------------------------
+
+
+def test_call_command_prints_and_returns_or_says_the_exit_code(
+    database_url: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with django_project(database_url):
+        enqueue(connections["default"], "django_app.greet", {"name": "Ada"})
+        call_command("cronjobs", "jobs", "list", "--json")
+        assert '"django_app.greet"' in capsys.readouterr().out
+        with pytest.raises(CommandError, match="ended with exit code 2") as told:
+            call_command("cronjobs", "nonsense")
+        assert told.value.returncode == 2
+        with pytest.raises(CommandError, match="drain"):
+            call_command("cronjobs", "run-due")
+
+
+def test_djangos_own_options_are_not_ours() -> None:
+    from cronjobs.django.management.commands.cronjobs import _without_djangos
+
+    words = ["--settings", "a.b", "status", "--pythonpath=x", "--json", "--", "--settings=kept"]
+    assert [*_without_djangos(words)] == ["status", "--json", "--", "--settings=kept"]
+
+
+@pytest.mark.slow
+def test_manage_py_passes_every_word_on_and_the_exit_code_back(site: Path) -> None:
+    assert "Usage: cronjobs" in python(site, "manage.py", "cronjobs", "--help", "--settings=site_settings")
+    assert "run-due" in python(site, "manage.py", "help", "cronjobs")
+    python(site, "manage.py", "cronjobs", "enqueue", "orders.pay", "--payload", '{"n": 1}')
+    python(site, "manage.py", "cronjobs", "enqueue", "orders.apart")
+    assert python(site, "manage.py", "cronjobs", "run-due") == ""  # as under cron
+    said = python(site, "manage.py", "cronjobs", "jobs", "list", "--json")
+    assert said.count('"succeeded"') == 2
+    assert "Europe/Berlin" in python(site, "manage.py", "cronjobs", "status")
+    python(site, "manage.py", "cronjobs", "jobs", "retry", "4711", code=1)
+    python(site, "manage.py", "cronjobs", "nonsense", code=2)
+
+
+@pytest.mark.slow
+def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -> None:
+    (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: site_settings}\ndatabase: django\n")
+    elsewhere = site / "orders"
+    config = str(site / "cronjobs.yaml")
+    python(elsewhere, "-m", "cronjobs", "enqueue", "orders.pay", "--payload", '{"n": 1}', "--config", config)
+    python(elsewhere, "-m", "cronjobs", "run-due", "--config", config)
+    said = python(elsewhere, "-m", "cronjobs", "jobs", "show", "1", "--json", "--config", config)
+    assert '"result": 2' in said
+    (site / "cronjobs.yaml").write_text("database: django\n")
+    words = ("-m", "cronjobs", "run-due", "--config", config)
+    assert "cronjobs.yaml:1:11: database: which settings?" in python(elsewhere, *words, code=3)
+    (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: nosuch}\ndatabase: django\n")
+    assert "No module named 'nosuch'" in python(elsewhere, *words, code=3)
