@@ -12,9 +12,7 @@ finish() { # wait, also when a signal has interrupted the first wait
 }
 
 long_jobs() { # each is a process of its own, which outlives its tick
-    for each in /proc/[0-9]*; do
-        tr '\0' ' ' <"$each/cmdline" 2>/dev/null | grep -q -e '-m cronjobs\.long ' && echo "${each#/proc/}"
-    done
+    grep -lzx 'cronjobs\.long' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3
 }
 
 while [ -z "$stop" ]; do
