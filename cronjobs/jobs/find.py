@@ -18,7 +18,7 @@ from cronjobs.jobs.insertion import naming_missing_tables
 from cronjobs.model import FINAL, Status, duration, duration_text
 from cronjobs.rules.payload import BadJson, read_json
 from cronjobs.rules.progress import HowFar, reported_of
-from cronjobs.store.finding import REVISION, JobName, Standing, find_row, standing
+from cronjobs.store.finding import REVISION, JobName, Rights, find_row, rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -250,9 +250,9 @@ def _is_async_engine(target: Any) -> bool:
     return type(target).__module__.startswith("sqlalchemy.ext.asyncio") and not hasattr(target, "run_sync")
 
 
-def require_ready(connection: Connection) -> Standing:
+def require_ready(connection: Connection) -> Rights:
     """Raise SchemaTooOld if the tables are of an older version than this app."""
-    found = standing(connection)
+    found = rights(connection)
     if found.revision < REVISION:
         raise SchemaTooOld(found=found.revision, needed=REVISION)
     return found

@@ -27,7 +27,6 @@ from cronjobs.model import Status
 from cronjobs.probe.question import after_now
 from cronjobs.store.meta import qualified
 from cronjobs.store.sql import (
-    among,
     define,
     group,
     group_value,
@@ -48,7 +47,6 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 
 define(
     new_rows=group("rows", _COLUMNS),
-    among_keys=among("keys"),
     # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass it.
     caller=lambda postgresql: (
         "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"

@@ -101,14 +101,14 @@ def cannot_be_there(connection: Connection, name: JobName) -> bool:
     return name.key is not None and unfit_character(server_encoding(connection), name.key) is not None
 
 
-class Standing(NamedTuple):
+class Rights(NamedTuple):
     """What decides whether a call can be made. The database's own refusal would end the app's transaction."""
 
     revision: str
     may_read: bool  # this connection's role may read whole jobs
 
 
-def standing(connection: Connection) -> Standing:
+def rights(connection: Connection) -> Rights:
     """Raises SchemaMissing if the meta row is missing."""
     may, values = "true", {}
     if is_postgresql(connection):
@@ -116,4 +116,4 @@ def standing(connection: Connection) -> Standing:
     found = run(connection, f"SELECT m.schema_revision, {may} AS may_read FROM {{meta}} m", **values).all()
     if not found:
         raise SchemaMissing(database_name(connection))
-    return Standing(str(found[0].schema_revision), bool(found[0].may_read))
+    return Rights(str(found[0].schema_revision), bool(found[0].may_read))

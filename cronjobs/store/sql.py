@@ -128,6 +128,7 @@ def among(parameter: str) -> Fragment:
 
 _fragments["among_known"] = among("known")
 _fragments["among_names"] = among("names")
+_fragments["among_keys"] = among("keys")
 
 
 def group(parameter: str, columns: Mapping[str, str]) -> Fragment:

@@ -307,7 +307,7 @@ def load() -> None:
     others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
     others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
     for name in (*others, *ours):
-        if name not in scripts and not name.startswith("cronjobs.alembic"):
+        if name not in scripts and not name.startswith(("cronjobs.alembic", "cronjobs.django")):  # a project's settings
             importlib.import_module(name)
     assert not registry.registered(), "a job type that no project has"
 
