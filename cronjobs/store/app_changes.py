@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -42,6 +44,11 @@ def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str
         return None
     if is_postgresql(connection):
         return _call(connection, "{cancel}({named_here})", name, reason)
+    with _one_transaction(connection):
+        return _cancel_on_sqlite(connection, name, reason)
+
+
+def _cancel_on_sqlite(connection: Connection, name: JobName, reason: str | None) -> str | None:
     actor, place = caller(), name._asdict()
     # UPDATE comes first: a transaction that begins with a SELECT cannot always write.
     changed = run(
@@ -72,6 +79,13 @@ def reschedule_one(
         at = None if run_at is None else run_at.isoformat()
         call = "{reschedule}({named_here}, run_at => {moved_to})"
         return _call(connection, call, name, reason, run_at=at, delay_s=delay_s)
+    with _one_transaction(connection):
+        return _reschedule_on_sqlite(connection, name, {"run_at": run_at, "delay_s": delay_s}, reason)
+
+
+def _reschedule_on_sqlite(
+    connection: Connection, name: JobName, due: Mapping[str, Any], reason: str | None
+) -> str | None:
     place = name._asdict()
     # It changes nothing yet: with the write lock, it says when the job was due.
     before = run(
@@ -83,14 +97,30 @@ def reschedule_one(
         [moved] = run(
             connection,
             "UPDATE {jobs} AS j SET run_at = {moved_to} WHERE {named} AND {can_cancel} RETURNING id, run_at AS now_due",
-            run_at=run_at,
-            delay_s=delay_s,
+            **due,
             **place,
         ).all()
         instants = {"from": before[0].was_due, "to": moved.now_due}
         detail = {word: from_microseconds(at).isoformat(timespec="microseconds") for word, at in instants.items()}
         _record(connection, "reschedule", moved.id, caller(), reason, detail)
     return _status(connection, name)
+
+
+@contextmanager
+def _one_transaction(connection: Connection) -> Iterator[None]:
+    """One of ours, if on the app's connection each statement would be a transaction of its own (autocommit)."""
+    from cronjobs.database.user_connections import commits_by_itself  # both dialects, for few jobs
+
+    if not commits_by_itself(connection):
+        yield
+        return
+    run(connection, "BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        run(connection, "ROLLBACK")
+        raise
+    run(connection, "COMMIT")
 
 
 def _call(connection: Connection, call: str, name: JobName, reason: str | None, **values: Any) -> str | None:

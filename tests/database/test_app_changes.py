@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -135,6 +136,23 @@ def test_a_running_job_is_asked_to_stop_and_an_ended_one_stays_as_it_is(database
     assert [(act.subject, act.why) for act in trail(database)] == [(f"job {made[0]}", "stop")]
 
 
+@pytest.mark.parametrize("act", ["cancel", "reschedule"])
+def test_without_a_transaction_a_change_is_one_of_its_own(sqlite_migrated: str, act: str) -> None:
+    """sqlite3 in autocommit: what the audit trail refuses does not happen to the job either."""
+    app = sqlite3.connect(sqlite_migrated, isolation_level=None)
+    made = enqueue(app, "t.remind", run_at=SOON)
+    app.execute("CREATE TRIGGER no_trail BEFORE INSERT ON cronjobs_audit BEGIN SELECT raise(ABORT, 'full'); END")
+    with pytest.raises(sqlite3.DatabaseError, match="full"):
+        cancel(app, id=made.id) if act == "cancel" else reschedule(app, id=made.id, delay=0)
+    assert not app.in_transaction
+    found = find(app, id=made.id)
+    assert found is not None
+    assert (found.status, found.run_at) == ("queued", SOON)
+    app.execute("DROP TRIGGER no_trail")
+    assert (cancel(app, id=made.id) if act == "cancel" else reschedule(app, id=made.id, delay=0)) in Status
+    app.close()
+
+
 def test_a_run_of_exec_cannot_be_asked_to_stop(database: Database) -> None:
     made = enqueue(database.engine, "exec:backup").id
     changed(database, made, **lease())
@@ -225,6 +243,8 @@ def test_a_job_that_another_transaction_holds_is_not_waited_for(postgres_migrate
         made = enqueue(other, "t.remind", idempotency_key="k")
         other.commit()
         other.execute("SELECT FROM cronjobs_jobs FOR NO KEY UPDATE")
+        patience = "SET lock_timeout = '5s'"
+        user.target.execute(text(patience) if kind == "connection" else patience)
         with pytest.raises(JobHeld, match=rf"^job {made.id}: nothing was written, another transaction holds it"):
             cancel(user.target, id=made.id)
         with pytest.raises(JobHeld, match=r'^idempotency key "k": nothing was written'):
