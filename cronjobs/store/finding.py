@@ -11,7 +11,7 @@ from cronjobs.database.tables import jobs
 from cronjobs.errors import SchemaMissing
 from cronjobs.store.meta import database_name, qualified
 from cronjobs.store.sizes import if_not_too_large
-from cronjobs.store.sql import Fragment, define, is_postgresql, run
+from cronjobs.store.sql import Fragment, among, define, is_postgresql, run
 from cronjobs.text import decoded
 
 REVISION: Final = "0007"  # of the tables, the oldest that can do this
@@ -62,6 +62,7 @@ def _micros(column: str) -> Fragment:
 
 
 define(
+    among_keys=among("keys"),
     **{f"told_{name}": _json(f"j.{name}") for name in _JSON},
     **{f"told_{name}": _text(f"j.{name}") for name in _TEXTS},
     **{f"told_{name}": _micros(f"j.{name}") for name in _INSTANTS},
