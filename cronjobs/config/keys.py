@@ -163,7 +163,8 @@ FILE: Final[Keys] = {
     "database": ConfigKey(
         Reader(fields.later, "database URL", schema_parts.DATABASE),
         "sqlite:///cronjobs.db",
-        "The database that jobs are kept in; --database-url and $CRONJOBS_DATABASE_URL go before it.",
+        "The database that jobs are kept in, by its URL, or django: the one in Django's settings; --database-url and "
+        "$CRONJOBS_DATABASE_URL go before it.",
         "must be given somewhere",
     ),
     "schema": ConfigKey(

@@ -13,6 +13,7 @@ from django.http import HttpResponse  # type: ignore[import-untyped]
 from django.shortcuts import redirect, resolve_url  # type: ignore[import-untyped]
 from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
 
+from cronjobs.config.django_project import config_file
 from cronjobs.web.mounted import Connect, Mounted, app
 
 REQUEST: Final = "cronjobs.django.request"
@@ -38,7 +39,7 @@ def pages(
     """The pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``; who is not logged in is sent to do so.
 
     *may_see* and *may_act* get Django's request. *connect*: as for ``cronjobs.web.app``. *config*: cronjobs.yaml; None:
-    the setting CRONJOBS_CONFIG of the Django project, else $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+    the setting CRONJOBS["config"] of the Django project, else $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
     The forms have a token of their own, bound to a cookie of their own, so Django's is not asked for.
     """
@@ -71,7 +72,7 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
         connect,
         viewer=viewer,
         may_act=lambda environ: may_act(environ[REQUEST]),
-        config=config or getattr(settings, "CRONJOBS_CONFIG", None),
+        config=config or config_file(settings),
     )
 
 
