@@ -307,7 +307,8 @@ def load() -> None:
     others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
     others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
     for name in (*others, *ours):
-        if name not in scripts and not name.startswith(("cronjobs.alembic", "cronjobs.django")):  # a project's settings
+        # Models cannot be imported without a Django project.
+        if name not in scripts and not name.startswith(("cronjobs.alembic", "cronjobs.django")):
             importlib.import_module(name)
     assert not registry.registered(), "a job type that no project has"
 
