@@ -12,9 +12,9 @@ from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import Source
 from cronjobs.cli.output import complain, counted, echo
 from cronjobs.cli.progress import is_interactive
-from cronjobs.cli.project_database import open_database
+from cronjobs.cli.project_database import missing_file, open_database
 from cronjobs.config.settings import Settings
-from cronjobs.errors import UsageError
+from cronjobs.errors import DatabaseError, UsageError
 from cronjobs.host.known_databases import forget
 from cronjobs.insight.outside import Outside, what_is_outside
 from cronjobs.schema import dropping
@@ -38,6 +38,8 @@ def drop(
     and roles. Take away first what starts ticks: on SQLite the next one makes the tables again.
     """
     settings = load_settings(source)
+    if file := missing_file(settings):
+        raise DatabaseError(f"there is no database {file}: nothing to drop")
     quiet = settings.run.every + LATE
     with closing(open_database(settings)) as database:
         if dry_run:

@@ -76,7 +76,8 @@ def _files(settings: Settings, address: Address) -> Iterator[Outside]:
         database = str(address.url.database)
         there = [file for end in ("", *BESIDE_SQLITE) if (file := Path(f"{database}{end}")).exists()]
         if there:
-            yield Outside("SQLite's files", database, f"rm {_words(*there)}, unless the file has tables of your own")
+            kept = "if the file has tables of your own, VACUUM it instead: until then payloads can be read in it"
+            yield Outside("SQLite's files", database, f"rm {_words(*there)}; {kept}")
     if settings.log is not None and settings.log.exists():
         yield Outside("the log", str(settings.log), f"rm {_words(settings.log)}, and its rotated copies")
     for each in rotations_of(settings.log) if settings.log is not None else []:

@@ -108,9 +108,3 @@ def hosts_that_tick(ticks: Collection[Row[tuple[object, ...]]], now: datetime, w
     """Of the last *ticks* of each host those that gave a sign *within* this time; pure."""
     signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
     return [LastTick(host, now - at) for host, at in signs if now - at <= within]
-
-
-def other_tables(connection: Connection) -> bool:
-    """Whether a SQLite file has tables besides; sqlite_ ones are SQLite's own."""
-    statement = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*' LIMIT 1")
-    return connection.execute(statement).first() is not None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, insert, text
-from support.databases import opened
+from support.databases import opened, until
 from support.project import Project
+from support.ticking import Project as Ticking
+from support.ticking import cli
 
 from cronjobs.cli import db_drop
 from cronjobs.clock import SYSTEM
@@ -190,6 +193,24 @@ def test_a_statement_after_the_drop_says_what_happened(typed: Project) -> None:
     assert "DELETE" not in str(raised.value)
 
 
+def test_without_a_file_none_is_made(tmp_path: Path, sqlite_url: str) -> None:
+    project = Project(tmp_path, sqlite_url)
+    project.write()
+    refused = project.call("db", "drop", "--yes")
+    assert refused.code == 4
+    assert "nothing to drop" in refused.err
+    assert not list(tmp_path.glob("cronjobs.db*"))
+
+
+def test_a_role_that_does_not_own_the_tables_drops_none_of_them(tmp_path: Path, postgres_migrated: str) -> None:
+    project = Project(tmp_path, postgres_migrated)
+    project.write()
+    refused = project.call("db", "drop", "--yes", "--force")
+    assert refused.code == 4
+    assert "must be owner" in refused.err
+    assert project.call("db", "check").code == 0
+
+
 def test_a_dropped_file_may_be_removed_without_being_missed(tmp_path: Path, sqlite_url: str) -> None:
     project = Project(tmp_path, sqlite_url)
     project.write()
@@ -227,3 +248,22 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
     assert "other.service" not in said
     assert ("DROP ROLE" in said) is not typed.url.startswith("sqlite")
     assert ("cronjobs.db-turn" in said) is typed.url.startswith("sqlite")
+
+
+@pytest.mark.slow
+def test_a_tick_whose_tables_are_dropped_ends_and_says_why(
+    empty_url: str, new_project: Callable[[str], Ticking]
+) -> None:
+    """It holds what it has to record, as in an outage, until its own time is up."""
+    project = new_project(empty_url).configure("run: {budget: 15s}\njob_types: {t.gated: {timeout: 10s}}\n")
+    cli(project, "db", "upgrade")
+    project.add("t.gated")
+    tick = project.start()
+    until(lambda: len(project.effects("start")) == 1)
+    assert "jobs run: job 1 (t.gated)" in cli(project, "db", "drop", "--yes", code=1)
+    cli(project, "db", "drop", "--yes", "--force")
+    project.open()
+    assert tick.wait() == 4
+    assert "cronjobs db drop" in tick.stderr
+    assert "Traceback" not in tick.stderr
+    assert len(project.effects()) == 2  # the job ran to its end, and nothing of that is recorded
