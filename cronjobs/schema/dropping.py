@@ -47,8 +47,9 @@ class Content:
 
 def look(database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:
     """What there is to drop. Raises as ``drop`` does; changes nothing."""
+    made = _made(database)
     with database.read() as connection:
-        return _look(connection, database, settings, force=force, quiet=quiet)
+        return _look(connection, made, settings, force=force, quiet=quiet)
 
 
 def drop(
@@ -60,26 +61,29 @@ def drop(
     and SchemaTooNew for tables of a later version, of which this one does not know all.
     """
     before(look(database, settings, force=force, quiet=quiet))
+    made = _made(database)  # it takes a while, in which nobody is to wait for a lock
 
     def dropped() -> Content:
         with migrations.transaction(database) as connection:
             read_meta(connection)  # somebody else may have dropped them
             store.keep_out(connection)
-            found = _look(connection, database, settings, force=force, quiet=quiet)  # again: now nobody can begin
+            found = _look(connection, made, settings, force=force, quiet=quiet)  # again: now nobody can begin
             store.drop(connection, found.relations)
             return found
 
     return patiently(dropped, worth=passes, pauses=repeat(PAUSE_S, LOCK_TRIES))
 
 
-def _look(connection: Connection, database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:
+def _look(
+    connection: Connection, made: set[tuple[Kind, str]], settings: Settings, *, force: bool, quiet: timedelta
+) -> Content:
     found = read_meta(connection)
     is_ours(settings, found.project, found.environment)
     if found.schema_revision > SCHEMA_REVISION:
         raise SchemaTooNew(found=found.schema_revision, known=SCHEMA_REVISION, oldest_code=found.schema_revision)
     if not force:
         _require_quiet(connection, quiet)
-    return Content(store.existing(connection, _made(database)), store.unfinished(connection))
+    return Content(store.existing(connection, made), store.unfinished(connection))
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:

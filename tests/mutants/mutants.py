@@ -783,8 +783,8 @@ MUTANTS = (
     Mutant(
         "tables are dropped though a job was claimed since the question",
         "cronjobs/schema/dropping.py",
-        "_look(connection, database, settings, force=force, quiet=quiet)  # again",
-        "_look(connection, database, settings, force=True, quiet=quiet)  # again",
+        "_look(connection, made, settings, force=force, quiet=quiet)  # again",
+        "_look(connection, made, settings, force=True, quiet=quiet)  # again",
         (DROP,),
     ),
     Mutant(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, insert, text, update
 from support.databases import opened, until
 from support.project import Project
 from support.ticking import Project as Ticking
@@ -33,13 +33,30 @@ def work(): pass
 
 
 @pytest.fixture
-def typed(tmp_path: Path, empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+def on_sqlite(tmp_path: Path, sqlite_migrated: str, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project whose last tick was yesterday; its user's crontab is empty."""
+    return _project(tmp_path, f"sqlite:///{sqlite_migrated}", monkeypatch)
+
+
+@pytest.fixture
+def on_postgresql(
+    tmp_path: Path, new_postgres_url: Callable[..., str], _postgres_template: str, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    """The same, on a database of its own."""
+    return _project(tmp_path, new_postgres_url(_postgres_template), monkeypatch)
+
+
+@pytest.fixture(params=["on_sqlite", "on_postgresql"])
+def typed(request: pytest.FixtureRequest) -> Project:
+    found: Project = request.getfixturevalue(request.param)
+    return found
+
+
+def _project(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(program, "read", lambda: "")
-    project = Project(tmp_path, empty_url)
+    project = Project(folder, url)
     project.write(YAML, HANDLERS)
-    assert project.call("db", "upgrade").code == 0
-    assert project.call("db", "adopt").code == 0
+    project.execute(update(tables.meta).values(project="shop"))
     tick(project, SYSTEM.now() - timedelta(days=1))
     return project
 
@@ -93,26 +110,26 @@ def test_all_of_ours_goes_and_the_users_own_stays(typed: Project) -> None:
     assert typed.call("db", "check").code == 0
 
 
-def test_a_dry_run_lists_the_same_and_changes_nothing(typed: Project) -> None:
-    before = typed.everything()
-    typed.call("enqueue", "t.work", "--in", "1h")
-    dry = typed.call("db", "drop", "--dry-run")
+def test_a_dry_run_lists_the_same_and_changes_nothing(on_sqlite: Project) -> None:
+    before = on_sqlite.everything()
+    on_sqlite.call("enqueue", "t.work", "--in", "1h")
+    dry = on_sqlite.call("db", "drop", "--dry-run")
     assert "jobs that nobody has dealt with: 1 waiting" in dry.err
-    assert len(typed.everything()["cronjobs_ticks"]) == len(before["cronjobs_ticks"])
-    done = typed.call("db", "drop", "--yes")
+    assert len(on_sqlite.everything()["cronjobs_ticks"]) == len(before["cronjobs_ticks"])
+    done = on_sqlite.call("db", "drop", "--yes")
     assert dry.out.replace("would drop", "dropped") == done.out
 
 
-@pytest.mark.parametrize(("answer", "code"), [("shop", 0), ("shopp", 1), ("", 1)])
-def test_it_asks_for_the_projects_name(typed: Project, answer: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = typed.call("db", "drop")
+def test_it_asks_for_the_projects_name(on_sqlite: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = on_sqlite.call("db", "drop")
     assert refused.code == 2
     assert "add --yes. Nothing was dropped" in refused.err
     monkeypatch.setattr(db_drop, "is_interactive", lambda: True)
-    done = typed.call("db", "drop", stdin=answer.encode() + b"\n")
-    assert done.code == code, done.err
-    with opened(typed.url) as database:
-        assert (migrations.current(database) is None) is (code == 0)
+    with opened(on_sqlite.url) as database:
+        for answer, code in ((b"", 1), (b"shopp\n", 1), (b"shop\n", 0)):
+            assert migrations.current(database) is not None
+            assert on_sqlite.call("db", "drop", stdin=answer).code == code
+        assert migrations.current(database) is None
 
 
 def test_it_refuses_while_a_job_runs_unless_forced(typed: Project) -> None:
@@ -125,42 +142,40 @@ def test_it_refuses_while_a_job_runs_unless_forced(typed: Project) -> None:
     assert typed.call("db", "drop", "--yes", "--force").code == 0
 
 
-def test_it_refuses_while_ticks_come_and_says_whose(typed: Project) -> None:
-    tick(typed, SYSTEM.now() - timedelta(seconds=40))
-    refused = typed.call("db", "drop", "--yes")
+def test_it_refuses_while_ticks_come_and_says_whose(on_sqlite: Project) -> None:
+    tick(on_sqlite, SYSTEM.now() - timedelta(seconds=40))
+    refused = on_sqlite.call("db", "drop", "--yes")
     assert refused.code == 1
     assert "ticks still come: web1 4" in refused.err
     assert "and wait 1m30s" in refused.err
-    assert typed.call("db", "drop", "--yes", "--force").code == 0
+    assert on_sqlite.call("db", "drop", "--yes", "--force").code == 0
 
 
-def test_another_projects_tables_are_never_dropped(typed: Project) -> None:
-    file = typed.folder / "cronjobs.yaml"
+def test_another_projects_tables_are_never_dropped(on_sqlite: Project) -> None:
+    file = on_sqlite.folder / "cronjobs.yaml"
     file.write_text(file.read_text().replace("shop", "blog"))
     for words in (["--yes"], ["--yes", "--force"], ["--dry-run"]):
-        refused = typed.call("db", "drop", *words)
+        refused = on_sqlite.call("db", "drop", *words)
         assert refused.code == 3
         assert 'project "shop"' in refused.err
-    with opened(typed.url) as database:
+    with opened(on_sqlite.url) as database:
         assert migrations.current(database) is not None
 
 
-def test_a_later_versions_tables_are_left_to_that_version(typed: Project) -> None:
-    typed.execute(text("UPDATE cronjobs_meta SET schema_revision = '9999'"))
-    refused = typed.call("db", "drop", "--yes")
+def test_a_later_versions_tables_are_left_to_that_version(on_sqlite: Project) -> None:
+    on_sqlite.execute(text("UPDATE cronjobs_meta SET schema_revision = '9999'"))
+    refused = on_sqlite.call("db", "drop", "--yes")
     assert refused.code == 4
     assert "install a newer cronjobs" in refused.err
-    assert typed.rows("jobs") == []
+    assert on_sqlite.rows("jobs") == []
 
 
-def test_what_somebody_built_on_our_tables_keeps_all_of_them(typed: Project) -> None:
-    if typed.url.startswith("sqlite"):
-        return  # it lets go of a table that a view reads
-    typed.execute(text("CREATE VIEW my_jobs AS SELECT id FROM cronjobs_jobs"))
-    refused = typed.call("db", "drop", "--yes", "--force")
+def test_what_somebody_built_on_our_tables_keeps_all_of_them(on_postgresql: Project) -> None:
+    on_postgresql.execute(text("CREATE VIEW my_jobs AS SELECT id FROM cronjobs_jobs"))
+    refused = on_postgresql.call("db", "drop", "--yes", "--force")
     assert refused.code == 4
     assert "my_jobs" in refused.err
-    assert typed.call("db", "check").code == 0
+    assert on_postgresql.call("db", "check").code == 0
 
 
 def test_a_job_claimed_between_question_and_answer_is_seen(typed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
