@@ -65,6 +65,14 @@ FOUND = [
     ),
     ("schedules:\n  a: {every: 5m, job: t.say}", "5:3: schedules.a: payload does not fit t.say"),
     (
+        "schedules:\n  a: {every: 5m, job: t.say, payload: {line: x, count: many}}",
+        '5:56: schedules.a.payload.count: "many" is not an int (t.say)',
+    ),
+    (
+        "schedules:\n  a: {every: 5m, job: t.say, payload: {line: 7}}",
+        "5:46: schedules.a.payload.line: 7 is not a str (t.say)",
+    ),
+    (
         "job_types:\n  t.sya: {timeout: 5s}",
         '5:3: job_types.t.sya: no handler is registered under this name, did you mean "t.say"?',
     ),

@@ -1,0 +1,102 @@
+"""docs/payloads.md, executed: its handler, what it enqueues, what is refused, and the gate before a deploy."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from support.pages import Page
+from support.project import Project
+
+from cronjobs import enqueue
+from cronjobs.errors import PayloadError
+from cronjobs.jobs import registry
+from cronjobs.rules.annotations import kind_of
+from cronjobs.rules.payload_kinds import Misfits
+
+PAGE = Page("docs/payloads.md")
+
+
+@pytest.fixture
+def project(tmp_path: Path, sqlite_migrated: str) -> Iterator[Project]:
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    (tmp_path / "shop_jobs.py").write_text(PAGE.block("python", "# shop_jobs.py"))
+    (tmp_path / "cronjobs.yaml").write_text(f"project: shop\ndatabase: {project.url}\nimports: [shop_jobs]\n")
+    before = dict(registry._registered)
+    yield project
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+@pytest.fixture
+def names(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    monkeypatch.syspath_prepend(str(project.folder))
+    importlib.import_module("shop_jobs")
+    engine = create_engine(project.url)
+    yield {"enqueue": enqueue, "date": date, "Decimal": Decimal, "PayloadError": PayloadError, "session": engine}
+    engine.dispose()
+    sys.modules.pop("shop_jobs", None)
+
+
+def execute(says: str, names: dict[str, Any]) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(PAGE.block("python", says), "docs/payloads.md", "exec", dont_inherit=True), names)
+    return out.getvalue()
+
+
+def test_every_block_of_the_page_is_executed_here() -> None:
+    assert PAGE.counts() == {"python": 3, "text": 1, "console": 1}
+    assert PAGE.dead_links() == []
+
+
+def test_both_ways_write_one_payload_and_the_handler_gets_its_types(project: Project, names: dict[str, Any]) -> None:
+    execute("invoice.enqueue", names)
+    one, other = project.jobs()
+    assert one["payload"] == other["payload"]
+    assert project.call("run-due").code == 0
+    assert [job["result"] for job in project.jobs()] == ["23 November: 4.50 USD"] * 2
+
+
+def test_what_is_refused_is_said_as_the_page_shows_it(names: dict[str, Any]) -> None:
+    assert execute("except PayloadError", names) == PAGE.block("text", "does not fit")
+
+
+def test_the_gate_says_what_the_page_shows(project: Project, names: dict[str, Any]) -> None:
+    enqueue(names["session"], "billing.invoice", {"customer_id": 7, "day": "2026-11-23", "lines": []})
+    enqueue(names["session"], "billing.remind", {})
+    code = project.folder / "shop_jobs.py"
+    code.write_text(code.read_text().replace("customer_id: int", "customer_id: str"))
+    del sys.modules["shop_jobs"]
+    registry._registered.clear()
+    command, *shown = PAGE.block("console", "--against").splitlines()
+    assert command == '$ cronjobs check --against "$PRODUCTION_URL"'
+    answer = project.call("check", "--against", project.url)
+    assert answer.out.splitlines() == shown
+    assert answer.code == 1
+
+
+def test_the_table_tells_what_is_taken() -> None:
+    """The rows whose JSON is an example: it is taken, and becomes what the row names."""
+    examples: dict[Any, list[str]] = {
+        Decimal: ['"19.99"', "20"],
+        timedelta: ['"90s"', '"1h30m"'],
+        date: ['"2026-11-23"'],
+    }
+    rows = {row["annotation"]: row["JSON"] for row in PAGE.table("What JSON an annotation takes")}
+    for annotation, values in examples.items():
+        [row] = [taken for name, taken in rows.items() if f"`{annotation.__name__}`" in name]
+        for value in values:
+            misfits = Misfits()
+            assert type(kind_of(annotation).decode(json.loads(value), (), misfits)) is annotation
+            assert (value in row, misfits.count) == (True, 0)
