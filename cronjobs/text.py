@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterable
 from typing import Final
 
 OUTPUT_LIMIT: Final = 64 * 1024  # bytes of UTF-8, of an attempt's output
@@ -149,3 +150,12 @@ class CappedText:
         first, last = head.decode(errors="ignore"), tail.decode(errors="ignore")
         left_out = size - len(first.encode()) - len(last.encode())
         return f"{first}\n… {left_out:,} bytes left out …\n{last}"
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The word of *known* that was probably meant; *cutoff*: how similar it has to be, at most 1."""
+    import difflib  # only for a mistake: a tick is none
+
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)
+    return by_lower[close[0]] if close else None

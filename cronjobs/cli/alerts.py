@@ -34,7 +34,10 @@ def send_test(
     for problem in settings.problems:
         complain(str(problem))
     if not channels:
-        raise UsageError(f"{settings.file} has no alerts.channels: docs/alerts.md shows what to write")
+        example = "{mail: {host: localhost, tls: none, from: cron@example.com, to: [you@example.com]}}"
+        raise UsageError(
+            f"{settings.file} has no channel: write, for example, alerts: {{channels: {{ops: {example}}}}}"
+        )
     if channel is not None and channel not in channels:
         raise UsageError(f'there is no channel "{channel}"; there are: {", ".join(sorted(channels))}')
     failed = False

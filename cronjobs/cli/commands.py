@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from cronjobs.errors import UsageError
-from cronjobs.text import is_utf8
+from cronjobs.text import is_utf8, nearest
 
 MARKUP: Final = "markdown"
 
@@ -24,6 +24,22 @@ class PlainCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if given := getattr(error, "option_name", None):
+                self._mend_the_hint(error, str(given).lstrip("-"))
+            raise
+
+    def _mend_the_hint(self, error: Any, given: str) -> None:
+        """Leave out options that are hardly alike, such as --help for --schedule; name an argument that is meant."""
+        if getattr(error, "possibilities", None):
+            error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]
+        for each in self.params:
+            if each.param_type_name == "argument" and given in (each.name, str(each.metavar).lower()):
+                error.message += f": write the {given} without it"
 
 
 class PlainGroup(TyperGroup):

@@ -38,7 +38,7 @@ def show(
     given = Given(source.given("config"), source.given("database_url"), os.environ)
     found = [each for each in effective(settings, given) if key is None or f"{each.key}.".startswith(f"{key}.")]
     if not found:
-        raise UsageError(f"there is no key {one_line(str(key), 100)!r} here: docs/reference/configuration.md lists all")
+        raise UsageError(f'there is no key {one_line(str(key), 100)!r} here: "cronjobs config show" lists all')
     if as_json:
         write([json_text([each._asdict() for each in found])])
         return

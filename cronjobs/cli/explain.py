@@ -162,10 +162,10 @@ def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool)
 
 def _no_schedule(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, list(dict.fromkeys(known)), 3)
-    hint = (
-        f"did you mean {' or '.join(safe(each, 80) for each in near)}?" if near else '"cronjobs schedules list" has all'
-    )
-    kind = "no schedule or job" if name.isdecimal() else "no schedule or job type"
+    kind, listed = "no schedule or job type", "schedules list"
+    if name.isdecimal():
+        kind, listed = "no schedule or job", "jobs list"
+    hint = f"did you mean {' or '.join(safe(each, 80) for each in near)}?" if near else f'"cronjobs {listed}" has all'
     return f'there is {kind} "{safe(name, 80)}": {hint}'
 
 

@@ -185,7 +185,7 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[U
     if name in settings.elsewhere:
         raise UsageError(f'schedule "{name}" is for other environments than "{settings.environment}"')
     near = nearest(name, settings.schedules)
-    hint = f"did you mean {near}?" if near else 'cronjobs next lists all; an expression is 5 fields: "30 2 * * *"'
+    hint = f"did you mean {near}?" if near else 'cronjobs next lists all; an expression is "30 2 * * *" or "every 10m"'
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
 
 

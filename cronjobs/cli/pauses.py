@@ -69,8 +69,8 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
     lines = []
     for pause in pauses:
         until = f"until {local(settings, pause.until)}" if pause.until is not None else "until someone resumes it"
-        by = f", by {pause.by}" if pause.by else ""
+        by = f" by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
         skips = ", and skips what comes due" if pause.skip else ""
-        lines.append(one_line(f"{pausing.what(pause.scope, pause.name)} is paused {until}{skips}{by}{why}", 1000))
+        lines.append(one_line(f"{pausing.what(pause.scope, pause.name)} is paused{by} {until}{skips}{why}", 1000))
     return lines

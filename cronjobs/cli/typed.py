@@ -96,11 +96,12 @@ def instant(given: str, zone: str, option: str) -> datetime:
     A time that the zone's clocks skip or show twice is refused: which instant is meant only the caller knows.
     """
     shown = one_line(given, 60)
+    instead = {"--at": ", or --in 24h", "--until": ", or --for 24h"}.get(option, "")
     try:
         read = datetime.fromisoformat(given.strip())
     except ValueError:
         raise UsageError(
-            f"{option} {shown!r} is not an ISO time: write 2026-11-20T09:00, or 2026-11-20T09:00+01:00"
+            f"{option} {shown!r} is not an ISO time: write 2026-11-20T09:00, or 2026-11-20T09:00+01:00{instead}"
         ) from None
     try:
         aware = read if read.tzinfo is not None else _in_zone(read, zone, f"{option} {shown}")

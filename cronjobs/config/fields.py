@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from cronjobs.config import schema_parts
 from cronjobs.config.reader import (
@@ -20,12 +18,13 @@ from cronjobs.config.reader import (
     Reading,
     ReportedError,
     as_written,
-    nearest,
     shown,
     taken_as,
 )
 from cronjobs.config.yaml_nodes import Mapping, Node, Scalar, Sequence
 from cronjobs.crontime import grammar
+from cronjobs.crontime.zone_names import zone_exists as zone_exists
+from cronjobs.crontime.zone_names import zone_meant
 from cronjobs.errors import CronError
 from cronjobs.model import KIND, KIND_RULE, duration, size
 from cronjobs.rules.shell_words import list_for
@@ -226,7 +225,7 @@ def zone(reading: Reading, node: Node, path: str) -> str:
     text = reading.text(node)
     if not zone_exists(text):
         offset = _OFFSET.fullmatch(text) if as_written(node, text) else None
-        meant = _zone_meant(text) if reading.may_guess and as_written(node, text) and not offset else None
+        meant = zone_meant(text) if reading.may_guess and as_written(node, text) and not offset else None
         hint = f"did you mean {meant}?" if meant else "write UTC or Europe/Berlin"
         if offset:
             # In these names the sign is the other way round: Etc/GMT-1 is an hour ahead of UTC.
@@ -235,41 +234,6 @@ def zone(reading: Reading, node: Node, path: str) -> str:
             hint = f"an offset knows no summer time: write a place, such as Europe/Berlin{always}"
         raise FieldError(f"{shown(node)} is not a time zone: {hint}")
     return text
-
-
-@cache
-def zone_exists(name: str) -> bool:
-    """Whether *name* is a time zone that is the same on every host."""
-    # On Debian these follow the host's own zone or count leap seconds.
-    if name.startswith(("localtime", "posixrules", "posix/", "right/", "Factory")):
-        return False
-    try:
-        ZoneInfo(name)
-    except (ValueError, OSError, LookupError):  # ".." or "/…", a folder such as "America", not there
-        return False
-    return True
-
-
-@cache
-def _zone_meant(word: str) -> str | None:
-    from zoneinfo import available_timezones  # reads the whole tree of zone files
-
-    known = sorted(zone for zone in available_timezones() if zone_exists(zone))
-    if any(zone.startswith(f"{word}/") for zone in known):
-        return None  # a whole continent
-    parts = [part.strip().replace(" ", "_") for part in re.split("[/,]", word)]
-    for spelt in ("/".join(parts), "/".join(reversed(parts))):  # "Berlin/Europe"
-        if found := nearest(spelt, known, cutoff=0.9):
-            return found
-    cities = {zone.rpartition("/")[2].lower(): zone for zone in known if "/" in zone}
-    for part in parts:  # "Germany/Berlin", "Berlin/Germany"
-        if found := cities.get(part.lower()):
-            return found
-    if found := nearest(word, known):
-        return found
-    regions = {zone.partition("/")[0].lower() for zone in known if "/" in zone}
-    city = nearest(next((part for part in reversed(parts) if part.lower() not in regions), ""), cities, cutoff=0.75)
-    return cities[city] if city else None
 
 
 @taken_as("cron expression, quoted: five fields, or @daily and the like", schema_parts.cron(grammar.NAMES))

@@ -262,7 +262,7 @@ def _schedule(
         "what does it run? job: billing.send_invoice or command: [backup, --all]",
     )
     if "every" in values and values["every"] < timedelta(minutes=1) and not lingers:
-        message = "cron wakes once a minute: write 1m or more, or let ticks stay for theirs, run: {linger: true}"
+        message = "cron wakes once a minute: write 1m or more, or run: {linger: true}, so that ticks stay their minute"
         node_of = node.entries["every"][1] if isinstance(node, YamlMapping) else key
         reading.report(node_of, f"{path}.every", message)
         good = False

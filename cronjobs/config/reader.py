@@ -5,7 +5,7 @@ Messages quote what is written in the file, ``${NAME}`` included, and never what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +15,7 @@ from cronjobs.config.yaml_nodes import UNREADABLE, Node, Scalar, Sequence
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.masking import long_enough, mask
+from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
 
 _ENOUGH_PROBLEMS: Final = 50  # from here on nobody reads the guess at what was meant, and guessing takes time
@@ -204,15 +205,6 @@ def taken_as(words: str, schema: Mapping[str, Any], **more: Any) -> Callable[[Re
 def is_unreadable(node: Node) -> bool:
     """Whether the YAML of it was wrong, which has been said."""
     return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
-
-
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The word of *known* that was probably meant; *cutoff*: how similar it has to be, at most 1."""
-    import difflib  # only for a mistake: a tick is none
-
-    by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)
-    return by_lower[close[0]] if close else None
 
 
 def as_written(node: Node, text: str) -> bool:

@@ -14,7 +14,6 @@ matter, so a day that a zone skips is run once, after the skip.
 
 from __future__ import annotations
 
-import difflib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import takewhile
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronjobs.crontime.grammar import CronExpression, parse
+from cronjobs.crontime.zone_names import zone_meant
 from cronjobs.errors import CronError, UsageError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -414,7 +414,7 @@ def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
 
 @lru_cache(maxsize=256)
 def _zone(timezone: str) -> ZoneInfo:
-    """The zone of that name; raises CronError with similar names."""
+    """The zone of that name; raises CronError, with the one that was probably meant."""
     shown = timezone[:64].encode("unicode_escape").decode()
     if timezone.startswith(_HOST_ZONES):
         raise CronError(f'time zone "{shown}" is not the same on every host: write a name like Europe/Berlin or UTC')
@@ -422,14 +422,9 @@ def _zone(timezone: str) -> ZoneInfo:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass  # ValueError: not a path below the zone files; OSError: a folder, such as "Europe"
-    by_lower = {name.lower(): name for name in sorted(available_timezones()) if not name.startswith(_HOST_ZONES)}
-    near = difflib.get_close_matches(timezone.lower()[:64].replace(" ", "_"), by_lower, n=3, cutoff=0.5)
-    meant = (
-        f"did you mean {' or '.join(by_lower[name] for name in near)}?"
-        if near
-        else "write a name like Europe/Berlin or UTC"
-    )
-    raise CronError(f'time zone "{shown}" is not known: {meant}')
+    meant = zone_meant(timezone[:64])
+    hint = f"did you mean {meant}?" if meant else "write a name like Europe/Berlin or UTC"
+    raise CronError(f'time zone "{shown}" is not known: {hint}')
 
 
 def _utc(instant: datetime) -> datetime:

@@ -268,6 +268,12 @@ def _commands(place: _Place, settings: Settings, environ: Mapping[str, str]) -> 
             )
 
 
+# Commands that no program does: they change the shell itself.
+_OF_THE_SHELL: Final = frozenset(
+    {"cd", "export", "source", ".", "exec", "set", "eval", "alias", "ulimit", "umask", "wait"}
+)
+
+
 def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[str, str]) -> str | None:
     assert entry.command is not None
     program = entry.command[0]
@@ -281,6 +287,8 @@ def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[
     path = (dict(settings.env) | dict(entry.env)).get("PATH", CRON_PATH)
     if shutil.which(program, path=path):
         return None
+    if program in _OF_THE_SHELL:
+        return f"command not found: {program} is the shell's own: write [sh, -c, …] around the line"
     if (settings.folder / program).is_file():
         return f"command not found: {program} is not on PATH={path}; for the file in this folder write ./{program}"
     mine = shutil.which(program, path=environ.get("PATH", ""))

@@ -44,7 +44,7 @@ def test_it_returns_once_what_ran_has_ended_and_a_running_tick_begins_nothing_mo
         project.open()
         out, err = pause.communicate(timeout=30)
     assert pause.returncode == 0
-    assert out.startswith("everything is paused until someone resumes it, by ")
+    assert out.startswith("everything is paused by ")
     assert "nothing runs any more" in err
     assert project.statuses() == {"succeeded": 1, "queued": 1}
     assert tick.wait() == 0  # this one had a free slot and time left

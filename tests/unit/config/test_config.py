@@ -265,8 +265,8 @@ job_types: {a: {command: [ls], leftovers: keep}}
 job_types: {a b: {}}
     2:13: job_types.a b: "a b" is not a name: up to 100 of A–Z a–z 0–9 _ . : -
 schedules: {a: {every: 30s, job: x}}
-    2:24: schedules.a.every: cron wakes once a minute: write 1m or more, or let ticks stay for theirs,
-    run: {linger: true}
+    2:24: schedules.a.every: cron wakes once a minute: write 1m or more, or run: {linger: true}, so
+    that ticks stay their minute
 schedules: {a: {every: 60500ms, job: x}}
     2:24: schedules.a.every: "60500ms" is not a whole number of seconds
 schedules: {a: {cron: "1 25 * * *", job: x}}

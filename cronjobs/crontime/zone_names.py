@@ -1,0 +1,45 @@
+"""Which names are time zones, and which one was meant by a name that is not."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from zoneinfo import ZoneInfo
+
+from cronjobs.text import nearest
+
+
+@cache
+def zone_exists(name: str) -> bool:
+    """Whether *name* is a time zone that is the same on every host."""
+    # On Debian these follow the host's own zone or count leap seconds.
+    if name.startswith(("localtime", "posixrules", "posix/", "right/", "Factory")):
+        return False
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, LookupError):  # ".." or "/…", a folder such as "America", not there
+        return False
+    return True
+
+
+@cache
+def zone_meant(word: str) -> str | None:
+    """The time zone that was probably meant by *word*, which is none: "Berlin/Europe", "Germany/Berlin", "new york"."""
+    from zoneinfo import available_timezones  # reads the whole tree of zone files
+
+    known = sorted(zone for zone in available_timezones() if zone_exists(zone))
+    if any(zone.startswith(f"{word}/") for zone in known):
+        return None  # a whole continent
+    parts = [part.strip().replace(" ", "_") for part in re.split("[/,]", word)]
+    for spelt in ("/".join(parts), "/".join(reversed(parts))):  # "Berlin/Europe"
+        if found := nearest(spelt, known, cutoff=0.9):
+            return found
+    cities = {zone.rpartition("/")[2].lower(): zone for zone in known if "/" in zone}
+    for part in parts:  # "Germany/Berlin", "Berlin/Germany"
+        if found := cities.get(part.lower()):
+            return found
+    if found := nearest(word, known):
+        return found
+    regions = {zone.partition("/")[0].lower() for zone in known if "/" in zone}
+    city = nearest(next((part for part in reversed(parts) if part.lower() not in regions), ""), cities, cutoff=0.75)
+    return cities[city] if city else None
