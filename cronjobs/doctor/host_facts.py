@@ -1,12 +1,8 @@
-"""Gather the facts about this host: its crontab, folders, disks, and the app's alembic."""
+"""Gather the facts about this host: its crontab, folders and disks."""
 
 from __future__ import annotations
 
-import ast
-import configparser
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +11,11 @@ from cronjobs.crontab import block, host, program
 from cronjobs.database.address import parse_url
 from cronjobs.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.errors import CronjobsError
-from cronjobs.host.files import open_regular
 from cronjobs.host.mounts import filesystem_of
 from cronjobs.host.state_folder import State, state_folder
 from cronjobs.probe import state_files
 
-LONGEST_FILE: Final = 1 << 20
-LEVELS_UP: Final = 3
 PROBE: Final = "doctor"  # the file that is written to see whether one can be kept
-SKIPPED: Final = frozenset({"node_modules", "venv", "__pycache__", "site-packages"})
 
 
 def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
@@ -86,64 +78,3 @@ def volumes(settings: Settings | None) -> list[Volume]:
         usage = shutil.disk_usage(there)
         found.setdefault(there.stat().st_dev, Volume(what, str(there), usage.free, usage.total))
     return list(found.values())
-
-
-# --- the app's alembic ------------------------------------------------------------------------------------------------
-
-
-def env_files(folder: Path, but: Path) -> list[tuple[str, bool]]:
-    """Each env.py of an alembic.ini near *folder*, and whether it keeps autogenerate off our tables; without *but*."""
-    found = {}
-    for ini in _inis(folder):
-        env = _script_folder(ini) / "env.py"
-        if env.is_file() and env.parent.resolve() != but.resolve():
-            found[str(env)] = filters(_text(env))
-    return sorted(found.items())
-
-
-def filters(source: str) -> bool:
-    """Whether an env.py gives alembic a filter, and has to do with cronjobs; what is a comment does not count."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
-    names |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    ours = any("cronjobs" in str(name) for name in names | modules)
-    return ours and bool(names & {"include_object", "include_name"})
-
-
-def _inis(folder: Path) -> Iterator[Path]:
-    """In the folder, in those above it up to the repository's, and in those directly below."""
-    around = [folder, *list(folder.parents)[:LEVELS_UP]]
-    for place in around:
-        yield from _here(place)
-        if (place / ".git").exists():
-            break
-    for below in sorted(folder.iterdir()):
-        if below.is_dir() and not below.name.startswith(".") and below.name not in SKIPPED:
-            yield from _here(below)
-
-
-def _here(folder: Path) -> list[Path]:
-    return [folder / "alembic.ini"] if (folder / "alembic.ini").is_file() else []
-
-
-def _script_folder(ini: Path) -> Path:
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string(_text(ini))
-        written = parser.get("alembic", "script_location", fallback="alembic")
-    except configparser.Error:
-        written = "alembic"
-    return ini.parent / written.replace("%(here)s", str(ini.parent))
-
-
-def _text(file: Path) -> str:
-    try:
-        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:
-            return opened.read(LONGEST_FILE).decode(errors="replace")
-    except OSError:
-        return ""

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from cronjobs.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
+from cronjobs.host.app_alembic import HOW_TO_FILTER
 from cronjobs.model import duration_text
 
 MIB: Final = 1 << 20
@@ -260,9 +261,6 @@ def alembic(found: AlembicSetUp) -> Diagnosis:
     if found.same_database is False:
         return ok("the app's alembic migrates another database: no alembic_version is in this one")
     text = f"{listed(without)} does not use our filter: alembic revision --autogenerate would drop the cronjobs_ tables"
-    fix = (
-        "from cronjobs.autogenerate import include_object, and pass include_object=include_object to context.configure"
-    )
     if found.same_database is None:
-        return warning(f"{text}, if it migrates this database", fix)
-    return problem(text, fix)
+        return warning(f"{text}, if it migrates this database", HOW_TO_FILTER)
+    return problem(text, HOW_TO_FILTER)

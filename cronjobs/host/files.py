@@ -1,4 +1,4 @@
-"""Opens files that a configuration names, without ever waiting; creates folders with the intended modes."""
+"""Opens and reads files that others name, without ever waiting; creates folders with the intended modes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Final
+
+LONGEST_TEXT: Final = 1 << 20
 
 
 def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
@@ -24,6 +27,15 @@ def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
         raise OSError(errno.EINVAL, "it is no regular file")
     os.set_blocking(descriptor, True)
     return descriptor
+
+
+def read_text(file: Path) -> str:
+    """The file's beginning, a MiB at most; "" if it cannot be read."""
+    try:
+        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:
+            return opened.read(LONGEST_TEXT).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:

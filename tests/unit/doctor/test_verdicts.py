@@ -12,7 +12,6 @@ import pytest
 from cronjobs.doctor import database_verdicts as db
 from cronjobs.doctor import host_verdicts as host
 from cronjobs.doctor.diagnosis import Diagnosis
-from cronjobs.doctor.host_facts import env_files, filters
 from cronjobs.host.mounts import filesystem_of
 from cronjobs.schema import grants
 from cronjobs.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
@@ -176,51 +175,3 @@ def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: 
     there = {path: filesystem_of(Path(path), tmp_path) for path in ("/etc", "/srv/db", "/srv/a b/c", "/srvx/y", "/srv")}
     assert list(there.values()) == ["ext4", "nfs4", "tmpfs", "xfs", "nfs4"]
     assert filesystem_of(Path("/"), tmp_path / "nothing") is None
-
-
-ENV_PY = """
-from alembic import context
-from cronjobs.autogenerate import include_object
-context.configure(connection=None, include_object=include_object)
-"""
-
-
-@pytest.mark.parametrize(
-    ("source", "filtered"),
-    [
-        (ENV_PY, True),
-        (ENV_PY.replace("from cronjobs", "# from cronjobs"), False),
-        (ENV_PY.replace(", include_object=include_object", ""), False),
-        ("context.configure(include_name=lambda n, k, p: not (n or '').startswith('cronjobs_'))", True),
-        ("opts = {'include_object': cronjobs.autogenerate.include_object}\nimport cronjobs.autogenerate", True),
-        ("def broken(:", False),
-        ("", False),
-    ],
-)
-def test_an_env_py_is_read_not_run(source: str, filtered: bool) -> None:
-    assert filters(source) is filtered
-
-
-def test_alembic_is_found_in_the_project_above_it_and_below_it(tmp_path: Path) -> None:
-    project = tmp_path / "repo" / "app" / "jobs"
-    for place, location in (
-        (tmp_path / "repo", "%(here)s/db"),
-        (project, "migrations"),
-        (project / "below", None),
-        (project / "venv", None),
-        (tmp_path, None),
-    ):
-        env = place / (location or "alembic").replace("%(here)s/", "") / "env.py"
-        env.parent.mkdir(parents=True)
-        env.write_text(ENV_PY if place == project else "")
-        line = "" if location is None else f"script_location = {location}"
-        (place / "alembic.ini").write_text(f"[alembic]\n{line}\nsqlalchemy.url = %broken\n")
-    (tmp_path / "repo" / ".git").mkdir()
-    found = env_files(project, tmp_path / "elsewhere")
-    shown = [(str(Path(file).relative_to(tmp_path)), filtered) for file, filtered in found]
-    assert shown == [
-        ("repo/app/jobs/below/alembic/env.py", False),
-        ("repo/app/jobs/migrations/env.py", True),
-        ("repo/db/env.py", False),
-    ]
-    assert env_files(project, tmp_path / "repo" / "db")[-1][0].endswith("migrations/env.py")
