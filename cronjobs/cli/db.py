@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,10 +15,13 @@ from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, echo, echo_json, write
 from cronjobs.cli.project_database import open_database, operator
 from cronjobs.database.address import Address, parse_url
+from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
+from cronjobs.host.app_alembic import unfiltered
 from cronjobs.host.known_databases import forget, remember
 from cronjobs.schema import migrations
 from cronjobs.schema.grants import DEFAULT_NAMES, Role, statements
+from cronjobs.store.examining import migrated_by_an_app
 from cronjobs.store.meta import reopen
 
 
@@ -72,10 +76,21 @@ def upgrade(
     with closing(open_database(settings)) as database:
         before, after = migrations.upgrade(database)
         remember(settings, database.address)
+        _warn_of_autogenerate(settings.folder, database)
     if before == after:
         echo(f"revision {after}: nothing to do")
     else:
         echo(f"revision {before or 'none'} → {after}")
+
+
+def _warn_of_autogenerate(folder: Path, database: Database) -> None:
+    """The app's alembic would drop our tables at its next autogenerate, unless it is told to leave them alone."""
+    said = unfiltered(folder, schema=database.address.schema)
+    if said is None:
+        return
+    with database.read() as connection:
+        if migrated_by_an_app(connection):
+            complain(said)
 
 
 def current(source: Source, as_json: JsonOption = False) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from cronjobs.config.reference import json_schema
@@ -11,6 +14,10 @@ from cronjobs.config.writing import written
 # Beside the file, and named by a relative path: it is of this version, works without a network and on every machine
 # that the folder is copied to, and no server that hosts schemas has to be asked, or to know us.
 SCHEMA_FILE: Final = "cronjobs.schema.json"
+
+OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project that has no other database
+
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 # A line that begins with "#" and no space behind it is an example: without the "#" it is valid (a test does that).
 _YAML: Final = """\
@@ -21,7 +28,7 @@ _YAML: Final = """\
 
 project: @project@                  # kept in the database: somebody else's jobs are never touched
 #environment: production             # likewise: a copy restored on a test machine runs nothing
-database: sqlite:///cronjobs.db      # beside this file; or postgresql://user@host/name
+database: sqlite:///@file@      # beside this file; or postgresql://user@host/name
 #env_file: .env                      # cron does not know your shell's variables; then: database: ${DATABASE_URL}
 imports: [jobs]                      # the modules with your @job functions; this folder is on the import path
 #python_path: [.]                    # more folders to import from
@@ -46,7 +53,7 @@ log: cronjobs.log                    # a line per event; none: no file
 schedules:
   hello:
     every: 5m
-    job: hello                       # @job("hello") in jobs.py
+    job: hello                       # @job("hello") in @handlers@
     payload: {name: world}           # its keyword arguments
 #  nightly-report:
 #    cron: "15 2 * * *"              # minute hour day month weekday
@@ -82,13 +89,28 @@ def hello(ctx: Context, name: str = "world") -> dict[str, str]:
 '''
 
 
-def starter_yaml(*, timezone: str, project: str) -> str:
-    """The text of a first cronjobs.yaml."""
-    return (
+def starter_yaml(*, timezone: str, project: str, changed: Mapping[str, str] = EMPTY, handlers: str = "jobs.py") -> str:
+    """The text of a first cronjobs.yaml.
+
+    *changed*: keys of the file and what stands behind their colon, instead of the starter's own value, or of its
+    example. *handlers*: the file with the first handler.
+    """
+    text = (
         _YAML.replace("@schema@", SCHEMA_FILE)
         .replace("@project@", written(project))
         .replace("@timezone@", written(timezone))
+        .replace("@handlers@", handlers)
+        .replace("@file@", OWN_FILE)
     )
+    for key, value in changed.items():
+        text = _changed(text, key, value)
+    return text
+
+
+def _changed(text: str, key: str, value: str) -> str:
+    changed, count = re.subn(rf"^#?{key}: .*$", lambda _: f"{key}: {value}", text, count=1, flags=re.MULTILINE)
+    assert count == 1, key
+    return changed
 
 
 def starter_schema() -> str:

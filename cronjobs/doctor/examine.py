@@ -15,7 +15,6 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.doctor import database_facts, database_verdicts, host_facts, host_verdicts
 from cronjobs.doctor.diagnosis import Diagnosis, not_applicable, warning
-from cronjobs.host import app_alembic
 from cronjobs.insight import check_config
 from cronjobs.insight.gathering import look
 from cronjobs.insight.watched import STEADY_TICKS, quiet_after
@@ -242,12 +241,12 @@ def _overlapping(patient: Patient) -> Diagnosis:
 
 
 def _alembic(patient: Patient) -> Diagnosis:
-    found = app_alembic.env_files(patient.file.parent, migrations.script_location())
+    found = host_facts.app_alembic(patient.file.parent)
     same = None
     if found and patient.database is not None:
         with patient.database.read() as connection:
             same = examining.migrated_by_an_app(connection)
-    return host_verdicts.alembic(host_verdicts.AlembicSetUp([(str(each.path), each.filtered) for each in found], same))
+    return host_verdicts.alembic(host_verdicts.AlembicSetUp(found, same))
 
 
 def _state_folder(patient: Patient) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""Gather the facts about this host: its crontab, folders and disks."""
+"""Gather the facts about this host: its crontab, folders, disks, and the app's alembic."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cronjobs.crontab import block, host, program
 from cronjobs.database.address import parse_url
 from cronjobs.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.errors import CronjobsError
+from cronjobs.host.app_alembic import env_files
 from cronjobs.host.mounts import filesystem_of
 from cronjobs.host.state_folder import State, state_folder
 from cronjobs.probe import state_files
@@ -78,3 +79,8 @@ def volumes(settings: Settings | None) -> list[Volume]:
         usage = shutil.disk_usage(there)
         found.setdefault(there.stat().st_dev, Volume(what, str(there), usage.free, usage.total))
     return list(found.values())
+
+
+def app_alembic(folder: Path) -> list[tuple[str, bool]]:
+    """Each env.py of an app's alembic near *folder*, and whether it keeps autogenerate off our tables."""
+    return [(str(each.path), each.filtered) for each in env_files(folder)]

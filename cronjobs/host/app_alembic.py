@@ -18,6 +18,9 @@ from cronjobs.host.files import read_text
 LEVELS_UP: Final = 3
 SKIPPED: Final = frozenset({"node_modules", "venv", "__pycache__", "site-packages"})
 
+# Our own migrations, in a wheel and in a clone.
+_OURS: Final = frozenset(above / "alembic" for above in Path(__file__).resolve().parents[1:3])
+
 IMPORT_LINE: Final = "from cronjobs.autogenerate import include_object"
 ARGUMENT: Final = "include_object=include_object"
 HOW_TO_FILTER: Final = f"{IMPORT_LINE}, and pass {ARGUMENT} to context.configure"
@@ -40,14 +43,30 @@ class EnvFile:
         return "include_schemas" in self.source
 
 
-def env_files(folder: Path, but: Path | None = None) -> list[EnvFile]:
-    """Each env.py of an alembic near *folder*, in the order of their paths; without the one in *but*."""
+def env_files(folder: Path) -> list[EnvFile]:
+    """Each env.py of an app's alembic near *folder*, in the order of their paths."""
     found = {}
     for script_folder in _script_folders(folder):
         path = script_folder / "env.py"
-        if path.is_file() and (but is None or path.parent.resolve() != but.resolve()):
+        if path.is_file() and path.parent.resolve() not in _OURS:
             found[path] = EnvFile(path, read_text(path))
     return [found[path] for path in sorted(found)]
+
+
+def unfiltered(folder: Path, *, schema: str | None) -> str | None:
+    """What is wrong with the env.py files near *folder*, and what to do; None: nothing.
+
+    *schema*: the one of our tables, if they have one of their own, where autogenerate looks only if it is told to.
+    """
+    found = [
+        str(each.path) for each in env_files(folder) if not each.filtered and (schema is None or each.compares_schemas)
+    ]
+    if not found:
+        return None
+    return (
+        f"{', '.join(found)}: if this alembic migrates the database of the jobs, its autogenerate would drop the "
+        f"tables of cronjobs: {HOW_TO_FILTER}"
+    )
 
 
 def filters(source: str) -> bool:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from cronjobs.config.settings import RetryChanges, Settings
-from cronjobs.config.starter import SCHEMA_FILE, starter_schema
+from cronjobs.config.starter import OWN_FILE, SCHEMA_FILE, starter_schema
 from cronjobs.crontime.grammar import parse
+from cronjobs.database.address import parse_url
+from cronjobs.errors import CronjobsError
+from cronjobs.host.app_alembic import unfiltered
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import RetryPolicy, duration_text
 from cronjobs.rules.shell_words import as_shell_line, shell_word
@@ -20,6 +23,7 @@ def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     yield from _shell_words(settings)
     yield from _short_delays(settings, known)
     yield from _old_schema(settings)
+    yield from _app_alembic(settings)
 
 
 def _either_day(settings: Settings) -> Iterator[Note]:
@@ -69,6 +73,20 @@ def _old_schema(settings: Settings) -> Iterator[Note]:
     if written != starter_schema():
         text = f"{SCHEMA_FILE} is not of this version, so editors judge by another: cronjobs schema > {SCHEMA_FILE}"
         yield text, ("",)
+
+
+def _app_alembic(settings: Settings) -> Iterator[Note]:
+    """The app's own migrations, unless the jobs are in a SQLite file that no app is likely to share."""
+    if not settings.database:
+        return
+    try:
+        address = parse_url(settings.database, settings.schema)
+    except CronjobsError:
+        return  # a finding already
+    if address.is_sqlite and str(address.url.database) == str(settings.folder / OWN_FILE):
+        return
+    if said := unfiltered(settings.folder, schema=address.schema):
+        yield said, ("database",)
 
 
 def _delays(policy: RetryPolicy) -> list[timedelta]:

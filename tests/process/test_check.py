@@ -369,3 +369,19 @@ def test_live_without_a_database_or_tables(project: Project, empty_url: str) -> 
         project.url = empty_url
         project.write()
         assert project.call("check", "--live").code == 4
+
+
+@pytest.mark.parametrize(
+    ("database", "noted"),
+    [("sqlite:///app.db", True), ("sqlite:///cronjobs.db", False), ("sqlite:///x/cronjobs.db", True)],
+)
+def test_an_alembic_of_the_app_without_our_filter_is_a_note(tmp_path: Path, database: str, noted: bool) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "alembic").mkdir()
+    (tmp_path / "alembic.ini").write_text("[alembic]\n")
+    (tmp_path / "alembic/env.py").write_text("from alembic import context\n")
+    project = Project(tmp_path, database)
+    project.write("schedules: {a: {every: 5m, command: [/bin/true]}}")
+    done = project.call("check")
+    assert done.code == 0
+    assert ("2:11: database: " in done.out and "would drop the tables of cronjobs" in done.out) is noted

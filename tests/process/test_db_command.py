@@ -11,7 +11,9 @@ import pytest
 from support.project import Project
 
 from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
 from cronjobs.database.tables import SCHEMA_REVISION
+from cronjobs.host.app_alembic import with_filter
 
 
 class Folder:
@@ -53,6 +55,23 @@ def test_upgrade_says_from_where_to_where(folder: Folder) -> None:
     assert folder.run("db", "upgrade") == (f"revision none → {SCHEMA_REVISION}\n", "")
     assert folder.run("db", "upgrade") == (f"revision {SCHEMA_REVISION}: nothing to do\n", "")
     assert folder.run("db", "current") == (f"{SCHEMA_REVISION}\n", "")
+
+
+def test_upgrade_warns_of_an_app_whose_autogenerate_would_drop_the_tables(folder: Folder) -> None:
+    (folder.path / "alembic").mkdir()
+    (folder.path / "alembic.ini").write_text("[alembic]\n")
+    env = folder.path / "alembic/env.py"
+    env.write_text("from alembic import context\ncontext.configure(connection=None, target_metadata=None)\n")
+    assert folder.run("db", "upgrade")[1] == ""  # it migrates another database
+    database = Database(parse_url(folder.settings["database"]))
+    with database.write() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num text)")
+    database.close()
+    said = folder.run("db", "upgrade")[1]
+    assert said.startswith(f"{env}: ")
+    assert "include_object=include_object" in said
+    env.write_text(with_filter(env.read_text()) or "")
+    assert folder.run("db", "upgrade")[1] == ""
 
 
 def test_current_as_json(migrated: Folder) -> None:

@@ -18,7 +18,7 @@ ORDER = [
     *("text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "metrics", "schema", "autogenerate", "schedules"),
     *("jobs", "execution", "crontab", "exec", "tick.not_started", "insight", "alerts", "tick", "doctor", "testing"),
-    *("web", "django"),
+    *("init", "web", "django"),
     *("cli", "__main__", "django.management.commands.cronjobs"),
 ]
 BESIDE = ("cronjobs_copy", "cronjobs_demo", "cronjobs_drill")  # programs that use the package

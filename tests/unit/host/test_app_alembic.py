@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import alembic
-from cronjobs.host.app_alembic import env_files, filters, with_filter
+from cronjobs.host.app_alembic import env_files, filters, unfiltered, with_filter
 
 pytestmark = pytest.mark.either
 
+ROOT = Path(__file__).parents[3]
 TEMPLATES = Path(alembic.__file__).parent / "templates"
 
 ENV_PY = """
@@ -52,14 +53,14 @@ def test_alembic_is_found_in_the_project_above_it_and_below_it(tmp_path: Path) -
         line = "" if location is None else f"script_location = {location}"
         (place / "alembic.ini").write_text(f"[alembic]\n{line}\nsqlalchemy.url = %broken\n")
     (tmp_path / "repo" / ".git").mkdir()
-    found = env_files(project, tmp_path / "elsewhere")
+    found = env_files(project)
     shown = [(str(each.path.relative_to(tmp_path)), each.filtered) for each in found]
     assert shown == [
         ("repo/app/jobs/below/alembic/env.py", False),
         ("repo/app/jobs/migrations/env.py", True),
         ("repo/db/env.py", False),
     ]
-    assert env_files(project, tmp_path / "repo" / "db")[-1].path.parent.name == "migrations"
+    assert env_files(ROOT) == []  # our own migrations are not an app's
 
 
 def test_flask_migrate_and_pyproject_name_their_folder_in_other_ways(tmp_path: Path) -> None:
@@ -143,3 +144,20 @@ def test_what_somebody_wrote_otherwise_is_left_alone(source: str) -> None:
 
 def test_the_simplest_env_py_is_not_what_keeps_the_others_out() -> None:
     assert with_filter(SIMPLE) is not None
+
+
+def test_what_is_said_of_an_env_py_without_a_filter(tmp_path: Path) -> None:
+    (tmp_path / "alembic").mkdir()
+    (tmp_path / "alembic.ini").write_text("[alembic]\n")
+    env = tmp_path / "alembic/env.py"
+    env.write_text(SIMPLE)
+    said = unfiltered(tmp_path, schema=None)
+    assert said is not None
+    assert said.startswith(f"{env}: ")
+    assert "from cronjobs.autogenerate import include_object" in said
+    # Autogenerate sees other schemas only if it is told to look there.
+    assert unfiltered(tmp_path, schema="jobs") is None
+    env.write_text(SIMPLE.replace("None)", "None, include_schemas=True)"))
+    assert unfiltered(tmp_path, schema="jobs") == said
+    env.write_text(with_filter(SIMPLE) or "")
+    assert unfiltered(tmp_path, schema=None) is None

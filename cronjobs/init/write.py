@@ -1,0 +1,135 @@
+"""Write what was planned: all of it, or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from cronjobs.config.load import load
+from cronjobs.config.settings import Settings
+from cronjobs.config.starter import OWN_FILE
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.errors import CronjobsError
+from cronjobs.host.files import make_folder
+from cronjobs.host.known_databases import forget, remember, require_still_there
+from cronjobs.init.plan import YAML, InitPlan
+from cronjobs.schema import migrations
+from cronjobs.text import visible
+
+MODE: Final = 0o644  # and less by the umask; never writable by others, who could then run commands as us
+PRIVATE: Final = 0o600
+GITIGNORE: Final = ".gitignore"
+BESIDE_DATABASE: Final = ("", "-wal", "-shm", "-journal", "-turn", "-next")
+
+
+def refuse_what_is_there(folder: Path, planned: InitPlan) -> None:
+    """Raise if a file that is to be written is there, or one that would be imported instead."""
+    for name in planned.files:
+        if os.path.lexists(folder / name):
+            raise CronjobsError(
+                f"{visible(str(folder / name))} is there already, and nothing is ever overwritten: nothing was written"
+            )
+    package = folder / "jobs"
+    if "jobs.py" in planned.files and (package / "__init__.py").exists():
+        raise CronjobsError(
+            f"{visible(str(package))} is a package, and would be imported instead of jobs.py: nothing was written. "
+            'Choose another folder, or begin with the file that "cronjobs init" writes there'
+        )
+
+
+def write(folder: Path, planned: InitPlan) -> list[str]:
+    """Write the plan; return one line for each thing that is there now. Raises CronjobsError, and leaves nothing."""
+    undo: list[Callable[[], object]] = []
+    try:
+        make_folder(folder)
+        return list(_steps(folder, planned, undo))
+    except BaseException as error:
+        for step in reversed(undo):
+            with suppress(OSError):
+                step()
+        if isinstance(error, OSError):
+            where = visible(str(error.filename or folder))
+            raise CronjobsError(f"{where}: {error.strerror}: nothing was written") from None
+        if isinstance(error, CronjobsError):  # a cronjobs.py beside it, say
+            raise CronjobsError(f"{error}: nothing was written") from None
+        raise
+
+
+def _steps(folder: Path, planned: InitPlan, undo: list[Callable[[], object]]) -> Iterable[str]:
+    """New files, the tables, and last the files that are the user's own."""
+    for name, text in planned.files.items():
+        file = folder / name
+        mode = PRIVATE if name in planned.private else MODE
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        undo.append(file.unlink)
+        with open(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        yield f"wrote {visible(str(file))}"
+    settings = load(folder / YAML, environ={}, need_database=False)
+    if planned.makes_tables:
+        yield _make_tables(settings, folder, undo)
+    for file, text in planned.edits.items():
+        _replace(file, text.encode(), undo)
+        yield f"edited {visible(str(file))}: autogenerate leaves the tables of cronjobs alone"
+    if planned.ignore:
+        yield _add_ignored(folder / GITIGNORE, planned.ignore, undo)
+
+
+def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], object]]) -> str:
+    """Make the tables now, so that a job can be enqueued before the first tick."""
+    address = parse_url(settings.database, settings.schema)
+    file = Path(str(address.url.database))
+    if file == folder.absolute() / OWN_FILE:
+        forget(settings, address)  # a project begins here; what was in this folder before is over
+    require_still_there(settings, address)
+    is_new = not os.path.lexists(file)
+    if is_new:
+        undo += [Path(f"{file}{ending}").unlink for ending in BESIDE_DATABASE]
+    with closing(Database(address, connections=1)) as database:
+        migrations.upgrade(database)
+    remember(settings, address)
+    undo.append(lambda: forget(settings, address))
+    shown = file.relative_to(folder.absolute()) if file.is_relative_to(folder.absolute()) else file
+    return f"{'wrote' if is_new else 'added the tables to'} {visible(str(folder / shown))}"
+
+
+def _add_ignored(file: Path, lines: Iterable[str], undo: list[Callable[[], object]]) -> str:
+    added = "".join(f"{line}\n" for line in lines)
+    said = f"{visible(str(file))}: {', '.join(lines)}"
+    try:
+        before = file.read_bytes()
+    except FileNotFoundError:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+        undo.append(file.unlink)
+        with open(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(added)
+        return f"wrote {said}"
+    end = b"" if not before or before.endswith(b"\n") else b"\n"
+    _replace(file, before + end + added.encode(), undo)
+    return f"added to {said}"
+
+
+def _replace(file: Path, content: bytes, undo: list[Callable[[], object]]) -> None:
+    """Put *content* in the place of what *file* has, at once and with the same mode; a link keeps leading there."""
+    real = file.resolve()
+    before = real.read_bytes()
+    _put(real, content)
+    undo.append(lambda: _put(real, before))
+
+
+def _put(file: Path, content: bytes) -> None:
+    fresh = file.with_name(f"{file.name}.cronjobs-{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    try:
+        with open(descriptor, "wb") as opened:
+            opened.write(content)
+            os.fchmod(opened.fileno(), file.stat().st_mode & 0o7777)
+        fresh.replace(file)
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink()
+        raise

@@ -1,0 +1,180 @@
+"""What ``init`` reads of a folder: facts, and never the value of a variable."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cronjobs.crontab.block import CrontabError
+from cronjobs.init.surroundings import database_variable, look_around
+
+pytestmark = pytest.mark.either
+
+SECRET = "s3cret"
+
+
+def laid_out(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nobodys_crontab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cronjobs.init.surroundings.program.read", lambda: "")
+
+
+@pytest.mark.parametrize(
+    ("files", "path"),
+    [
+        (["shop/__init__.py"], "shop"),
+        (["src/shop/__init__.py", "other/__init__.py"], "src/shop"),
+        (["app/main.py"], "app"),
+        (["app/main.py", "models/__init__.py"], "models"),
+        (["app/__init__.py", "tests/__init__.py", "migrations/__init__.py", "docs/conf.py"], "app"),
+        (["one/__init__.py", "two/__init__.py"], None),
+        (["shop.py", "no-name/__init__.py", "jobs/__init__.py"], None),
+        ([], None),
+    ],
+)
+def test_the_package_is_found_where_there_is_one(tmp_path: Path, files: list[str], path: str | None) -> None:
+    package = look_around(laid_out(tmp_path, dict.fromkeys(files, "")), {}).package
+    assert (package.path if package else None) == path
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"pyproject.toml": '[project]\nname = "My-Shop"\n'},
+        {"pyproject.toml": '[tool.poetry]\nname = "my.shop"\n'},
+        {"setup.cfg": "[metadata]\nname = my_shop\n"},
+        {"manage.py": 'os.environ.setdefault("DJANGO_SETTINGS_MODULE", "my_shop.settings.prod")\n'},
+    ],
+)
+def test_of_several_packages_it_is_the_one_that_is_named(tmp_path: Path, names: dict[str, str]) -> None:
+    there = dict.fromkeys(["a/__init__.py", "my_shop/__init__.py", "my_shop/jobs.py", "z/__init__.py"], "")
+    package = look_around(laid_out(tmp_path, {**there, **names}), {}).package
+    assert package is not None
+    assert package.path == "my_shop"
+    assert "jobs" in package.modules
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"requirements.txt": "# web\nFastAPI[standard]>=0.1 ; python_version > '3'\n-r other.txt\n"},
+        {"requirements/base.txt": "fastapi\n"},
+        {"pyproject.toml": '[project]\nname = "x"\ndependencies = ["fastapi>=0.1"]\n'},
+        {"pyproject.toml": '[dependency-groups]\nweb = ["fastapi", {include-group = "x"}]\n'},
+        {"pyproject.toml": '[tool.poetry.dependencies]\npython = "^3.11"\nfastapi = {version = "*"}\n'},
+        {"Pipfile": '[packages]\nfastapi = "*"\n'},
+        {"setup.cfg": "[options]\ninstall_requires =\n    fastapi>=0.1\n    flask_sqlalchemy\n"},
+    ],
+)
+def test_dependencies_are_read_wherever_they_are_declared(tmp_path: Path, files: dict[str, str]) -> None:
+    assert "fastapi" in look_around(laid_out(tmp_path, files), {}).dependencies
+
+
+@pytest.mark.parametrize("text", ["[project", "project = 3", '[project]\nname = 3\ndependencies = "x"', "\x00", "é"])
+def test_files_that_are_broken_say_nothing(tmp_path: Path, text: str) -> None:
+    for name in ("pyproject.toml", "setup.cfg", "Pipfile", "alembic.ini", "manage.py"):
+        (tmp_path / name).write_text(text)
+    found = look_around(tmp_path, {})
+    assert (found.package, found.django, found.alembic) == (None, None, ())
+
+
+def test_djangos_settings_and_their_sqlite_file(tmp_path: Path) -> None:
+    manage = {"manage.py": "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings')"}
+    engine = '"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "db.sqlite3"'
+    django = look_around(laid_out(tmp_path, {**manage, "shop/settings.py": engine}), {}).django
+    assert django is not None
+    assert (django.settings, django.sqlite) == ("shop.settings", "db.sqlite3")
+    (tmp_path / "shop/settings.py").write_text(engine.replace("sqlite3", "postgresql", 1))
+    django = look_around(tmp_path, {}).django
+    assert django is not None
+    assert django.sqlite is None
+
+
+def test_no_value_of_a_variable_is_among_the_facts(tmp_path: Path) -> None:
+    url = f"postgresql+asyncpg://app:{SECRET}@db/{SECRET}"
+    lines = (
+        f"DATABASE_URL={url}\nMYSQL_DATABASE_URL=mysql://{SECRET}@db/x\nTEST_DATABASE_URL={url}\nSECRET_KEY={SECRET}\n"
+    )
+    found = look_around(
+        laid_out(tmp_path, {".env": lines}), {"SHOP_DATABASE_URL": f"nonsense:{SECRET}", "HOME": SECRET}
+    )
+    assert SECRET not in repr(found)
+    assert found.dotenv is not None
+    assert [each.name for each in found.dotenv.urls] == ["DATABASE_URL", "MYSQL_DATABASE_URL"]
+    assert [each.why_not is None for each in found.dotenv.urls] == [True, False]
+    assert [each.name for each in found.shell] == ["SHOP_DATABASE_URL"]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_sqlite", "is_async", "usable"),
+    [
+        ("postgres://u:p@h/d", False, False, True),
+        ("postgresql+psycopg2://u:p@h/d?sslmode=require", False, False, True),
+        ("postgresql+asyncpg://u:p@h/d", False, True, True),
+        ("sqlite:///./app.db", True, False, True),
+        ("sqlite+aiosqlite:////srv/app.db", True, True, True),
+        ("sqlite://", False, False, False),
+        ("sqlite:///:memory:", False, False, False),
+        ("mysql+pymysql://u:p@h/d", False, False, False),
+        ("postgresql://${USER}:x@h/d", False, False, False),
+        ("postgresql://$USER@h/d", False, False, False),
+        ("postgresql://u:p@h:port/d", False, False, False),
+        ("", False, False, False),
+        ("app.db", False, False, False),
+    ],
+)
+def test_which_urls_can_be_the_jobs_database(url: str, is_sqlite: bool, is_async: bool, usable: bool) -> None:
+    found = database_variable("DATABASE_URL", url)
+    assert (found.is_sqlite, found.is_async, found.why_not is None) == (is_sqlite, is_async, usable)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(b"A=1\nwhat\n", "line 2: this is not KEY=value"), (b"\xff=1", "it is not UTF-8 text")]
+)
+def test_what_keeps_the_env_file_from_being_one(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / ".env").write_bytes(content)
+    dotenv = look_around(tmp_path, {}).dotenv
+    assert dotenv is not None
+    assert dotenv.problem == problem
+
+
+def test_the_crontab_counts_what_is_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (
+        "MAILTO=ops\n# a comment\n0 3 * * * backup\n@daily tidy\n"
+        "* * * * * /v/bin/cronjobs exec nightly -c 'x'\n"
+        "# cronjobs begin /srv/cronjobs.yaml\n* * * * * tick\n# cronjobs end /srv/cronjobs.yaml\n"
+    )
+    monkeypatch.setattr("cronjobs.init.surroundings.program.read", lambda: text)
+    assert look_around(tmp_path, {}).crontab_lines == 2
+
+    def none() -> str:
+        raise CrontabError("there is no crontab command")
+
+    monkeypatch.setattr("cronjobs.init.surroundings.program.read", none)
+    assert look_around(tmp_path, {}).crontab_lines == 0
+
+
+def test_git_knows_what_is_ignored_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = tmp_path / "repo" / "ä new" / "folder"
+    assert look_around(new, {}).unignored is None  # in no repository
+    (tmp_path / "repo").mkdir()
+    subprocess.run(["git", "init", "-q", str(tmp_path / "repo")], check=True)
+    assert look_around(new, {}).unignored == frozenset({"cronjobs.db*", "cronjobs.log*", ".env"})
+    (tmp_path / "repo" / ".gitignore").write_text("*.db\n*.log*\n")
+    assert look_around(new, {}).unignored == frozenset({"cronjobs.db*", ".env"})  # -wal, -turn
+    (tmp_path / "repo" / ".gitignore").write_text("*.db*\n*.log*\n.env*\n")
+    assert look_around(new, {}).unignored == frozenset()
+    # Without the program, what the folder's own file has word for word.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    new.mkdir(parents=True)
+    (new / ".gitignore").write_text("cronjobs.log*\n")
+    assert look_around(new, {}).unignored == frozenset({"cronjobs.db*", ".env"})
