@@ -42,7 +42,10 @@ FLAG_OR_DURATION: Final[Schema] = {
     "type": ["boolean", "string"],
     "pattern": f"{FLAG['pattern']}|{DURATION['pattern']}",
 }
-DATABASE: Final[Schema] = {"type": "string", "pattern": rf"^(sqlite|postgres|postgresql)(\+\w+)?://|^django$|{_VARIABLE}"}
+DATABASE: Final[Schema] = {
+    "type": "string",
+    "pattern": rf"^(sqlite|postgres|postgresql)(\+\w+)?://|^django$|{_VARIABLE}",
+}
 
 WEB_ADDRESS: Final[Schema] = {"type": "string", "pattern": rf"^https?://\S+$|{_VARIABLE}"}
 

@@ -182,7 +182,10 @@ def test_a_pause_is_kept_said_and_audited_and_ended(project: Project) -> None:
     ended = project.call("resume", "--all")
     assert (ended.code, ended.out, ended.err) == (0, "", "resumed: everything\nnothing is paused\n")
     nothing = project.call("resume", "--all")
-    assert (nothing.code, nothing.err) == (0, "nothing to resume: no pause of everything is in force\nnothing is paused\n")
+    assert (nothing.code, nothing.err) == (
+        0,
+        "nothing to resume: no pause of everything is in force\nnothing is paused\n",
+    )
     audit = [(row["action"], row["subject"], row["why"]) for row in project.rows("audit")]
     assert audit == [("pause", "all", r"mail is\ndown"), ("pause", "all", None), ("resume", "all", None)]
     assert all(row["actor"] and row["host"] for row in project.rows("audit"))
@@ -200,7 +203,10 @@ def test_each_pause_is_taken_off_by_itself(lite: Project) -> None:
 def test_a_pause_whose_time_is_over_is_none(project: Project) -> None:
     project.call("pause", "--all", "--for", "1h")
     project.execute(update(pauses).values(until=datetime.now(UTC) - timedelta(seconds=1)))
-    assert project.call("resume", "--all").err == "nothing to resume: no pause of everything is in force\nnothing is paused\n"
+    assert (
+        project.call("resume", "--all").err
+        == "nothing to resume: no pause of everything is in force\nnothing is paused\n"
+    )
 
 
 @pytest.mark.parametrize(
