@@ -402,6 +402,27 @@ def test_a_dismissed_job_stays_dead_and_counts_again_when_it_dies_again(
     assert cronjobs("jobs", "show", str(job_id), "--json").json["dismissed_at"] is None
 
 
+def test_a_key_that_was_given_back_is_shown_explained_and_taken_back_if_it_is_free(
+    cronjobs: Cronjobs, rows: Rows, database: Database
+) -> None:
+    first = rows.job(idempotency_key="reminder:7")
+    assert cronjobs("jobs", "cancel", str(first), "--why", "paid").code == 0
+    shown = cronjobs("jobs", "show", str(first)).out
+    assert "key        reminder:7 (given back: it was cancelled before it began)" in shown
+    told = " ".join(cronjobs("explain", "--key", "reminder:7").out.split())
+    assert f"Job {first} " in told
+    assert "it never began, so its key was given back" in told
+
+    second = rows.job(idempotency_key="reminder:7")
+    assert f"Job {second} " in cronjobs("explain", "--key", "reminder:7").out
+    refused = cronjobs("jobs", "retry", str(first))
+    assert refused.code == 1
+    assert refused.err == f"job {first} gave its key back when it was cancelled, and job {second} has that now\n"
+    cronjobs("jobs", "cancel", str(second))
+    assert cronjobs("jobs", "retry", str(first)).code == 0
+    assert "key        reminder:7\n" in cronjobs("jobs", "show", str(first)).out
+
+
 def test_only_what_is_dead_can_be_dismissed(cronjobs: Cronjobs, rows: Rows) -> None:
     for status in ("queued", "running", "failed", "succeeded", "cancelled"):
         job_id = rows.job(status=status)
