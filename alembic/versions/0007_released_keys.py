@@ -40,6 +40,9 @@ def downgrade() -> None:
 # As in 0001: SET search_path FROM CURRENT keeps the schema that the migration was pinned to, pg_temp last. No percent
 # sign in here. session_user, not CURRENT_USER: that is the owner, whose rights these functions have.
 #
+# Functions are named with their schema: where others may create some, too, theirs could be a better match for the
+# arguments, and would have the owner's rights.
+#
 # A row that another transaction has locked is tried for a tenth of a second, as a claim takes milliseconds. Then the
 # answer is "locked": an error would end the caller's transaction.
 CANCEL_TYPES = "bigint, text, text"
@@ -57,8 +60,11 @@ DECLARE
     wanted bigint;
     state text;
     never_begun boolean;
-    actor text := concat_ws('/', session_user, nullif(current_setting('application_name', true), ''));
-    why text := nullif(left(btrim($3), 500), '');
+    app text := nullif(pg_catalog.current_setting('application_name', true), '');
+    actor text := pg_catalog.concat_ws('/', session_user, app);
+    client text := pg_catalog.host(pg_catalog.inet_client_addr());
+    at_once timestamptz := pg_catalog.statement_timestamp();
+    why text := nullif(pg_catalog.left(pg_catalog.btrim($3), 500), '');
 BEGIN
     IF ($1 IS NULL) = ($2 IS NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -86,7 +92,7 @@ BEGIN
             SELECT b.last_failed_at IS NULL AND NOT EXISTS (SELECT FROM cronjobs_job_runs r WHERE r.job_id = b.id)
             INTO never_begun FROM cronjobs_jobs b WHERE b.id = wanted;
             UPDATE cronjobs_jobs j SET
-                status = 'cancelled', finished_at = statement_timestamp(),
+                status = 'cancelled', finished_at = at_once,
                 last_error = 'cancelled by ' || actor || coalesce(': ' || why, ''),
                 released_key = CASE WHEN never_begun THEN coalesce(j.idempotency_key, j.released_key)
                                     ELSE j.released_key END,
@@ -95,17 +101,17 @@ BEGIN
             state := 'cancelled';
         ELSIF state = 'running' THEN
             -- Nobody reads a request to stop a run of "cronjobs exec".
-            UPDATE cronjobs_jobs j SET cancel_requested_at = coalesce(j.cancel_requested_at, statement_timestamp())
-            WHERE j.id = wanted AND substr(j.job_type, 1, 5) <> 'exec:';
+            UPDATE cronjobs_jobs j SET cancel_requested_at = coalesce(j.cancel_requested_at, at_once)
+            WHERE j.id = wanted AND pg_catalog.substr(j.job_type, 1, 5) <> 'exec:';
             IF NOT FOUND THEN
                 RETURN state;
             END IF;
         ELSE
-            PERFORM pg_sleep(0.01 * try);
+            PERFORM pg_catalog.pg_sleep(0.025);
             CONTINUE;
         END IF;
         INSERT INTO cronjobs_audit (at, actor, host, action, subject, why)
-        VALUES (statement_timestamp(), actor, host(inet_client_addr()), 'cancel', 'job ' || wanted, why);
+        VALUES (at_once, actor, client, 'cancel', 'job ' || wanted::text, why);
         RETURN state;
     END LOOP;
     RETURN 'locked';
@@ -130,9 +136,13 @@ DECLARE
     wanted bigint;
     state text;
     was timestamptz;
-    due timestamptz := coalesce($3, statement_timestamp() + $4);
-    actor text := concat_ws('/', session_user, nullif(current_setting('application_name', true), ''));
-    why text := nullif(left(btrim($5), 500), '');
+    iso text := 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"';
+    app text := nullif(pg_catalog.current_setting('application_name', true), '');
+    actor text := pg_catalog.concat_ws('/', session_user, app);
+    client text := pg_catalog.host(pg_catalog.inet_client_addr());
+    at_once timestamptz := pg_catalog.statement_timestamp();
+    due timestamptz := coalesce($3, at_once + $4);
+    why text := nullif(pg_catalog.left(pg_catalog.btrim($5), 500), '');
 BEGIN
     IF ($1 IS NULL) = ($2 IS NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -160,14 +170,15 @@ BEGIN
         IF state IN ('queued', 'failed') THEN
             UPDATE cronjobs_jobs j SET run_at = due WHERE j.id = wanted;
             INSERT INTO cronjobs_audit (at, actor, host, action, subject, why, detail)
-            VALUES (statement_timestamp(), actor, host(inet_client_addr()), 'reschedule', 'job ' || wanted, why,
-                    jsonb_build_object('from', to_char(was AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
-                                       'to', to_char(due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')));
+            VALUES (at_once, actor, client, 'reschedule', 'job ' || wanted::text, why,
+                    pg_catalog.jsonb_build_object(
+                        'from', pg_catalog.to_char(pg_catalog.timezone('UTC'::text, was), iso),
+                        'to', pg_catalog.to_char(pg_catalog.timezone('UTC'::text, due), iso)));
             RETURN state;
         ELSIF state IS NOT NULL THEN
             RETURN state;
         END IF;
-        PERFORM pg_sleep(0.01 * try);
+        PERFORM pg_catalog.pg_sleep(0.025);
     END LOOP;
     RETURN 'locked';
 END
