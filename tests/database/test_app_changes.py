@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, select, text, update
 from sqlalchemy.ext.asyncio import create_async_engine
 from support.databases import in_psql
 from support.databases import opened as opened_database
-from support.postgres import ENQUEUE, OWNER, READ, as_role
+from support.postgres import ENQUEUE, OWNER, READ, SUPERUSER, as_role
 from support.targets import each_target, opened, plain_url
 from support.yard import MINUTE, START, Yard, minutely
 
@@ -286,13 +286,20 @@ def test_nobody_else_may_call_the_functions(postgres_migrated: str) -> None:
 
 
 def test_the_functions_find_their_own_tables(postgres_migrated: str) -> None:
-    """They have the owner's rights, so a caller's temporary table or search_path must not stand in."""
+    """They have the owner's rights, so nothing of a caller's must stand in: no table, search_path or function."""
+    theirs = "CREATE FUNCTION public.concat_ws(text, name, text) RETURNS text LANGUAGE sql AS $$ SELECT 'theirs' $$"
+    in_psql(as_role(postgres_migrated, SUPERUSER), theirs)
     with psycopg.connect(as_role(postgres_migrated, ENQUEUE)) as app:
         made = enqueue(app, "t.remind")
         app.execute("CREATE TEMP TABLE cronjobs_jobs (id bigint, status text, idempotency_key text)")
         app.execute("SET search_path = pg_temp, public")
         [answer] = app.execute("SELECT cronjobs_cancel(id => %s)", [made.id]).fetchone() or ()
-    assert answer == "cancelled"
+        app.execute("SET search_path = public")
+        app.execute("DROP TABLE pg_temp.cronjobs_jobs")
+    in_psql(as_role(postgres_migrated, SUPERUSER), "DROP FUNCTION public.concat_ws(text, name, text)")
+    with psycopg.connect(postgres_migrated) as runner:
+        [said] = runner.execute("SELECT last_error FROM cronjobs_jobs").fetchone() or ()
+    assert (answer, said) == ("cancelled", f"cancelled by {ENQUEUE}")
 
 
 def test_the_tables_may_live_in_a_schema_of_their_own(postgres_url: str) -> None:

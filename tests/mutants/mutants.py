@@ -711,6 +711,17 @@ MUTANTS = (
         (f"{APP_CHANGES}::test_a_cancel_that_is_committed_late_is_counted",),
     ),
     Mutant(
+        "somebody else's function runs with the owner's rights",
+        FUNCTIONS,
+        """    never_begun boolean;
+    app text := nullif(pg_catalog.current_setting('application_name', true), '');
+    actor text := pg_catalog.concat_ws(""",
+        """    never_begun boolean;
+    app text := nullif(pg_catalog.current_setting('application_name', true), '');
+    actor text := concat_ws(""",
+        (f"{APP_CHANGES}::test_the_functions_find_their_own_tables",),
+    ),
+    Mutant(
         "everybody may call the functions",
         FUNCTIONS,
         "REVOKE EXECUTE ON FUNCTION {name}({parameters}) FROM PUBLIC",
