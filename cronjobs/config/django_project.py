@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL
-
 from cronjobs.config import trust
 from cronjobs.config.import_path import prepare_imports
 from cronjobs.config.reader import FieldError
@@ -122,6 +120,8 @@ def _database_url() -> str:
 
 
 def _of_postgresql(settings: Mapping[str, Any]) -> str:
+    from sqlalchemy import URL  # which commands without a database do without
+
     options = {
         name: str(value)
         for name, value in (settings.get("OPTIONS") or {}).items()
