@@ -104,7 +104,7 @@ class CronjobsBackend(BaseTaskBackend):
             task=task,
             id="",
             status=TaskResultStatus.READY,
-            enqueued_at=as_djangos(SYSTEM.now()),
+            enqueued_at=None,
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
@@ -123,6 +123,9 @@ class CronjobsBackend(BaseTaskBackend):
                 queue=task.queue_name,
                 priority=level_of(task.priority),
             )
+            # By the database's clock, so that the same comes from get_result.
+            times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
+            _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
             words = f"queue {task.queue_name} is full, and drops what is more: nothing was written"
             result.errors.append(_error("cronjobs.errors.QueueFull", words))
