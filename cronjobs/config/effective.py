@@ -22,6 +22,7 @@ VARIABLE: Final = "variable"
 ENV_FILE: Final = "env_file"
 SECRET_FILE: Final = "secret file"  # ${file:…}
 COMMAND_LINE: Final = "command line"
+DJANGO: Final = "Django"
 BAD: Final = "bad"  # it is written and cannot be taken: the default holds, and of an entry with a name nothing
 
 _BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")  # shown with what they decide
@@ -64,7 +65,7 @@ class _Reading:
         self._env_file = read_env_file(text_of(env_file))[0] if env_file is not None else {}
         self._variables = Variables({**self._env_file, **given.environ}, settings.folder)
         self._bad = {problem.path for problem in settings.problems}
-        text = decode(settings.contents[settings.file])
+        text = decode(settings.contents.get(settings.file, b""))  # a Django project may do without a file
         tree = parse(text)[0] if isinstance(text, str) else None
         self._tree = tree if isinstance(tree, YamlMapping) else YamlMapping(1, 1)
 
@@ -106,6 +107,8 @@ class _Reading:
             return self._database(node)
         if path == "env":
             return self._env(node)
+        if path == "setup" and node is None and self._settings.setup is not None:
+            return Setting(path, self._settings.setup, DJANGO, "for a Django project")
         if path in _GOOD_ITEMS and node is not None:
             return self._from(path, [str(item) for item in getattr(self._settings, name)], node)
         if name == "timezone" and node is None:
@@ -135,6 +138,9 @@ class _Reading:
             return Setting("database", value, COMMAND_LINE, "--database-url")
         if self._given.environ.get("CRONJOBS_DATABASE_URL") is not None:
             return Setting("database", value, VARIABLE, "$CRONJOBS_DATABASE_URL")
+        if self._settings.by_django:
+            places = [] if node is None else [self._place(node)]
+            return Setting("database", value, DJANGO, ", ".join([*places, "DATABASES of Django's settings"]))
         return self._from("database", value, node)
 
     def _env(self, node: Node | None) -> Setting:

@@ -16,6 +16,7 @@ from support.django_project import django_project
 
 from cronjobs import enqueue, masking
 from cronjobs.config import django_project as config
+from cronjobs.config.effective import Given, effective
 from cronjobs.config.load import load
 from cronjobs.config.reader import FieldError
 from cronjobs.config.settings import Settings
@@ -258,3 +259,18 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
     assert "cronjobs.yaml:1:11: database: which settings?" in python(elsewhere, *words, code=3)
     (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: nosuch}\ndatabase: django\n")
     assert "No module named 'nosuch'" in python(elsewhere, *words, code=3)
+
+
+def test_config_show_names_djangos_settings_as_the_source(folder: Path, sqlite_url: str) -> None:
+    def shown() -> dict[str, tuple[Any, str]]:
+        found = effective(load(None, environ={}), Given(None, None, {}))
+        return {each.key: (each.value, each.where) for each in found}
+
+    with django_project(sqlite_url, TIME_ZONE="Asia/Kolkata"):
+        without = shown()
+        (folder / "cronjobs.yaml").write_text("timezone: UTC\ndatabase: django\n")
+        written = shown()
+    assert without["database"] == (sqlite_url, "DATABASES of Django's settings")
+    assert without["setup"][0] == "django.setup"
+    assert without["timezone"][0] == "Asia/Kolkata"
+    assert written["database"] == (sqlite_url, "cronjobs.yaml:2, DATABASES of Django's settings")
