@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Set
 from contextlib import closing, contextmanager, suppress
@@ -26,6 +25,7 @@ from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config.load import load
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.host.caller import command_line
 from cronjobs.model import duration_text
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store.ticks import overview
@@ -73,7 +73,8 @@ def dev(
     if url := source.given("database_url"):
         environ["CRONJOBS_DATABASE_URL"] = url  # not an argument, which everybody on the host could read
     environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
-    ticks = _Ticks(settings.file, environ)
+    file = settings.file if settings.file.exists() else None  # a Django project may do without one
+    ticks = _Ticks(file, environ)
     database = open_database(settings)
     database.close()
     firing = "schedules fire" if schedules else "schedules do not fire (--schedules)"
@@ -81,7 +82,7 @@ def dev(
     echo(f"{firing}. Ctrl-C ends it.")
     with ticks.signals():
         while ticks.stopped_by is None:
-            with closing(_Watch(settings.file, environ, schedules)) as watch:
+            with closing(_Watch(file, environ, schedules)) as watch:
                 code = ticks.run()
                 _wait(ticks, pause.total_seconds(), watch if code in (0, 1) else None)
     if ticks.stopped_by != signal.SIGINT:
@@ -94,8 +95,8 @@ def dev(
 class _Ticks:
     """Runs ticks one after another, each a process of its own, and tells what they say."""
 
-    def __init__(self, file: Path, environ: Mapping[str, str]) -> None:
-        self.command = [sys.executable, "-P", "-m", "cronjobs", "run-due", "-v", "--config", str(file)]
+    def __init__(self, file: Path | None, environ: Mapping[str, str]) -> None:
+        self.command = [*command_line(), "run-due", "-v", *([] if file is None else ["--config", str(file)])]
         self.environ = environ
         self.stopped_by: signal.Signals | None = None
         self._running: subprocess.Popen[str] | None = None
@@ -171,7 +172,7 @@ class _Ticks:
 class _Watch:
     """Notices what comes due from before a tick on. What the tick leaves there does not call for another one."""
 
-    def __init__(self, file: Path, environ: Mapping[str, str], schedules: bool) -> None:
+    def __init__(self, file: Path | None, environ: Mapping[str, str], schedules: bool) -> None:
         self.schedules = schedules
         self.database: Database | None = None
         self.known: Set[object] = frozenset()

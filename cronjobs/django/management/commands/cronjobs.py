@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError  # type: ignor
 
 from cronjobs.__main__ import main
 from cronjobs.config.django_project import config_file
+from cronjobs.host.caller import begun_by
 
 DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has read these
 ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
@@ -24,6 +25,7 @@ class CommandLine(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012 Django's own way to say none
 
     def run_from_argv(self, argv: list[str]) -> None:
+        begun_by(argv[0])
         _run([*_without_djangos(argv[2:])])
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
