@@ -45,13 +45,14 @@ class Question:
 
 @dataclass(frozen=True)
 class JobsDatabase:
-    """``written``: the value of ``database:``. ``variable``: the one that it comes from.
+    """``written``: the value of ``database:``. ``variable``: the one that it comes from. ``suffix``: of a SQLite file.
 
     ``is_ours``: a SQLite file that nobody else uses; ``in_shell``: the variable is only set there, which cron lacks.
     """
 
     written: str
     remark: str
+    suffix: str = ""
     is_sqlite: bool = True
     is_async: bool = False
     is_ours: bool = False
@@ -139,12 +140,15 @@ def _app_database(around: Surroundings) -> JobsDatabase | None:
     if (around.dotenv is None or env_file) and (found := _the_one(around.shell)):
         return replace(_from_variable(found, f"{found.name} in this shell"), in_shell=True)
     if around.django is not None and around.django.sqlite is not None:
-        return JobsDatabase(f"sqlite:///{around.django.sqlite}", f"{around.django.sqlite}, as Django's settings say")
+        file = around.django.sqlite
+        return JobsDatabase(f"sqlite:///{file}", f"{file}, as Django's settings say", Path(file).suffix)
     return None
 
 
 def _from_variable(found: DatabaseVariable, remark: str) -> JobsDatabase:
-    return JobsDatabase(f"${{{found.name}}}", remark, found.is_sqlite, found.is_async, variable=found.name)
+    return JobsDatabase(
+        f"${{{found.name}}}", remark, found.suffix, found.is_sqlite, found.is_async, variable=found.name
+    )
 
 
 def _the_one(variables: Sequence[DatabaseVariable]) -> DatabaseVariable | None:
@@ -224,7 +228,7 @@ def _about_app(around: Surroundings, handlers: str) -> list[str]:
 def _ignore(around: Surroundings, database: JobsDatabase, makes_env: bool) -> tuple[str, ...]:
     if around.unignored is None:
         return ()
-    patterns = [f"{OWN_FILE}*"] if database.is_ours else []
+    patterns = [f"{OWN_FILE}*" if database.is_ours else f"*{database.suffix}-*"]
     patterns += ["cronjobs.log*", *([DOTENV] if makes_env else [])]
     return tuple(pattern for pattern in patterns if pattern in around.unignored)
 

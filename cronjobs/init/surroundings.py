@@ -28,6 +28,8 @@ LEFT_BEHIND: Final = {
     "cronjobs.db*": ("cronjobs.db", "cronjobs.db-wal", "cronjobs.db-turn"),
     "cronjobs.log*": ("cronjobs.log", "cronjobs.log.1"),
     DOTENV: (DOTENV,),
+    # Beside an app's SQLite file: SQLite's own, and those by which writers take turns.
+    **{f"*{suffix}-*": (f"x{suffix}-wal", f"x{suffix}-turn") for suffix in (".db", ".sqlite", ".sqlite3")},
 }
 _GIT_PATIENCE_S: Final = 5
 _DATABASE_VARIABLE: Final = re.compile(r"(?:[A-Z0-9_]+_)?DATABASE_(?:URL|URI|DSN)")
@@ -35,9 +37,13 @@ _DATABASE_VARIABLE: Final = re.compile(r"(?:[A-Z0-9_]+_)?DATABASE_(?:URL|URI|DSN
 
 @dataclass(frozen=True)
 class DatabaseVariable:
-    """A variable that names the app's database, without its value. ``why_not``: why it cannot be the jobs database."""
+    """A variable that names the app's database, without its value. ``why_not``: why it cannot be the jobs database.
+
+    ``suffix``: how the name of a SQLite file ends, ".db"; "" for another database.
+    """
 
     name: str
+    suffix: str = ""
     is_sqlite: bool = False
     is_async: bool = False
     why_not: str | None = None
@@ -127,7 +133,9 @@ def database_variable(name: str, url: str) -> DatabaseVariable:
         address = parse_url(checked_url(url, Path("/")))
     except (CronjobsError, FieldError) as error:
         return DatabaseVariable(name, why_not=str(error))
-    return DatabaseVariable(name, address.is_sqlite, bool(re.search(r"\+(?:asyncpg|aiosqlite|psycopg_async)$", scheme)))
+    is_async = bool(re.search(r"\+(?:asyncpg|aiosqlite|psycopg_async)$", scheme))
+    suffix = Path(str(address.url.database)).suffix if address.is_sqlite else ""
+    return DatabaseVariable(name, suffix, address.is_sqlite, is_async)
 
 
 # --- crontab and git --------------------------------------------------------------------------------------------------

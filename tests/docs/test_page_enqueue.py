@@ -108,7 +108,7 @@ def orders(url: str) -> dict[int, str]:
 
 
 def test_every_block_of_the_page_is_executed_here() -> None:
-    assert PAGE.counts() == {"python": 12, "console": 1}
+    assert PAGE.counts() == {"python": 13, "console": 1}
     assert PAGE.dead_links() == []
 
 
@@ -227,6 +227,13 @@ def test_the_page_lists_every_option_with_its_default() -> None:
         name: str(value) for name, value in keywords.items() if value is not None
     }
     assert get_type_hints(Options).keys() <= keywords.keys()
+
+
+def test_a_renamed_handler_runs_under_both_names_and_enqueues_under_the_new_one(run: Run, database_url: str) -> None:
+    made = run('@job("billing.charge"')
+    assert {"billing.charge", "billing.collect"} <= jobs_module._registered.keys()
+    made["charge"].enqueue(made["engine"], invoice_id=42)
+    assert [row.job_type for row in rows(database_url)] == ["billing.charge"]
 
 
 def test_the_page_lists_errors_that_are_there() -> None:

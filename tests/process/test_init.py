@@ -219,7 +219,7 @@ def test_in_an_app_it_says_what_it_found_and_the_next_command_works(app: Project
         "wrote cronjobs.schema.json",
         f"added the tables to {app.url.removeprefix('sqlite:///')}",
         "edited migrations/env.py: autogenerate leaves the tables of cronjobs alone",
-        "added to .gitignore: cronjobs.log*",
+        "added to .gitignore: *.db-*, cronjobs.log*",
         "found:",
         "  .env: handlers get its variables, which cron would not give them",
         "  DATABASE_URL in .env: the jobs are kept in that database, beside your own tables",
@@ -233,7 +233,7 @@ def test_in_an_app_it_says_what_it_found_and_the_next_command_works(app: Project
         "  from shop.jobs import hello",
         '  hello.enqueue(session, name="Ada")   # you commit',
     ]
-    assert (app.folder / ".gitignore").read_text() == "*.log\ncronjobs.log*\n"
+    assert (app.folder / ".gitignore").read_text() == "*.log\n*.db-*\ncronjobs.log*\n"
     env_py = app.folder / "migrations/env.py"
     assert env_py.read_text().count("include_object=include_object") == 2
     assert env_py.stat().st_mode & 0o777 == 0o640

@@ -1,4 +1,4 @@
-"""Plays a tutorial from its first line to its last: files are written, commands run, and say what the page shows."""
+"""Plays a tutorial from its first line to its last: its files are written, its commands run and say what it shows."""
 
 from __future__ import annotations
 
@@ -60,9 +60,15 @@ class Tutorial:
             done = subprocess.run(
                 ["bash", "-c", command],
                 cwd=self.folder,
-                env={name: os.environ[name] for name in ("PYTHONPATH", "XDG_STATE_HOME") if name in os.environ}
-                | {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
-                | {"REQUEST": self.request, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "120"},
+                env={
+                    **{name: os.environ[name] for name in ("PYTHONPATH", "XDG_STATE_HOME") if name in os.environ},
+                    "PATH": f"{programs}:/usr/bin:/bin",
+                    "HOME": str(self.folder),
+                    "LC_ALL": "C.UTF-8",
+                    "REQUEST": self.request,
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                    "COLUMNS": "120",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from support.configfile import read
 from cronjobs.host.app_alembic import EnvFile
 from cronjobs.init.app_files import AppPackage, DjangoProject
 from cronjobs.init.plan import Choices, InitPlan, next_question, plan
-from cronjobs.init.surroundings import DatabaseVariable, DotEnv, Surroundings
+from cronjobs.init.surroundings import LEFT_BEHIND, DatabaseVariable, DotEnv, Surroundings
 
 pytestmark = pytest.mark.either
 
@@ -196,11 +196,13 @@ def test_a_module_that_the_app_has_is_not_overwritten() -> None:
 
 
 def test_what_git_does_not_ignore_is_added_where_it_is_left() -> None:
-    all_ = frozenset({"cronjobs.db*", "cronjobs.log*", ".env"})
+    all_ = frozenset(LEFT_BEHIND)
     assert planned(replace(EMPTY, unignored=all_)).ignore == ("cronjobs.db*", "cronjobs.log*")
     assert planned(replace(APP, unignored=all_)).ignore == ("cronjobs.log*",)
     assert planned(replace(EMPTY, unignored=all_, shell=(POSTGRESQL,))).ignore == ("cronjobs.log*", ".env")
     assert planned(replace(EMPTY, unignored=frozenset())).ignore == ()
+    django = replace(EMPTY, unignored=all_, django=DjangoProject("shop.settings", "db.sqlite3"))
+    assert planned(django).ignore == ("*.sqlite3-*", "cronjobs.log*")
 
 
 def test_a_crontab_that_is_there_is_mentioned() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cronjobs.crontab.block import CrontabError
-from cronjobs.init.surroundings import database_variable, look_around
+from cronjobs.init.surroundings import LEFT_BEHIND, database_variable, look_around
 
 pytestmark = pytest.mark.either
 
@@ -168,13 +168,13 @@ def test_git_knows_what_is_ignored_already(tmp_path: Path, monkeypatch: pytest.M
     assert look_around(new, {}).unignored is None  # in no repository
     (tmp_path / "repo").mkdir()
     subprocess.run(["git", "init", "-q", str(tmp_path / "repo")], check=True)
-    assert look_around(new, {}).unignored == frozenset({"cronjobs.db*", "cronjobs.log*", ".env"})
+    assert look_around(new, {}).unignored == frozenset(LEFT_BEHIND)
     (tmp_path / "repo" / ".gitignore").write_text("*.db\n*.log*\n")
-    assert look_around(new, {}).unignored == frozenset({"cronjobs.db*", ".env"})  # -wal, -turn
-    (tmp_path / "repo" / ".gitignore").write_text("*.db*\n*.log*\n.env*\n")
+    assert look_around(new, {}).unignored == frozenset(LEFT_BEHIND) - {"cronjobs.log*"}  # -wal, -turn
+    (tmp_path / "repo" / ".gitignore").write_text("*.db*\n*.log*\n.env*\n*.sqlite*\n")
     assert look_around(new, {}).unignored == frozenset()
     # Without the program, what the folder's own file has word for word.
     monkeypatch.setenv("PATH", str(tmp_path))
     new.mkdir(parents=True)
     (new / ".gitignore").write_text("cronjobs.log*\n")
-    assert look_around(new, {}).unignored == frozenset({"cronjobs.db*", ".env"})
+    assert look_around(new, {}).unignored == frozenset(LEFT_BEHIND) - {"cronjobs.log*"}
