@@ -12,7 +12,8 @@ import typer
 
 from cronjobs.cli.output import echo
 from cronjobs.cli.progress import is_interactive
-from cronjobs.init.plan import Choices, InitPlan, next_question, plan
+from cronjobs.config.starter import SCHEMA_FILE
+from cronjobs.init.plan import YAML, Choices, InitPlan, next_question, plan
 from cronjobs.init.surroundings import Surroundings, look_around
 from cronjobs.init.write import refuse_what_is_there, write
 from cronjobs.text import visible
@@ -32,10 +33,11 @@ def init(
     On SQLite it makes the tables. Beside the YAML it writes cronjobs.schema.json, by which editors complete and check
     it; nothing else reads that. Never overwrites a file.
     """
+    refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before anything is asked
     around = look_around(folder, os.environ)
     chosen = Choices() if yes or not is_interactive() else _asked(around)
     planned = plan(around, chosen.without_asking(edit=yes))
-    refuse_what_is_there(folder, planned)
+    refuse_what_is_there(folder, planned.files)
     for line in write(folder, planned):
         echo(line)
     _print(folder, planned)

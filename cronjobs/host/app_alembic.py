@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cronjobs.host.files import read_text
+from cronjobs.host.files import names_in, read_text
 
 LEVELS_UP: Final = 3
 SKIPPED: Final = frozenset({"node_modules", "venv", "__pycache__", "site-packages"})
@@ -48,7 +48,7 @@ def env_files(folder: Path) -> list[EnvFile]:
     found = {}
     for script_folder in _script_folders(folder):
         path = script_folder / "env.py"
-        if path.is_file() and path.parent.resolve() not in _OURS:
+        if path.name in names_in(path.parent) and path.parent.resolve() not in _OURS:
             found[path] = EnvFile(path, read_text(path))
     return [found[path] for path in sorted(found)]
 
@@ -171,19 +171,20 @@ def _script_folders(folder: Path) -> Iterator[Path]:
     around = [folder, *list(folder.parents)[:LEVELS_UP]]
     for place in around:
         yield from _named_in(place)
-        if (place / ".git").exists():
+        if ".git" in names_in(place):
             break
-    for below in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if below.is_dir() and not below.name.startswith(".") and below.name not in SKIPPED:
-            yield from _named_in(below)
+    for name in names_in(folder):
+        if not name.startswith(".") and name not in SKIPPED:
+            yield from _named_in(folder / name)
 
 
 def _named_in(folder: Path) -> Iterator[Path]:
     """What alembic.ini, or the table of alembic in pyproject.toml, names as the folder of the migrations."""
-    if (folder / "alembic.ini").is_file():
+    there = names_in(folder)
+    if "alembic.ini" in there:
         parser = configparser.RawConfigParser(strict=False)
         # Flask-Migrate keeps its alembic.ini beside env.py, and names no folder.
-        default = "." if (folder / "env.py").is_file() else "alembic"
+        default = "." if "env.py" in there else "alembic"
         try:
             parser.read_string(read_text(folder / "alembic.ini"))
             written = parser.get("alembic", "script_location", fallback=default)

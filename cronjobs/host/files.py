@@ -38,6 +38,14 @@ def read_text(file: Path) -> str:
         return ""
 
 
+def names_in(folder: Path) -> list[str]:
+    """The names of what is in *folder*, sorted; none if it is no folder, or cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 the names are what is asked for
+    except OSError:
+        return []
+
+
 def make_folder(folder: Path, mode: int = 0o755) -> None:
     """Create *folder* and its missing parents, writable by the owner only, whatever the umask; cron's may be 000."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs.host.files import read_text
+from cronjobs.host.files import names_in, read_text
 
 # Packages that are not the app: what belongs to tests and tools, and what would hide, or be hidden by, ours.
 NOT_THE_APP: Final = frozenset(
@@ -20,7 +20,9 @@ NOT_THE_APP: Final = frozenset(
         *("benchmarks", "bin", "build", "dist", "env", "node_modules", "scripts", "test", "tests", "tools", "venv"),
     )
 )
-ENTRY_POINTS: Final = ("main.py", "app.py", "asgi.py", "wsgi.py")  # of an app whose folder has no __init__.py
+ENTRY_POINTS: Final = frozenset(
+    {"main.py", "app.py", "asgi.py", "wsgi.py"}
+)  # of an app whose folder has no __init__.py
 
 
 @dataclass(frozen=True)
@@ -67,29 +69,23 @@ def app_package(folder: Path, django: DjangoProject | None) -> AppPackage | None
             if name.isidentifier() and _has_python(folder / root / name):
                 return _package(folder, root, name)
     for root in ("src", ""):
-        below = [each for each in _folders(folder / root) if each.name not in NOT_THE_APP]
-        packages = [each for each in below if (each / "__init__.py").is_file()]
+        below = [name for name in names_in(folder / root) if name.isidentifier() and name not in NOT_THE_APP]
+        packages = [name for name in below if "__init__.py" in names_in(folder / root / name)]
         if not packages:
-            packages = [each for each in below if any((each / name).is_file() for name in ENTRY_POINTS)]
+            packages = [name for name in below if not ENTRY_POINTS.isdisjoint(names_in(folder / root / name))]
         if len(packages) == 1:
-            return _package(folder, root, packages[0].name)
+            return _package(folder, root, packages[0])
         if packages:
             return None
     return None
 
 
 def _package(folder: Path, root: str, name: str) -> AppPackage:
-    modules = frozenset(each.name.removesuffix(".py") for each in (folder / root / name).iterdir())
-    return AppPackage(name, root, modules)
+    return AppPackage(name, root, frozenset(each.removesuffix(".py") for each in names_in(folder / root / name)))
 
 
 def _has_python(folder: Path) -> bool:
-    return folder.is_dir() and any(each.suffix == ".py" for each in folder.iterdir())
-
-
-def _folders(folder: Path) -> list[Path]:
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [each for each in found if each.name.isidentifier() and each.is_dir()]
+    return any(name.endswith(".py") for name in names_in(folder))
 
 
 # --- what it depends on -----------------------------------------------------------------------------------------------

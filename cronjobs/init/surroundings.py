@@ -19,7 +19,7 @@ from cronjobs.crontab.wrapping import exec_name
 from cronjobs.database.address import parse_url
 from cronjobs.errors import CronjobsError
 from cronjobs.host.app_alembic import EnvFile, env_files
-from cronjobs.host.files import read_text
+from cronjobs.host.files import names_in, read_text
 from cronjobs.init.app_files import AppPackage, DjangoProject, app_package, dependencies, django_project
 
 DOTENV: Final = ".env"
@@ -103,7 +103,7 @@ def project_name(folder: Path) -> str:
 
 def _dotenv(folder: Path) -> DotEnv | None:
     file = folder / DOTENV
-    if not file.is_file():
+    if DOTENV not in names_in(folder):
         return None
     try:
         variables, wrong = read_env_file(text_of(file.read_bytes()))
@@ -153,7 +153,7 @@ def _crontab_lines() -> int:
 def _unignored(folder: Path) -> frozenset[str] | None:
     """Patterns that would have to be in .gitignore; git itself knows, or else the lines of the folder's own file."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
-    if not any((each / ".git").exists() for each in (there, *there.parents)):
+    if not any(".git" in names_in(each) for each in (there, *there.parents)):
         return None
     written = read_text(folder / ".gitignore").split()
     missing = {pattern for pattern in LEFT_BEHIND if pattern not in written}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -26,15 +26,15 @@ GITIGNORE: Final = ".gitignore"
 BESIDE_DATABASE: Final = ("", "-wal", "-shm", "-journal", "-turn", "-next")
 
 
-def refuse_what_is_there(folder: Path, planned: InitPlan) -> None:
-    """Raise if a file that is to be written is there, or one that would be imported instead."""
-    for name in planned.files:
+def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
+    """Raise if one of the files that are to be written is there, or what would be imported instead."""
+    for name in names:
         if os.path.lexists(folder / name):
             raise CronjobsError(
                 f"{visible(str(folder / name))} is there already, and nothing is ever overwritten: nothing was written"
             )
     package = folder / "jobs"
-    if "jobs.py" in planned.files and (package / "__init__.py").exists():
+    if "jobs.py" in names and (package / "__init__.py").exists():
         raise CronjobsError(
             f"{visible(str(package))} is a package, and would be imported instead of jobs.py: nothing was written. "
             'Choose another folder, or begin with the file that "cronjobs init" writes there'

@@ -258,6 +258,7 @@ def test_on_a_terminal_it_asks_and_does_what_is_answered(app: Project, monkeypat
     assert not (app.folder / "src/shop/jobs.py").exists()
     assert "include_object" in (app.folder / "migrations/env.py").read_text()
     assert app.call("check").code == 0
+    assert "[Y/n]" not in app.call("init").err  # refused before anything is asked
 
 
 def test_without_a_terminal_it_changes_no_file_of_the_app_but_the_ignored_names(app: Project) -> None:

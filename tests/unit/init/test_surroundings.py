@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -145,6 +147,23 @@ def test_what_keeps_the_env_file_from_being_one(tmp_path: Path, content: bytes, 
     dotenv = look_around(tmp_path, {}).dotenv
     assert dotenv is not None
     assert dotenv.problem == problem
+
+
+def test_what_cannot_be_listed_is_as_if_it_were_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may list everything, so the refusal is a pretended one."""
+    laid_out(tmp_path, {"shop/__init__.py": "", "closed/__init__.py": "", "closed/alembic.ini": "", ".env": "A=1"})
+    listdir = os.listdir
+
+    def refused(folder: Path) -> list[str]:
+        if Path(folder).name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return listdir(folder)
+
+    monkeypatch.setattr("os.listdir", refused)
+    found = look_around(tmp_path, {})
+    assert found.package is not None
+    assert found.package.name == "shop"
+    assert found.alembic == ()
 
 
 def test_the_crontab_counts_what_is_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
