@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -69,6 +70,10 @@ class Registration:
 
     @cached_property
     def signature(self) -> inspect.Signature:
+        if sys.version_info >= (3, 14):  # where annotations are evaluated now, and some are for type checkers alone
+            from annotationlib import Format
+
+            return inspect.signature(self.handler, annotation_format=Format.FORWARDREF)
         return inspect.signature(self.handler)
 
     @cached_property

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, Flag
 from typing import Annotated, Any, Final, Literal, Union
 
@@ -55,16 +55,19 @@ def kind_of(annotation: Any, known: Known | None = None) -> Kind:
     """The kind of an annotation whose names are resolved; never raises."""
     known = {} if known is None else known
     try:
-        if annotation in known:
-            return known[annotation]
-        return _kind_of(annotation, known)
-    except Exception:  # a type that cannot be hashed, or that its own library cannot read
+        return _found(annotation, known) or _found(annotation, SCALAR_KINDS) or _kind_of(annotation, known)
+    except Exception:  # no type at all, or one that its own library cannot read
         return UNCHECKED
 
 
+def _found(annotation: Any, kinds: Mapping[Any, Kind]) -> Kind | None:
+    try:
+        return kinds.get(annotation)
+    except TypeError:  # Annotated[int, []] cannot be hashed
+        return None
+
+
 def _kind_of(annotation: Any, known: Known) -> Kind:
-    if annotation in SCALAR_KINDS:
-        return SCALAR_KINDS[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _annotated(annotation, arguments, known)
@@ -168,19 +171,21 @@ def _has_pseudo_fields(cls: Any) -> bool:
 
 
 def _fields(cls: Any, known: Known) -> list[RecordField]:
-    hints = _hints(cls, {field.name: field.type for field in dataclasses.fields(cls)})
+    hints = _hints(cls, lambda: {field.name: field.type for field in dataclasses.fields(cls)})
     found = []
     for field in dataclasses.fields(cls):
         if field.init:
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            kind = or_none(kind_of(hints[field.name], known), field.default)
+            kind = or_none(kind_of(hints.get(field.name, Any), known), field.default)
             found.append(RecordField(field.name, kind, required))
     return found
 
 
 def _entries(cls: Any, known: Known) -> list[RecordField]:
+    hints = _hints(cls, lambda: cls.__annotations__)
     found = []
-    for name, hint in _hints(cls, cls.__annotations__).items():
+    for name in sorted(cls.__required_keys__ | cls.__optional_keys__):
+        hint = hints.get(name, Any)
         # Of annotations that are text, TypedDict itself does not see NotRequired.
         said = {"Required": True, "NotRequired": False}.get(_name(typing.get_origin(hint)))
         found.append(RecordField(name, kind_of(hint, known), name in cls.__required_keys__ if said is None else said))
@@ -193,9 +198,11 @@ def or_none(kind: Kind, default: Any) -> Kind:
     return kind if default is not None or type(None) in kind.accepts else UnionKind([kind, null])
 
 
-def _hints(cls: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
+def _hints(cls: Any, annotations: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception:  # one of them cannot be resolved: each by itself
-        names = vars(sys.modules.get(cls.__module__, typing))
-        return resolved(annotations, names, {cls.__name__: cls})
+        try:
+            return resolved(annotations(), vars(sys.modules[cls.__module__]), {cls.__name__: cls})
+        except Exception:  # Python 3.14 evaluates them all at once
+            return {}

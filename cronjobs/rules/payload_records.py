@@ -96,11 +96,20 @@ class PydanticKind(Kind):
     def encode(self, value: Any, path: Path, misfits: Misfits) -> Any:
         if self._class is None or not isinstance(value, self._class):
             return self._as_json(value, path, misfits)
+        before = misfits.count
         try:
-            written = self._adapter.dump_python(value, mode="json", by_alias=True)
+            written = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+            back = self.decode(written, path, misfits)
+            # A SecretStr is written as asterisks.
+            if misfits.count == before and self._plain(back) != self._plain(value):
+                return misfits.put(path, "", f"would not be read as itself: pydantic writes {self.words} differently")
         except Exception as error:
             return misfits.put(path, "", f"cannot be written as JSON by pydantic: {said(error)}")
-        return self._as_json(written, path, misfits)
+        return written
+
+    def _plain(self, value: Any) -> Any:
+        """What of *value* is compared: its fields, and none that are private."""
+        return self._adapter.dump_python(value, round_trip=True)
 
 
 class ConstrainedKind(Kind):
