@@ -48,13 +48,13 @@ class HandlerPayload:
         """Whether a payload with these *names* surely fits, as far as names go; if not, the signature knows."""
         return self._rest is None and names <= self._kinds.keys() and self._required <= names
 
-    def fits_by_class(self, payload: Mapping[str, Any]) -> bool:
-        """Whether each value is of a class that needs no look and no change: nearly every payload, in no time."""
+    def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
+        """Whether it fits by names, and each value by its class alone: nearly every payload, in no time."""
         plain = self._plain
         for name, value in payload.items():
             if value.__class__ not in plain.get(name, _NOTHING):
                 return False
-        return self._record is None
+        return self._required <= payload.keys() and self._record is None
 
     def decode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
         """The handler's arguments for JSON whose names fit."""
@@ -66,7 +66,7 @@ class HandlerPayload:
 
     def _each(self, payload: Mapping[str, Any], way: str) -> tuple[Mapping[str, Any], Misfits]:
         misfits = Misfits()
-        if self.fits_by_class(payload):
+        if self.takes_as_it_is(payload):
             return payload, misfits
         try:
             own = {name: value for name, value in payload.items() if name in self._kinds}

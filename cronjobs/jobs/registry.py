@@ -124,6 +124,8 @@ class Registration:
         """The JSON of a *payload*, whose values may be those that the handler gets; raises PayloadError."""
         if self.fault is not None:
             return payload  # nothing can run it here, so nothing is known of it
+        if self.accepts.takes_as_it_is(payload):
+            return payload
         fault, encoded = self.bind_names(payload), payload
         if fault is None:
             encoded, misfits = self.accepts.encode(payload)

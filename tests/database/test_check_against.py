@@ -22,6 +22,7 @@ from cronjobs.jobs.registry import Registration
 from cronjobs.model import RetryPolicy, duration
 from cronjobs.schema import migrations
 from cronjobs.store import payloads
+from cronjobs.store.payloads import Chunk, chunk_after
 from cronjobs.store.sql import run
 
 HANDLERS = """
@@ -219,7 +220,7 @@ def test_ids_far_apart_and_chunks_of_any_size_miss_no_row(database: Database, mo
     overriding = "" if database.is_sqlite else "OVERRIDING SYSTEM VALUE"
     with database.write() as connection:
         for job_id in ids:
-            payload = {"day": "x" * (3000 if job_id % 3 == 0 else 1), "lines": ["x"] if job_id % 5 == 0 else []}
+            payload = {"day": "x" * (3000 if 20 <= job_id < 30 else 1), "lines": ["x"] if job_id % 5 == 0 else []}
             text_of = ":payload" if database.is_sqlite else "CAST(:payload AS jsonb)"
             run(
                 connection,
@@ -227,7 +228,17 @@ def test_ids_far_apart_and_chunks_of_any_size_miss_no_row(database: Database, mo
                 id=job_id,
                 payload=json.dumps(payload),
             )
+    sizes = []
+
+    def noting(*given: Any) -> Chunk | None:
+        chunk = chunk_after(*given)
+        sizes.append([] if chunk is None else [len(json.dumps(row.payload)) for row in chunk.rows])
+        return chunk
+
+    monkeypatch.setattr("cronjobs.insight.payload_review.chunk_after", noting)
     found = reviewed(database)
+    assert max(map(len, sizes)) == 7
+    assert max(map(sum, sizes)) < 4000 + 3100, "one that begins below the limit may go beyond it"
     assert found.checked == len(ids)
     assert found.misfits == sum(job_id % 5 == 0 for job_id in ids)
 
