@@ -12,13 +12,12 @@ from cronjobs.cli.check_against import as_json_object, lines, review_of
 from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import coloured, complain, counted, echo, echo_json
+from cronjobs.cli.output import coloured, complain, counted, echo, echo_json, safe
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
 from cronjobs.insight.payload_review import PayloadReview
-from cronjobs.text import visible
 
 
 def check(
@@ -106,7 +105,7 @@ def _object(found: Checked, wrong: list[str], live: bool, reviewed: PayloadRevie
 
 def _print(found: Checked, wrong: list[str], no_import: bool, reviewed: PayloadReview | None) -> None:
     for finding in found.findings:
-        echo(coloured(visible(str(finding.problem)), "red"))
+        echo(coloured(safe(finding.problem, 2000), "red"))
         for line in finding.detail:
             echo(f"    {line.strip()}" if line.startswith("  File") else f"      {line.strip()}")
     for trouble in wrong:

@@ -15,6 +15,7 @@ from cronjobs.cli.progress import is_interactive
 from cronjobs.cli.project_database import missing_file, open_database
 from cronjobs.config.settings import Settings
 from cronjobs.errors import DatabaseError, UsageError
+from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import forget
 from cronjobs.insight.outside import Outside, what_is_outside
 from cronjobs.schema import dropping
@@ -51,8 +52,8 @@ def drop(
             )
             forget(settings, database.address)
             _tell(content, "dropped")
-        outside = what_is_outside(settings, database.address)
-    _tell_outside(outside)
+    others = [host for host in content.hosts if host != Identity.here().host]
+    _tell_outside(what_is_outside(settings, database.address, others))  # closed, it has no -wal any more
 
 
 def _ask(content: Content, settings: Settings, yes: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from cronjobs.host.state_folder import state_folder
 
 BESIDE_SQLITE: Final = ("-wal", "-shm", "-turn", "-next")
 UNIT_FOLDERS: Final = ("/etc/systemd/system", "~/.config/systemd/user")
+SHOWN: Final = 10
 LOGROTATE: Final = Path("/etc/logrotate.d")
 
 
@@ -28,13 +29,15 @@ class Outside:
     remove: str
 
 
-def what_is_outside(settings: Settings, address: Address) -> list[Outside]:
+def what_is_outside(settings: Settings, address: Address, other_hosts: Sequence[str]) -> list[Outside]:
+    """Also on *other_hosts*, which cannot be looked at from here."""
+    there = ", ".join(other_hosts[:SHOWN]) + (" …" if len(other_hosts) > SHOWN else "")
     return [
         *_crontab(settings.file),
         *_units(settings.file),
         *_files(settings, address),
         *([] if address.is_sqlite else _server(settings)),
-        Outside("other hosts", "each host that ticked", "there, too: its crontab, state folder and log"),
+        *([Outside("other hosts", there, "there, too: crontab, units, state folder, log")] if there else []),
         Outside("your code", "wherever it enqueues", "from now on enqueue() fails: there are no tables"),
     ]
 

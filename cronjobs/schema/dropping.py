@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import repeat
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
@@ -39,10 +39,14 @@ class InUse(CronjobsError):
 
 @dataclass(frozen=True)
 class Content:
-    """What would go: the ``relations``, and how many jobs that somebody may still want, by status."""
+    """What would go: the ``relations``, and how many jobs that somebody may still want, by status.
+
+    ``hosts``: those that have ticked, and are not forgotten yet.
+    """
 
     relations: Sequence[Relation]
     jobs: dict[str, int]
+    hosts: Sequence[str]
 
 
 def look(database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:
@@ -81,9 +85,11 @@ def _look(
     is_ours(settings, found.project, found.environment)
     if found.schema_revision > SCHEMA_REVISION:
         raise SchemaTooNew(found=found.schema_revision, known=SCHEMA_REVISION, oldest_code=found.schema_revision)
+    ticks = last_ticks(connection)
     if not force:
-        _require_quiet(connection, quiet)
-    return Content(store.existing(connection, made), store.unfinished(connection))
+        _require_quiet(connection, ticks, quiet)
+    hosts = sorted({row.host for row in ticks})
+    return Content(store.existing(connection, made), store.unfinished(connection), hosts)
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:
@@ -91,7 +97,7 @@ def _made(database: Database) -> set[tuple[Kind, str]]:
     return {(cast("Kind", kind.lower()), name) for kind, name in _MADE.findall(migrations.sql(database.address))}
 
 
-def _require_quiet(connection: Connection, quiet: timedelta) -> None:
+def _require_quiet(connection: Connection, ticks: Sequence[Row[Any]], quiet: timedelta) -> None:
     force = "--force drops the tables all the same. Nothing was dropped"
     if leased := store.live_leases(connection, SHOWN + 1):
         said = ", ".join(f"job {row.id} ({row.job_type[:60]}) by {row.locked_by[:60]}" for row in leased[:SHOWN])
@@ -99,7 +105,7 @@ def _require_quiet(connection: Connection, quiet: timedelta) -> None:
         raise InUse(
             f'jobs run: {said}{more}. Wait for them ("cronjobs pause --all --wait 5m"), or cancel them; {force}'
         )
-    if ticking := store.hosts_that_tick(last_ticks(connection), database_now(connection), quiet):
+    if ticking := store.hosts_that_tick(ticks, database_now(connection), quiet):
         raise InUse(
             f"ticks still come: {_listed(ticking)}. Take away what starts them on each of these hosts "
             f'("cronjobs crontab remove"; a systemd timer; a container), and wait {duration_text(quiet)}; {force}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row, text
 
@@ -104,7 +104,7 @@ class LastTick:
     ago: timedelta
 
 
-def hosts_that_tick(ticks: Collection[Row[tuple[object, ...]]], now: datetime, within: timedelta) -> list[LastTick]:
+def hosts_that_tick(ticks: Collection[Row[Any]], now: datetime, within: timedelta) -> list[LastTick]:
     """Of the last *ticks* of each host those that gave a sign *within* this time; pure."""
     signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
     return [LastTick(host, now - at) for host, at in signs if now - at <= within]

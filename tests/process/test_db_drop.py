@@ -258,6 +258,7 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
         f"rm {tmp_path}/cronjobs.log",
         "the state folder: ",
         "enqueue() fails",
+        "other hosts: web1\n",
     ):
         assert words in said
     assert "other.service" not in said
