@@ -22,8 +22,9 @@ _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such f
 class CrontabMissing(CrontabError):
     def __init__(self) -> None:
         super().__init__(
-            "there is no crontab command on this host: install cron (Debian: apt-get install cron), or let systemd start "
-            'ticks ("cronjobs systemd"), or another scheduler, once a minute: "cronjobs crontab show" prints the command'
+            "there is no crontab command on this host: install cron (Debian: apt-get install cron), or have systemd "
+            '("cronjobs systemd") or another scheduler run, once a minute, the command that "cronjobs crontab show" '
+            "prints"
         )
 
 
