@@ -62,6 +62,8 @@ def systemd(
     _tell_how(made, user, out)
     if owner == "root" and not user:
         complain("User=root: jobs will run as root. For another user's units, call this as that user")
+    if "CRONJOBS_DATABASE_URL" in os.environ:
+        complain("CRONJOBS_DATABASE_URL is set here, but the service will not know it")
     if _has_line(file):
         complain(
             f"your crontab has the line, too, and ticks would start twice: cronjobs crontab remove "

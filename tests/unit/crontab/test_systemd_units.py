@@ -119,6 +119,7 @@ def test_units_are_named_after_the_project(project: str, name: str) -> None:
 
 def test_the_command_prints_both_or_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CRONJOBS_CONFIG", raising=False)
+    monkeypatch.setenv("CRONJOBS_DATABASE_URL", "sqlite:///elsewhere.db")
     file = tmp_path / "cronjobs.yaml"
     file.write_text("project: shop\nrun: {every: 2m}\n")
     crontab = block.block(file, program.interpreter())
@@ -129,6 +130,7 @@ def test_the_command_prints_both_or_writes_both(tmp_path: Path, monkeypatch: pyt
     assert "# ~/.config/systemd/user/cronjobs-shop.service\n[Unit]\n" in shown.stdout
     assert "OnCalendar=*-*-* *:0/2:00\n" in shown.stdout
     assert "ticks would start twice: cronjobs crontab remove --config" in shown.stderr
+    assert "CRONJOBS_DATABASE_URL is set here" in shown.stderr
     written = CliRunner().invoke(app, [*words, "--name", "mine", "--out", str(tmp_path / "units")])
     files = [tmp_path / "units" / f"mine.{kind}" for kind in ("service", "timer")]
     assert written.stdout.split() == [str(each) for each in files]
