@@ -109,4 +109,7 @@ def _property(reader: Reader, name: str, key: ConfigKey) -> dict[str, Any]:
     }
     if not key.unset:
         found["default"] = yaml.safe_load(default)
+    # Instead of the pattern, or of a word of JSON Schema's.
+    if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
+        found["errorMessage"] = f"Expected: {words}; for example {key.example}"
     return found

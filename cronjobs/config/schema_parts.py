@@ -89,8 +89,15 @@ def or_null(schema: Schema) -> Schema:
 
 
 def exactly_one(*names: str) -> Schema:
-    """Of these keys one is written, and no other."""
-    return {"oneOf": [{"required": [name]} for name in names]}
+    """Of these keys one is written, and no other.
+
+    Not "oneOf": of two that are written an editor would say no more than "matches multiple schemas", and not where.
+    """
+    alone = [
+        {"if": {"required": [name]}, "then": {"properties": dict.fromkeys(names[at:], False)}}
+        for at, name in enumerate(names[:-1], 1)
+    ]
+    return {"anyOf": [{"required": [name]} for name in names], "allOf": alone}
 
 
 def needs(*names: str) -> Schema:

@@ -203,10 +203,8 @@ def test_each_pause_is_taken_off_by_itself(lite: Project) -> None:
 def test_a_pause_whose_time_is_over_is_none(project: Project) -> None:
     project.call("pause", "--all", "--for", "1h")
     project.execute(update(pauses).values(until=datetime.now(UTC) - timedelta(seconds=1)))
-    assert (
-        project.call("resume", "--all").err
-        == "nothing to resume: no pause of everything is in force\nnothing is paused\n"
-    )
+    nothing = "nothing to resume: no pause of everything is in force\nnothing is paused\n"
+    assert project.call("resume", "--all").err == nothing
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,17 @@ def test_an_editor_marks_what_the_reader_refuses(text: str) -> None:
     assert found_wrong(text if text.startswith("database") else DATABASE + text)
 
 
+def test_an_editor_says_what_is_expected_and_marks_the_key_that_is_too_many() -> None:
+    """Seen in the YAML language server: of "oneOf" it says no more than "matches multiple schemas", at the schedule."""
+    text = 'schedules: {a: {cron: "0 2 * * *", every: 5m, job: x, command: [ls]}}'
+    found = {error.message for error in Draft202012Validator(json_schema()).iter_errors(yaml.safe_load(text))}
+    assert found == {"False schema does not allow '5m'", "False schema does not allow ['ls']"}
+    keys = json_schema()["properties"]["schedules"]["additionalProperties"]["properties"]
+    assert keys["timeout"]["errorMessage"] == "Expected: duration, 100ms–30d; for example 40s"
+    assert keys["command"]["errorMessage"].startswith("Expected: list: program and arguments, no shell; for example [")
+    assert "errorMessage" not in json_schema()["properties"]["run"]  # it would hide which key is unknown
+
+
 def test_a_variable_may_stand_wherever_a_value_does() -> None:
     text = DATABASE + 'timezone: ${TZ}\nrun: {workers: "${N}", budget: "${B}", linger: "${L}"}\nlog: ${LOG}\n'
     assert refused_by_schema(text) == []
