@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli.options import JsonOption, Source
+from cronjobs.cli.options import JsonOption, Source, schedule_names
 from cronjobs.cli.output import Times, counted, json_text, safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.errors import CronjobsError, UsageError
@@ -33,7 +33,8 @@ def books(
         typer.Option("--to", metavar="T", show_default=False, help="The first instant after it. Default: now."),
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Only this schedule.")
+        str | None,
+        typer.Option(metavar="NAME", autocompletion=schedule_names, show_default=False, help="Only this schedule."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

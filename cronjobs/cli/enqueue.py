@@ -13,7 +13,7 @@ import typer
 
 from cronjobs.cli import leaving, typed
 from cronjobs.cli.known_types import known_types, users_code
-from cronjobs.cli.options import JsonOption, Source
+from cronjobs.cli.options import JsonOption, Source, type_names
 from cronjobs.cli.output import complain, echo, echo_json, status_word
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.config.reader import nearest
@@ -29,7 +29,9 @@ from cronjobs.text import one_line
 
 def enqueue(
     source: Source,
-    job_type: Annotated[str, typer.Argument(metavar="TYPE", help="The job type, e.g. billing.send_invoice.")],
+    job_type: Annotated[
+        str, typer.Argument(metavar="TYPE", autocompletion=type_names, help="The job type, e.g. billing.send_invoice.")
+    ],
     payload: Annotated[
         str, typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.')
     ] = "{}",

@@ -14,7 +14,7 @@ import typer
 
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
-from cronjobs.cli.options import JsonOption, Source
+from cronjobs.cli.options import JsonOption, Source, schedule_or_type_names
 from cronjobs.cli.output import json_text, safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import snapshot
 from cronjobs.cli.typed import of_day
@@ -37,6 +37,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="SCHEDULE|TYPE|JOB_ID",
+            autocompletion=schedule_or_type_names,
             show_default=False,
             help="A schedule's name, a job type, or the number of a job.",
         ),

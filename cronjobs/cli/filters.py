@@ -7,11 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
+from cronjobs.cli.options import schedule_names, type_names
 from cronjobs.cli.output import Times, since_instant, status_word
 from cronjobs.model import Status
 from cronjobs.store.listing import Filter
 
-TypeOption = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")]
+TypeOption = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only of this job type.")
+]
 STATUS_WORDS: Final = [status_word(status) for status in Status]
 
 
@@ -33,7 +36,9 @@ StatusOption = Annotated[
     ),
 ]
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
-ScheduleOption = Annotated[str | None, typer.Option("--schedule", metavar="NAME", help="Only of this schedule.")]
+ScheduleOption = Annotated[
+    str | None, typer.Option("--schedule", metavar="NAME", autocompletion=schedule_names, help="Only of this schedule.")
+]
 SinceOption = Annotated[
     str | None,
     typer.Option(

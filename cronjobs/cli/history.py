@@ -13,7 +13,7 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli import typed
-from cronjobs.cli.options import JsonOption, Source
+from cronjobs.cli.options import JsonOption, Source, schedule_names, type_names
 from cronjobs.cli.output import (
     COLOURS,
     UNCUT,
@@ -76,8 +76,12 @@ def history(
         str,
         typer.Option(metavar="WHEN", help="How far back: 90m, 24h, 7d, 02:00, or an instant like 2026-03-29T02:00."),
     ] = "24h",
-    schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this schedule.")] = None,
-    job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this job type.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", autocompletion=schedule_names, help="Only of this schedule.")
+    ] = None,
+    job_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only of this job type.")
+    ] = None,
     outcome: Annotated[
         HistoryOutcome | None,
         typer.Option(metavar="OUTCOME", help=f"Only this outcome: {', '.join(HistoryOutcome)}."),

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.options import ConfigOption, JsonOption, Source
+from cronjobs.cli.options import ConfigOption, JsonOption, Source, schedule_names
 from cronjobs.cli.output import complain, iso_instant, json_text, rough, safe, table, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME
@@ -61,6 +61,7 @@ def next_occurrences(
         list[str] | None,
         typer.Argument(
             metavar="EXPRESSION|SCHEDULE",
+            autocompletion=schedule_names,
             help='A cron expression in quotes, "every 10m", or a schedule of the file; default: all its schedules.',
             show_default=False,
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,3 +61,37 @@ WhyOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+# --- what a shell completes: names in the file; neither handlers nor a database are asked at a Tab ---------------------
+
+
+def schedule_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Schedules that begin with *incomplete*."""
+    settings = _settings(ctx)
+    return [] if settings is None else [name for name in settings.schedules if name.startswith(incomplete)]
+
+
+def type_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Job types that begin with *incomplete*: those with an entry, and those that schedules run."""
+    settings = _settings(ctx)
+    if settings is None:
+        return []
+    known = dict.fromkeys([*settings.job_types, *(each.job for each in settings.schedules.values())])
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def schedule_or_type_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    return list(dict.fromkeys([*schedule_names(ctx, incomplete), *type_names(ctx, incomplete)]))
+
+
+def _settings(ctx: typer.Context) -> Any:
+    """Of the file that the command would read; None: it cannot be read, which is not for a Tab to say."""
+    from cronjobs.config.load import load  # for a Tab only
+    from cronjobs.errors import CronjobsError
+
+    file = Source(ctx, ctx.params.get("config")).given("config") or os.environ.get("CRONJOBS_CONFIG")
+    try:
+        return load(Path(file or "cronjobs.yaml"), environ=os.environ, need_database=False)
+    except (CronjobsError, OSError):
+        return None

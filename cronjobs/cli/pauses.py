@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import Connection
 
+from cronjobs.cli.options import schedule_names
 from cronjobs.cli.output import complain, echo, echo_json, local
 from cronjobs.cli.project_database import by_hand
 from cronjobs.config.settings import Settings
@@ -20,7 +21,10 @@ from cronjobs.store.schedules import pauses_in_force
 from cronjobs.store.ticks import record
 from cronjobs.text import one_line
 
-ScheduleArgument = Annotated[str | None, typer.Argument(metavar="SCHEDULE", help="This schedule.", show_default=False)]
+ScheduleArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="This schedule.", show_default=False),
+]
 PauseAllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins, no schedule makes one.")]
 PauseQueueOption = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)

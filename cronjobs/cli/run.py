@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli import leaving, typed
-from cronjobs.cli.options import Source
+from cronjobs.cli.options import Source, schedule_or_type_names
 from cronjobs.cli.output import block, coloured, safe
 from cronjobs.cli.progress import Bar
 from cronjobs.cli.project_database import our_database
@@ -26,7 +26,12 @@ from cronjobs.tick.listeners import Listeners
 def run(
     source: Source,
     target: Annotated[
-        str, typer.Argument(metavar="TYPE|SCHEDULE|ID", help="A job type, a schedule, or the number of a waiting job.")
+        str,
+        typer.Argument(
+            metavar="TYPE|SCHEDULE|ID",
+            autocompletion=schedule_or_type_names,
+            help="A job type, a schedule, or the number of a waiting job.",
+        ),
     ],
     payload: Annotated[
         str | None,

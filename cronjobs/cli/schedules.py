@@ -12,7 +12,7 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
-from cronjobs.cli.options import JsonOption, Source
+from cronjobs.cli.options import JsonOption, Source, schedule_names
 from cronjobs.cli.output import (
     COLOURS,
     Times,
@@ -85,7 +85,9 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
 @app.command(epilog="For example: cronjobs schedules show nightly-report")
 def show(
     source: Source,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As schedules list prints it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=schedule_names, help="As schedules list prints it.")
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.

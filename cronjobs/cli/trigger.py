@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli import typed
-from cronjobs.cli.options import JsonOption, Source
+from cronjobs.cli.options import JsonOption, Source, schedule_names
 from cronjobs.cli.output import complain, counted, echo, echo_json, local
 from cronjobs.cli.project_database import by_hand, our_database
 from cronjobs.schedules import backfill as fill
@@ -18,7 +18,9 @@ ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last insta
 
 def trigger(
     source: Source,
-    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
+    schedule: Annotated[
+        str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
+    ],
     force: Annotated[bool, typer.Option("--force", help="Even beside an unfinished job of the schedule.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,7 +41,9 @@ def trigger(
 
 def backfill(
     source: Source,
-    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name in cronjobs.yaml.")],
+    schedule: Annotated[
+        str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
+    ],
     first: FromOption,
     last: ToOption,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,

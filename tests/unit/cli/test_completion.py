@@ -38,6 +38,30 @@ def test_what_a_shell_asks_is_answered(
     assert TYPED[typed] in project.call().out
 
 
+FILE = """
+database: ${NOT_SET_AT_A_TAB}
+job_types: {mail.send: {command: [ls]}}
+schedules: {nightly: {cron: "15 2 * * *", job: mail.send}, monthly: {cron: "@monthly", job: x.y}}
+"""
+
+
+def test_names_of_the_file_are_completed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CRONJOBS_COMPLETE", "complete_bash")
+    (project.folder / "other.yaml").write_text(FILE)
+    for typed, found in (
+        ("trigger ni", []),  # there is no file, and a Tab says nothing of it
+        ("--config other.yaml trigger ni", ["nightly"]),
+        ("--config other.yaml pause m", ["monthly"]),
+        ("--config other.yaml history --schedule n", ["nightly"]),
+        ("--config other.yaml enqueue m", ["mail.send"]),
+        ("--config other.yaml explain m", ["monthly", "mail.send"]),
+    ):
+        monkeypatch.setenv("COMP_WORDS", f"cronjobs {typed}")
+        monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+        answer = project.call()
+        assert (answer.out.split(), answer.err) == (found, ""), typed
+
+
 def test_zsh_gets_an_answer_to_the_first_tab(tmp_path: Path) -> None:
     file = tmp_path / ".zfunc" / "_cronjobs"
     mend(tmp_path)  # nothing was installed for zsh
