@@ -25,13 +25,13 @@ def init(
         bool, typer.Option("--yes", "-y", help="Ask nothing: do what would be proposed, and edit alembic's env.py.")
     ] = False,
 ) -> None:
-    """Write a commented cronjobs.yaml and a first handler that fit the app in the folder; they run as they are.
+    """Write a cronjobs.yaml and a first handler that fit the app here; they run as they are.
 
-    Looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your crontab. On a
-    terminal it asks, with a proposal each; otherwise it does what it would propose and says why. Only with your consent
-    it edits alembic's env.py, which keeps autogenerate off our tables.
-    On SQLite it makes the tables. Beside the YAML it writes cronjobs.schema.json, by which editors complete and check
-    it; nothing else reads that. Never overwrites a file.
+    Looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your crontab, and
+    says what it chose. On a terminal it asks first, with a proposal each. On SQLite it makes the tables.
+
+    No file is overwritten. Two of yours may get lines: .gitignore, and, if you agree, alembic's env.py, whose
+    autogenerate would drop our tables. cronjobs.schema.json is for editors: by it they complete and check the YAML.
     """
     refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before anything is asked
     around = look_around(folder, os.environ)

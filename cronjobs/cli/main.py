@@ -140,7 +140,7 @@ class Root(LazyGroup):
         "effects": CommandRow("effects:app", "Side effects: list them, settle those with an unknown outcome.", REPAIR),
         "init": CommandRow(
             "init:init",
-            "Write a commented cronjobs.yaml and a jobs.py to start with; they run as they are.",
+            "Write a cronjobs.yaml and a first handler that fit the app here; they run as they are.",
             SET_UP,
             "For example: cronjobs init shop",
         ),
