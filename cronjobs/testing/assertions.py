@@ -15,6 +15,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
 from cronjobs.jobs.checking import key_text
 from cronjobs.jobs.enqueue import Target
+from cronjobs.jobs.registry import registered
 from cronjobs.model import Status, duration, duration_text
 from cronjobs.store.listing import Filter, list_jobs
 from cronjobs.testing.configured import settings_of
@@ -111,7 +112,7 @@ def assert_enqueued(
         "status": status,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    wanted = ExpectedJob(job_type, {**(payload or {}), **payload_keys}, options)
+    wanted = ExpectedJob(job_type, _as_stored(job_type, {**(payload or {}), **payload_keys}), options)
     jobs = _jobs(connection, schema)
     met = [job for job in jobs if wanted.is_met_by(job)]
     if (count is None and not met) or (count is not None and len(met) != count):
@@ -131,6 +132,15 @@ def assert_not_enqueued(
     """Assert that *connection* sees no such job; takes the same arguments as ``assert_enqueued``."""
     __tracebackhide__ = True
     assert_enqueued(connection, job_type, payload, **{**options_and_payload_keys, "schema": schema, "count": 0})
+
+
+def _as_stored(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Dates, Decimals and the like that the type's handler takes, as its rows have them."""
+    registration = registered().get(job_type)
+    if registration is None or registration.fault is not None:
+        return payload
+    stored, misfits = registration.accepts.encode(payload)
+    return payload if misfits.count else stored
 
 
 def _jobs(connection: Target, schema: str | None) -> list[Found]:

@@ -20,7 +20,7 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import job_runs, jobs
 from cronjobs.errors import PayloadError
 from cronjobs.jobs import registry
-from cronjobs.testing import drain
+from cronjobs.testing import assert_enqueued, assert_not_enqueued, drain
 
 
 class Colour(Enum):
@@ -97,6 +97,9 @@ def test_a_handler_gets_what_it_annotates_whoever_enqueued_it_and_how(connection
     bill().options(queue="mail").enqueue(connection, **PLAIN)
     enqueue_many(connection, "t.bill", [RICH, (PLAIN, {"idempotency_key": "a"}), (RICH, {"priority": 2})])
     assert payloads(connection) == [PLAIN] * 7
+    assert_enqueued(connection, "t.bill", day=DAY, lines=RICH["lines"], count=7)
+    assert_enqueued(connection, "t.bill", day="2026-11-23", count=7)
+    assert_not_enqueued(connection, "t.bill", day=date(2026, 11, 24))
     drain(connection, raise_errors=True)
     assert GOT == [RICH] * 7
     assert {type(got["rate"]) for got in GOT} == {float}, "PostgreSQL gives 1e16 back as an integer"
