@@ -220,7 +220,7 @@ class CronjobsBackend(BaseTaskBackend):
         """Tell those who listen to task_finished how the attempt ended; return *value* as JSON has it."""
         _set(result, finished_at=as_djangos(SYSTEM.now()))
         if error is None:
-            with suppress(TypeError, ValueError):  # what JSON does not have is not kept, and the output says so
+            with suppress(TypeError, ValueError):  # what JSON does not have is not kept, and the attempt says so
                 value = _json.normalize_json(value)
             _set(result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)
         elif isinstance(error, Snooze | RetryLater | errors.Cancelled):

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from django.test import override_settings  # type: ignore[import-untyped]
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from support.django_project import BACKEND, django_project
 
 from cronjobs import enqueue
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import queues
+from cronjobs.database.tables import job_runs, queues
 from cronjobs.errors import PayloadError
 from cronjobs.model import Status
 from cronjobs.store.operating import OperatorAction, cancel
@@ -155,11 +155,13 @@ def test_a_coroutine_is_awaited(tasks: Any) -> None:
     assert made.return_value == "HELLO"
 
 
-def test_a_value_that_json_does_not_have_is_not_kept_and_the_work_is_done(tasks: Any) -> None:
+def test_a_value_that_json_does_not_have_is_not_kept_and_the_work_is_done(tasks: Any, database: Database) -> None:
     made = tasks.unkept.enqueue()
     run_due()
     made.refresh()
-    assert (str(made.status), made.return_value) == ("SUCCESSFUL", None)
+    assert (str(made.status), made.return_value, made.errors) == ("SUCCESSFUL", None, [])
+    with database.read() as connection:
+        assert "the result was not kept" in connection.execute(select(job_runs.c.error)).scalar_one()
 
 
 # --- enqueueing -------------------------------------------------------------------------------------------------------

@@ -24,6 +24,9 @@ class Mutant:
 SQL = "cronjobs/store/sql.py"
 WEB = "cronjobs/web/security.py"
 PAGES = "tests/database/test_web.py"
+DJANGO_ADMIN, DJANGO_MIGRATIONS, DJANGO_SETTINGS, DJANGO_TASKS = (
+    f"tests/database/test_django_{name}.py" for name in ("admin", "migrations", "settings", "tasks")
+)
 LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
 DROP = "tests/process/test_db_drop.py"
@@ -62,6 +65,76 @@ MUTANTS = (
         "WHERE id = :id AND attempts = :attempt AND locked_by = :locked_by AND status = 'running'",
         "WHERE id = :id AND :attempt = :attempt AND :locked_by = :locked_by AND status = 'running'",
         (FENCE,),
+    ),
+    Mutant(
+        "django: root imports settings that others may write",
+        "cronjobs/config/django_project.py",
+        "        trust.require(replace(settings, imports=(*settings.imports, *modules)), environ)\n",
+        "",
+        (f"{DJANGO_SETTINGS}::test_root_does_not_import_settings_that_others_may_write",),
+    ),
+    Mutant(
+        "django: the fast path where it cannot see a change",
+        "cronjobs/tick/idle_inputs.py",
+        " or settings.by_django:",
+        ":",
+        (f"{DJANGO_SETTINGS}::test_the_fast_path_is_not_taken_where_it_cannot_see_a_change",),
+    ),
+    Mutant(
+        "django: migrate repeats what was done otherwise",
+        "cronjobs/django/revisions.py",
+        "if found is not None and found >= self.revision:",
+        "if found is not None and found > self.revision:",
+        (f"{DJANGO_MIGRATIONS}::test_migrate_goes_on_from_where_another_way_has_come_to",),
+    ),
+    Mutant(
+        "django: migrate leaves its search_path behind",
+        "cronjobs/django/revisions.py",
+        "            if path is not None:",
+        "            if False:",
+        (f"{DJANGO_MIGRATIONS}::test_the_search_path_is_as_before_for_what_django_writes_next",),
+    ),
+    Mutant(
+        "django: tables in a database that has no jobs",
+        "cronjobs/django/connections.py",
+        "return alias == jobs_alias() and connections",
+        "return connections",
+        (f"{DJANGO_MIGRATIONS}::test_another_database_gets_no_tables",),
+    ),
+    Mutant(
+        "django: a row names the function that is looked up",
+        "cronjobs/django/tasks.py",
+        "    return task_jobs.KNOWN.get(job_type)\n",
+        "    return next(iter([*filter(None, [task_jobs.KNOWN.get(job_type)]), *task_jobs.KNOWN.values()]), None)\n",
+        (f"{DJANGO_TASKS}::test_a_row_that_names_a_function_is_no_task",),
+    ),
+    Mutant(
+        "django: a task outside the caller's transaction",
+        "cronjobs/django/connections.py",
+        "    if connection.in_atomic_block or not connection.get_autocommit():",
+        "    connection = connection.copy()\n    if False:",
+        (f"{DJANGO_TASKS}::test_a_task_is_part_of_the_transaction",),
+    ),
+    Mutant(
+        "django: a task's end closes the connection of a transaction",
+        "cronjobs/django/task_jobs.py",
+        "        if not connection.in_atomic_block:",
+        "        if True:",
+        (f"{DJANGO_TASKS}::test_a_task_that_succeeded_has_its_value",),
+    ),
+    Mutant(
+        "django: who may only look retries",
+        "cronjobs/django/admin.py",
+        'with all tries again", permissions=["change"])',
+        'with all tries again")',
+        (f"{DJANGO_ADMIN}::test_who_may_only_look_cannot_act_and_nobody_adds_deletes_or_edits",),
+    ),
+    Mutant(
+        "django: the admin shows what hide: names",
+        "cronjobs/django/admin.py",
+        "_configuration().shown_payload(job.job_type, job.payload)",
+        "job.payload",
+        (f"{DJANGO_ADMIN}::test_a_page_explains_the_job_and_shows_no_secret",),
     ),
     Mutant(
         "rows of a claim locked by a subquery under IN",
