@@ -63,7 +63,7 @@ WhyOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-# --- what a shell completes: names in the file; neither handlers nor a database are asked at a Tab ---------------------
+# --- what a shell completes: names in the file; neither handlers nor a database are asked at a Tab --------------------
 
 
 def schedule_names(ctx: typer.Context, incomplete: str) -> list[str]:
