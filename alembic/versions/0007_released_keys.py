@@ -76,8 +76,9 @@ BEGIN
         ELSE
             SELECT j.id, j.status INTO wanted, state FROM cronjobs_jobs j WHERE j.idempotency_key = $2;
             IF NOT FOUND THEN
+                -- "+ 0": in the order of ids alone it may walk back through all jobs.
                 SELECT j.id, j.status INTO wanted, state FROM cronjobs_jobs j
-                WHERE j.released_key = $2 ORDER BY j.id DESC LIMIT 1;
+                WHERE j.released_key = $2 ORDER BY j.id + 0 DESC LIMIT 1;
             END IF;
         END IF;
         IF wanted IS NULL OR state IN ('succeeded', 'dead', 'cancelled') THEN
@@ -158,8 +159,9 @@ BEGIN
         ELSE
             SELECT j.id, j.status INTO wanted, state FROM cronjobs_jobs j WHERE j.idempotency_key = $2;
             IF NOT FOUND THEN
+                -- "+ 0": in the order of ids alone it may walk back through all jobs.
                 SELECT j.id, j.status INTO wanted, state FROM cronjobs_jobs j
-                WHERE j.released_key = $2 ORDER BY j.id DESC LIMIT 1;
+                WHERE j.released_key = $2 ORDER BY j.id + 0 DESC LIMIT 1;
             END IF;
         END IF;
         IF wanted IS NULL OR state IN ('succeeded', 'dead', 'cancelled') THEN

@@ -32,7 +32,7 @@ define(
     # On SQLite: the job that has the key, else the newest that gave it back.
     named="""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
       (SELECT k.id FROM {jobs} k WHERE k.idempotency_key = :key),
-      (SELECT max(k.id) FROM {jobs} k WHERE k.released_key = :key)) END""",
+      (SELECT max(k.id + 0) FROM {jobs} k WHERE k.released_key = :key)) END""",
     moved_to="coalesce(CAST(:run_at AS {instant_type}), {moved_by})",
     moved_by=after_now("CAST(:delay_s AS double precision)"),
 )

@@ -132,7 +132,7 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
 def job_of_key(connection: Connection, key: str) -> int | None:
     """The job that has the key, else the newest that gave it back."""
     statement = """SELECT coalesce((SELECT j.id FROM {jobs} j WHERE j.idempotency_key = :key),
-      (SELECT max(j.id) FROM {jobs} j WHERE j.released_key = :key)) AS id"""
+      (SELECT max(j.id + 0) FROM {jobs} j WHERE j.released_key = :key)) AS id"""
     found: int | None = run(connection, statement, key=key).scalar()
     return found
 

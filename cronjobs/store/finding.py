@@ -71,9 +71,9 @@ define(
 _COLUMNS: Final = (*_NUMBERS, *_TEXTS, *_INSTANTS, *_JSON)
 _SELECT: Final = "SELECT " + ", ".join(f"{{told_{name}}} AS told_{name}" for name in _COLUMNS) + " FROM {jobs} j WHERE "
 _BY_ID: Final = "j.id = CAST(:id AS bigint)"
-# Who has the key, else who had it last.
+# Who has the key, else who had it last. "+ 0": for the largest id PostgreSQL may walk back through all of them.
 _BY_KEY: Final = """j.id = coalesce((SELECT k.id FROM {jobs} k WHERE k.idempotency_key {among_keys}),
-  (SELECT max(k.id) FROM {jobs} k WHERE k.released_key {among_keys}))"""
+  (SELECT max(k.id + 0) FROM {jobs} k WHERE k.released_key {among_keys}))"""
 
 
 def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:

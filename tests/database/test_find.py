@@ -9,10 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import event, text, update
 from sqlalchemy.ext.asyncio import create_async_engine
+from support.bigtables import fill, whole_table_read
 from support.databases import in_psql
-from support.postgres import ENQUEUE, as_role
+from support.postgres import ENQUEUE, OWNER, as_role
 from support.targets import each_target, opened, plain_url
 
 import cronjobs.jobs.find as finding
@@ -22,6 +23,7 @@ from cronjobs.database.tables import jobs
 from cronjobs.errors import DatabaseError, SchemaMissing
 from cronjobs.rules.progress import HowFar
 from cronjobs.schema.grants import Role, statements
+from cronjobs.store.explaining import job_of_key
 
 RUN_AT = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -133,6 +135,37 @@ def test_a_missing_table_is_named(postgres_url: str) -> None:
         with pytest.raises(SchemaMissing):
             find(user.target, id=1)
         assert user.target.execute(text("SELECT 1")).scalar_one() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.connects_as(OWNER)
+def test_no_question_reads_all_jobs(database: Database) -> None:
+    fill(database)
+    with database.write() as connection:  # so many that the newest job with some key is expected soon
+        connection.execute(text("UPDATE cronjobs_jobs SET released_key = 'k' || (id % 50) WHERE id % 3 = 0"))
+        if not database.is_sqlite:
+            connection.execute(text("ANALYZE"))
+    sent: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        sent.append((statement, parameters))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        for which in ({"id": 17}, {"idempotency_key": "k7"}, {"idempotency_key": "none"}):
+            find(database.engine, **which)  # type: ignore[arg-type]
+        with database.read() as connection:
+            job_of_key(connection, "none")
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+    asked = [pair for pair in sent if "told_id" in pair[0] or "released_key =" in pair[0]]
+    assert len(asked) == 4
+    for statement, given in asked:
+        assert whole_table_read(database, statement, given) == []
+        plan = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
+        with database.read() as connection:
+            lines = [str(row[-1]) for row in connection.exec_driver_sql(plan + statement, given)]
+        assert not [line for line in lines if "Backward" in line]
 
 
 # --- wait -------------------------------------------------------------------------------------------------------------
