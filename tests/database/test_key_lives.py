@@ -29,7 +29,7 @@ from cronjobs.store.claims import ClaimFilter
 from cronjobs.store.operating import OperatorAction
 
 SEEDS = range(int(os.environ.get("CRONJOBS_KEY_SEEDS", "2")))
-STEPS = 80
+STEPS = 60
 KEYS = ("a", "b", "ü")
 PAST, FUTURE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 ANY = ClaimFilter(known=["t"], fitting=["t"], remaining_s=50)
@@ -191,7 +191,7 @@ def test_a_key_has_one_job_that_ever_began(database: Database, seed: int) -> Non
     lives = KeyLives(database, seed)
     for step in range(STEPS):
         lives.step()
-        if step % 4 == 0:
+        if step % 6 == 0:
             lives.compare()
     lives.compare()
     assert_one_job_of_each_key_began(database)
