@@ -84,7 +84,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
         trust.require(replace(settings, imports=(*settings.imports, *modules)), environ)
         prepare_imports(settings)
     try:
-        url = checked_url(_database_url(), settings.folder)
+        url = checked_url(database_url(), settings.folder)
     except FieldError as error:
         if not need:
             return replace(settings, database="")
@@ -93,7 +93,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
     return replace(settings, database=url, by_django=True, secrets=settings.secrets | named_secrets({"": url}))
 
 
-def _database_url() -> str:
+def database_url() -> str:
     """The URL of the jobs database by Django's settings, which are imported. FieldError never tells a value of it."""
     try:
         conf = importlib.import_module("django.conf")

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.checks import Error, register  # type: ignore[import-untyped]
+from django.core.checks import Warning as CheckWarning
 from django.db import connections  # type: ignore[import-untyped]
 
-from cronjobs.config.django_project import alias
+from cronjobs.config.django_project import alias, config_file, database_url
+from cronjobs.config.load import load
+from cronjobs.config.reader import FieldError
+from cronjobs.database.address import Address, parse_url
 from cronjobs.django.connections import VENDORS
+from cronjobs.errors import CronjobsError
 
 KEYS: Final = ("config", "database")
+
+
+@register
+def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
+    """Whether ticks go where this project enqueues: cronjobs.yaml may name another database than DATABASES."""
+    try:
+        ticks = load(config_file(settings), environ=os.environ, only_database=True)
+        djangos = parse_url(database_url())
+        theirs = parse_url(ticks.database)
+    except (CronjobsError, FieldError):  # cronjobs check says what is wrong there
+        return []
+    if ticks.by_django or _place(theirs) == _place(djangos):
+        return []
+    said = f"ticks run the jobs of {theirs}, by {ticks.file.name}, and this project enqueues into {djangos}"
+    hint = 'Write database: django there, or name that one of DATABASES: CRONJOBS = {"database": …}'
+    return [CheckWarning(said, hint=hint, id="cronjobs.W001")]
+
+
+def _place(address: Address) -> tuple[str, str | None]:
+    """As far as it can be compared: one host has several names."""
+    return address.url.get_backend_name(), address.url.database
 
 
 @register

@@ -172,7 +172,7 @@ def test_mysql_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch, sqlit
     with django_project(sqlite_url):
         monkeypatch.setattr(type(connections["default"]), "vendor", "mysql")
         with pytest.raises(FieldError, match="is mysql: cronjobs runs on PostgreSQL and SQLite"):
-            config._database_url()
+            config.database_url()
 
 
 def test_root_does_not_import_settings_that_others_may_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +205,29 @@ def test_djangos_check_knows_the_setting(said: Any, ids: list[str], sqlite_url: 
 
     with django_project(sqlite_url, CRONJOBS=said):
         assert [each.id for each in settings_fit(None)] == ids
+
+
+@pytest.mark.parametrize(
+    ("written", "ids"),
+    [
+        ("database: sqlite:///other.db\n", ["cronjobs.W001"]),
+        ("database: postgresql://ada:secret-7@db/shop\n", ["cronjobs.W001"]),
+        ("database: sqlite:///cronjobs.db\n", []),
+        ("database: django\n", []),
+        ("timezone: UTC\n", []),
+        ("database: [\n", []),
+    ],
+)
+def test_check_warns_where_ticks_go_to_another_database(
+    written: str, ids: list[str], folder: Path, sqlite_url: str
+) -> None:
+    from cronjobs.django.checks import same_database
+
+    (folder / "cronjobs.yaml").write_text(written)
+    with django_project(sqlite_url):
+        found = same_database(None)
+    assert [each.id for each in found] == ids
+    assert "secret-7" not in str(found)
 
 
 # --- manage.py cronjobs -----------------------------------------------------------------------------------------------
