@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import seen
-from django_tasks import task  # type: ignore[import-not-found]
+from django_tasks import task  # type: ignore[import-not-found,unused-ignore]
 
 
-@task()  # type: ignore[untyped-decorator]
+@task()  # type: ignore[untyped-decorator,unused-ignore]
 def noop(n: int) -> None:
     seen.noop(n)
