@@ -277,7 +277,8 @@ def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
     if not database.is_sqlite and not around.has_postgresql_driver:
         commands.append("pip install 'cronjobs[postgres]'")
     if database.in_shell:
-        commands.append(f'echo "{database.variable}=${database.variable}" >> {DOTENV}')
+        first = "" if around.dotenv is None else f"echo >> {DOTENV}; "  # its last line may have no end
+        commands.append(f'{first}echo "{database.variable}=${database.variable}" >> {DOTENV}')
     if not database.is_sqlite or database.in_shell:
         return (*commands, "cronjobs db upgrade", "cronjobs check", "cronjobs crontab install")
     return (*commands, "cronjobs check", "cronjobs run-due", "cronjobs crontab install")

@@ -93,7 +93,7 @@ def test_a_url_that_only_the_shell_has_is_used_and_said_not_to_reach_cron() -> N
     # What is there stays: a line is added to it.
     there = planned(replace(around, dotenv=DotEnv()))
     assert ".env" not in there.files
-    assert there.commands == found.commands
+    assert there.commands == ("echo >> .env; " + found.commands[0], *found.commands[1:])
 
 
 @pytest.mark.parametrize(
