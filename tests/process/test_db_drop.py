@@ -208,6 +208,20 @@ def test_a_statement_after_the_drop_says_what_happened(typed: Project) -> None:
     assert "DELETE" not in str(raised.value)
 
 
+def test_of_two_schemas_it_empties_its_own_and_leaves_that_there(on_postgresql: Project) -> None:
+    on_postgresql.write("schema: jobs\n" + YAML, HANDLERS)
+    assert on_postgresql.call("db", "upgrade").code == 0
+    done = on_postgresql.call("db", "drop", "--yes")
+    assert done.code == 0, done.err
+    assert 'DROP SCHEMA "jobs"' in done.err
+    with opened(on_postgresql.url) as database, database.read() as connection:
+        schemas = "SELECT count(c.oid) FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid"
+        assert connection.exec_driver_sql(f"{schemas} WHERE n.nspname = 'jobs' GROUP BY n.oid").scalar() == 0
+        functions = "SELECT pronamespace::regnamespace::text FROM pg_proc WHERE proname = 'cronjobs_enqueue'"
+        assert connection.exec_driver_sql(functions).scalars().all() == ["public"]
+        assert migrations.current(database) is not None
+
+
 def test_without_a_file_none_is_made(tmp_path: Path, sqlite_url: str) -> None:
     project = Project(tmp_path, sqlite_url)
     project.write()
