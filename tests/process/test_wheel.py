@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cronjobs.database.tables import SCHEMA_REVISION
+from cronjobs.version import __version__
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +62,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
+    assert wheel.name.startswith(f"cronjobs-{__version__}-")
     migrations = {f"cronjobs/{file.relative_to(ROOT)}" for file in ROOT.glob("alembic/versions/*.py")}
     assert names >= {"cronjobs/py.typed", "cronjobs/alembic/env.py", "cronjobs/alembic/script.py.mako"} | migrations
     assert names >= {"cronjobs/web/style.css", "cronjobs/web/icon.svg"}
