@@ -265,13 +265,18 @@ def test_ids_that_are_none_of_ours_find_nothing(tasks: Any) -> None:
 
 
 def test_a_payload_of_plain_sql_is_read_as_far_as_it_goes(tasks: Any) -> None:
-    made = enqueue(connections["default"], "support.django_app.tasks.add", {"kwargs": {"a": 4}})
-    odd = enqueue(connections["default"], "support.django_app.tasks.add", {"args": 7, "kwargs": []})
-    more = enqueue(connections["default"], "support.django_app.tasks.add", {"a": 4})
-    found = tasks.add.get_result(str(odd.id))
+    texts = ['{"kwargs": {"a": 4}}', '{"args": 7, "kwargs": []}', '{"a": 4}']
+    with connections["default"].cursor() as cursor:
+        for text in texts:
+            cursor.execute(
+                "INSERT INTO cronjobs_jobs (job_type, payload) VALUES ('support.django_app.tasks.add', %s)", [text]
+            )
+        cursor.execute("SELECT id FROM cronjobs_jobs ORDER BY id")
+        made, odd, more = [row[0] for row in cursor.fetchall()]
+    found = tasks.add.get_result(str(odd))
     assert (found.args, found.kwargs) == ([], {})
     became = {ran.job_id: ran.became for ran in run_due().ran}
-    assert became == {made.id: "succeeded", odd.id: "failed", more.id: "failed"}
+    assert became == {made: "succeeded", odd: "failed", more: "failed"}
 
 
 # --- finding them -----------------------------------------------------------------------------------------------------
