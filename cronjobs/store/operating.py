@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from cronjobs.database.tables import LENGTHS
 from cronjobs.exec.arguments import PREFIX
@@ -87,7 +88,11 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
            WHERE j.id {among_ids} AND {can_retry} {lock}""",
         ids=sorted(ids),
     ).all()
-    done = _change(connection, [row.id for row in found], "{can_retry}", again)
+    try:
+        with connection.begin_nested():
+            done = _change(connection, [row.id for row in found], "{can_retry}", again)
+    except IntegrityError:  # meanwhile somebody has committed a job with the key of one of them: the next try sees it
+        return Changed()
     # Their ends go on counting, though these rows no longer show them.
     leaving.jobs(row for row in found if row.id in done and row.finished_at is not None)
     leaving.write()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, select, text, update
 from sqlalchemy.ext.asyncio import create_async_engine
-from support.databases import in_psql
+from support.databases import in_psql, until
 from support.databases import opened as opened_database
 from support.postgres import ENQUEUE, OWNER, READ, SUPERUSER, as_role
 from support.targets import each_target, opened, plain_url
@@ -433,6 +434,26 @@ def test_a_retried_job_takes_its_key_back_if_nobody_has_it(database: Database) -
     cancel(database.engine, idempotency_key="k")
     with database.write() as connection:
         assert operating.retry(connection, [first], act).done == {first}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_retry_that_meets_an_enqueue_with_its_key_changes_nothing(database: Database, database_url: str) -> None:
+    act, told = OperatorAction("retry", "ada", "web1", None), []
+    first = _cancelled_with_key(database)
+
+    def retry() -> None:
+        with database.write() as connection:
+            told.append(operating.retry(connection, [first], act).done)
+
+    with psycopg.connect(database_url) as app, psycopg.connect(database_url, autocommit=True) as watcher:
+        enqueue(app, "t.remind", idempotency_key="k")
+        retrying = threading.Thread(target=retry)
+        retrying.start()
+        until(lambda: watcher.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
+        app.commit()
+        retrying.join()
+    assert told == [frozenset()]
+    assert [row.status for row in rows(database)] == ["cancelled", "queued"]
 
 
 def _cancelled_with_key(database: Database) -> int:
