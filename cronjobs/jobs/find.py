@@ -18,7 +18,7 @@ from cronjobs.jobs.insertion import naming_missing_tables
 from cronjobs.model import FINAL, Status, duration, duration_text
 from cronjobs.rules.payload import BadJson, read_json
 from cronjobs.rules.progress import HowFar, reported_of
-from cronjobs.store.finding import REVISION, JobName, Rights, find_row, rights
+from cronjobs.store.finding import REVISION, JobName, Readiness, find_row, readiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -250,9 +250,9 @@ def _is_async_engine(target: Any) -> bool:
     return type(target).__module__.startswith("sqlalchemy.ext.asyncio") and not hasattr(target, "run_sync")
 
 
-def require_ready(connection: Connection) -> Rights:
+def require_ready(connection: Connection) -> Readiness:
     """Raise SchemaTooOld if the tables are of an older version than this app."""
-    found = rights(connection)
+    found = readiness(connection)
     if found.revision < REVISION:
         raise SchemaTooOld(found=found.revision, needed=REVISION)
     return found

@@ -102,14 +102,14 @@ def cannot_be_there(connection: Connection, name: JobName) -> bool:
     return name.key is not None and unfit_character(server_encoding(connection), name.key) is not None
 
 
-class Rights(NamedTuple):
+class Readiness(NamedTuple):
     """What decides whether a call can be made. The database's own refusal would end the app's transaction."""
 
     revision: str
     may_read: bool  # this connection's role may read whole jobs
 
 
-def rights(connection: Connection) -> Rights:
+def readiness(connection: Connection) -> Readiness:
     """Raises SchemaMissing if the meta row is missing."""
     may, values = "true", {}
     if is_postgresql(connection):
@@ -117,4 +117,4 @@ def rights(connection: Connection) -> Rights:
     found = run(connection, f"SELECT m.schema_revision, {may} AS may_read FROM {{meta}} m", **values).all()
     if not found:
         raise SchemaMissing(database_name(connection))
-    return Rights(str(found[0].schema_revision), bool(found[0].may_read))
+    return Readiness(str(found[0].schema_revision), bool(found[0].may_read))

@@ -152,9 +152,8 @@ def test_no_question_reads_all_jobs(database: Database) -> None:
 
     event.listen(database.engine, "before_cursor_execute", note)
     try:
-        names: list[dict[str, Any]] = [{"id": 17}, {"idempotency_key": "k7"}, {"idempotency_key": "none"}]
-        for name in names:
-            find(database.engine, **name)
+        for which in ({"id": 17}, {"idempotency_key": "k7"}, {"idempotency_key": "none"}):
+            find(database.engine, **which)
         with database.read() as connection:
             job_of_key(connection, "none")
     finally:
