@@ -61,6 +61,7 @@ def test_migrate_makes_the_tables_that_db_upgrade_makes_and_both_find_them_done(
     assert "No changes detected" in said.getvalue()
 
 
+@pytest.mark.slow
 def test_migrate_goes_on_from_where_another_way_has_come_to(alias: str, empty_url: str) -> None:
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         for statement in migrations.statements(connections[alias].vendor, None, "0003"):
