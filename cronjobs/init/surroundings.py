@@ -85,7 +85,8 @@ def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
         package=app_package(folder, django),
         django=django,
         dependencies=dependencies(folder),
-        alembic=tuple(env_files(folder)),
+        # Not those of folders above: what init may edit is in the folder that it was called for.
+        alembic=tuple(each for each in env_files(folder) if each.path.is_relative_to(folder)),
         crontab_lines=_crontab_lines(),
         unignored=_unignored(folder),
         has_postgresql_driver=find_spec("psycopg") is not None,

@@ -149,6 +149,14 @@ def test_what_keeps_the_env_file_from_being_one(tmp_path: Path, content: bytes, 
     assert dotenv.problem == problem
 
 
+def test_alembic_is_found_below_the_folder_and_not_above(tmp_path: Path) -> None:
+    for place in ("alembic", "app/db"):
+        laid_out(tmp_path, {f"{place}/env.py": ""})
+    laid_out(tmp_path, {"alembic.ini": "[alembic]\n", "app/alembic.ini": "[alembic]\nscript_location = db\n"})
+    assert [each.path.parent for each in look_around(tmp_path / "app", {}).alembic] == [tmp_path / "app/db"]
+    assert len(look_around(tmp_path, {}).alembic) == 2
+
+
 def test_what_cannot_be_listed_is_as_if_it_were_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may list everything, so the refusal is a pretended one."""
     laid_out(tmp_path, {"shop/__init__.py": "", "closed/__init__.py": "", "closed/alembic.ini": "", ".env": "A=1"})
