@@ -106,6 +106,9 @@ class DictKind(Kind):
 INT_KEY: Final = TextKind(int, "a whole number", matching("-?(0|[1-9][0-9]{0,999})", int), str)
 
 
+_TOO_MANY: Final = "has too many alternatives to try"
+
+
 class UnionKind(Kind):
     """The first of several that a value fits, in the order written; an int is one before it is a float."""
 
@@ -124,7 +127,9 @@ class UnionKind(Kind):
         trials = []
         for kind in self._members:
             if value.__class__ in kind.accepts:
-                trials.append(trial := Misfits())
+                if (trial := misfits.trial()) is None:
+                    return misfits.put(path, "", _TOO_MANY)
+                trials.append(trial)
                 decoded = kind.decode(value, path, trial)
                 if not trial.count:
                     return decoded
@@ -137,11 +142,13 @@ class UnionKind(Kind):
         for kind in self._members:
             if is_json and value.__class__ not in kind.accepts:
                 continue
-            trials.append(trial := Misfits())
+            if (trial := misfits.trial()) is None:
+                return misfits.put(path, "", _TOO_MANY)
+            trials.append(trial)
             encoded = kind.encode(value, path, trial)
             if trial.count:
                 continue
-            if _same(encoded, value) or self._comes_back(encoded, value, path):
+            if _same(encoded, value) or self._comes_back(encoded, value, path, trial):
                 return encoded
             ambiguous = True
         if ambiguous:
@@ -155,10 +162,9 @@ class UnionKind(Kind):
             return misfits.take((meant or trials)[0])
         return self._refuse(value, path, misfits)
 
-    def _comes_back(self, encoded: Any, value: Any, path: Path) -> bool:
+    def _comes_back(self, encoded: Any, value: Any, path: Path, trial: Misfits) -> bool:
         if sum(encoded.__class__ in kind.accepts for kind in self._members) == 1:
             return True
-        trial = Misfits()
         back = self.decode(encoded, path, trial)
         return not trial.count and type(back) is type(value) and _same(back, value)
 

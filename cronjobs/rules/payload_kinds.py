@@ -25,6 +25,7 @@ from cronjobs.text import one_line
 Path = tuple[str | int, ...]
 
 MOST_NAMED: Final = 3  # misfits of one payload that its error names
+MOST_TRIALS: Final = 500_000  # more than a payload of the largest size can need that has no such type
 _SHOWN: Final = 60  # characters of a value
 _NONE: Final = type(None)
 SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, _NONE})
@@ -49,11 +50,20 @@ class Misfit:
 
 
 class Misfits:
-    """What was found in one payload; the first few, and how many there are."""
+    """What was found in one payload; the first few, and how many there are.
 
-    def __init__(self) -> None:
+    *trial_of*: this is about one of several types that a value may have.
+    """
+
+    def __init__(self, trial_of: Misfits | None = None) -> None:
         self.found: list[Misfit] = []
         self.count = 0
+        self._tried: list[int] = [0] if trial_of is None else trial_of._tried  # shared by all trials
+
+    def trial(self) -> Misfits | None:
+        """For another trial; None: there were too many, as a type that contains two unions of itself can need 2^32."""
+        self._tried[0] += 1
+        return Misfits(self) if self._tried[0] <= MOST_TRIALS else None
 
     def add(self, path: Path, value: Any, what: str) -> Any:
         """Note a *value*; returns None, which then stands in its place."""

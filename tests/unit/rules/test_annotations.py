@@ -73,6 +73,16 @@ class Cash:
 
 
 @dataclass
+class Left:
+    below: "Left | AlsoLeft | int"
+
+
+@dataclass
+class AlsoLeft:
+    below: "Left | AlsoLeft | int"
+
+
+@dataclass
 class Picky:
     age: int
 
@@ -312,6 +322,18 @@ def test_what_a_model_adds_to_its_fields_is_not_written() -> None:
     misfits = Misfits()
     assert kind_of(Login).encode(Login(name="ada"), (), misfits) == {"name": "ada", "word": None}
     assert not misfits.count
+
+
+def test_alternatives_in_alternatives_end_before_they_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cronjobs.rules.payload_kinds.MOST_TRIALS", 1000)
+    value: Any = "no int"
+    for _ in range(12):
+        value = {"below": value}
+    for way in ("decode", "encode"):
+        misfits = Misfits()
+        getattr(kind_of(Left), way)(value, (), misfits)
+        assert misfits.count
+        assert misfits._tried[0] < 1100
 
 
 def test_a_secret_is_not_repeated() -> None:
