@@ -25,7 +25,7 @@ from cronjobs.text import one_line
 Path = tuple[str | int, ...]
 
 MOST_NAMED: Final = 3  # misfits of one payload that its error names
-MOST_TRIALS: Final = 500_000  # more than a payload of the largest size can need that has no such type
+MOST_TRIALS: Final = 200_000  # more than the largest payload needs for a type without such a circle
 _SHOWN: Final = 60  # characters of a value
 _NONE: Final = type(None)
 SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, _NONE})
