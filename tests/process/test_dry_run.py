@@ -159,7 +159,7 @@ def test_what_is_paused_waits_unresolved_or_ran_out_is_told(project: Project) ->
     put(project, status="running", attempts=1, locked_by="a:b:c:1:2:3", locked_until=NOW - timedelta(seconds=1))
     project.call("pause", "--queue", "default", "--why", "deploy")
     lines = dry(project)
-    assert lines[0].startswith("queue default is paused until someone resumes it, by ")
+    assert lines[0].startswith("queue default is paused by ")
     assert lines[1] == "1 lease ran out: first what became of these attempts would be settled"
     assert lines[2] == "no job would run"
     assert lines[3] == '1 job of type "t.gone" cannot run here and would wait: no handler or command'
