@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from cronjobs.cli import typed
-from cronjobs.cli.loading import load_settings
+from cronjobs.cli.loading import command_line, load_settings
 from cronjobs.cli.options import Source
 from cronjobs.cli.output import SHOWS_PROGRESS, coloured, echo, is_terminal
 from cronjobs.cli.progress import Progress
@@ -25,7 +25,6 @@ from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config.load import load
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.host.caller import command_line
 from cronjobs.model import duration_text
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store.ticks import overview

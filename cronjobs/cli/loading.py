@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -85,3 +86,19 @@ def fires_schedules() -> bool:
     if said not in ("", "on", "off"):
         raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: write off to run jobs without firing schedules")
     return said != "off"
+
+
+# --- other processes --------------------------------------------------------------------------------------------------
+
+_ours: list[str] = []
+
+
+def command_line() -> list[str]:
+    """How this process would start another command of cronjobs; its words follow."""
+    return _ours or [sys.executable, "-P", "-m", "cronjobs"]
+
+
+def begun_by(program: str) -> None:
+    """Note that our command line is a part of somebody's *program*, such as manage.py."""
+    script = ["-m", "django"] if Path(program).name == "__main__.py" else [program]
+    _ours[:] = [sys.executable, *script, "cronjobs"]

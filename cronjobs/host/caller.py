@@ -9,19 +9,6 @@ from pathlib import Path
 
 from cronjobs.text import clean, one_line
 
-_ours: list[str] = []
-
-
-def command_line() -> list[str]:
-    """How this process would start another command of cronjobs; its words follow."""
-    return _ours or [sys.executable, "-P", "-m", "cronjobs"]
-
-
-def begun_by(program: str) -> None:
-    """Note that our command line is a part of somebody's *program*, such as manage.py."""
-    script = ["-m", "django"] if Path(program).name == "__main__.py" else [program]
-    _ours[:] = [sys.executable, *script, "cronjobs"]
-
 
 def os_user() -> str:
     """The user's name, or the number of one without a name; it may come from variables, which hold anything."""

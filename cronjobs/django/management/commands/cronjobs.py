@@ -11,8 +11,8 @@ from django.conf import settings  # type: ignore[import-untyped]
 from django.core.management.base import BaseCommand, CommandError  # type: ignore[import-untyped]
 
 from cronjobs.__main__ import main
+from cronjobs.cli.loading import begun_by
 from cronjobs.config.django_project import config_file
-from cronjobs.host.caller import begun_by
 
 DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has read these
 ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
