@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from cronjobs.config.sources import DJANGOS
 from cronjobs.config.starter import OWN_FILE, SCHEMA_FILE, starter_handlers, starter_schema, starter_yaml
 from cronjobs.host.app_alembic import ARGUMENT, IMPORT_LINE, EnvFile, with_filter
 from cronjobs.init.surroundings import DOTENV, DatabaseVariable, Surroundings
@@ -142,6 +143,8 @@ def _app_database(around: Surroundings) -> JobsDatabase | None:
     if around.django is not None and around.django.sqlite is not None:
         file = around.django.sqlite
         return JobsDatabase(f"sqlite:///{file}", f"{file}, as Django's settings say", Path(file).suffix)
+    if around.django is not None:
+        return JobsDatabase(DJANGOS, "the one in Django's settings", is_sqlite=False)
     return None
 
 

@@ -166,8 +166,10 @@ def test_django_is_set_up_and_shares_its_sqlite_file() -> None:
     assert text["database"] == "sqlite:///db.sqlite3"
     assert text["imports"] == ["shop.jobs"]
     assert "  with transaction.atomic():" in found.then
-    own = planned(replace(EMPTY, django=replace(django, sqlite=None)))
-    assert yaml.safe_load(own.files["cronjobs.yaml"])["database"] == "sqlite:///cronjobs.db"
+    elsewhere = planned(replace(EMPTY, django=replace(django, sqlite=None)))
+    assert yaml.safe_load(elsewhere.files["cronjobs.yaml"])["database"] == "django"
+    assert "cronjobs db upgrade" in elsewhere.commands
+    assert not elsewhere.makes_tables
 
 
 @pytest.mark.parametrize(
