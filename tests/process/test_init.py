@@ -242,7 +242,7 @@ def test_in_an_app_it_says_what_it_found_and_the_next_command_works(app: Project
     with engine.begin() as connection:
         enqueue(connection, "hello", {"name": "Ada"})
     engine.dispose()
-    assert app.call("check").out == "ok: 1 job type, 1 schedule\n"
+    assert app.run("check").out == "ok: 1 job type, 1 schedule\n"
     assert app.run("run-due").code == 0
     assert [job["status"] for job in app.jobs()] == ["succeeded"]
 
@@ -257,7 +257,7 @@ def test_on_a_terminal_it_asks_and_does_what_is_answered(app: Project, monkeypat
     assert (app.folder / "jobs.py").exists()
     assert not (app.folder / "src/shop/jobs.py").exists()
     assert "include_object" in (app.folder / "migrations/env.py").read_text()
-    assert app.call("check").code == 0
+    assert app.run("check").code == 0
     assert "[Y/n]" not in app.call("init").err  # refused before anything is asked
 
 
