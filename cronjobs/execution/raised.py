@@ -253,6 +253,8 @@ def said(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
         words = "(its message could not be read)"
     if not _is(error, Exception):  # sys.exit(3) would read "3"
         words = f"{_kind(error)}: {words}"
+    elif type(error) is KeyError and len(error.args) == 1:  # its message is the bare key
+        words = f"no such key: {words}"
     return one_line(words or _kind(error), limit)
 
 

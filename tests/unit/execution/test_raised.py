@@ -173,8 +173,16 @@ def test_one_error_in_a_group_is_that_error_and_several_bear_the_groups_name() -
     assert {"ConnectionResetError", "ConnectionError", "OSError", "BaseExceptionGroup"} <= {*one.kinds}
     two = failed(ExceptionGroup("several", [ValueError("one"), KeyError("two")]))
     assert two.error_type == "ExceptionGroup"
-    assert "ValueError: one; KeyError: 'two'" in two.error
+    assert "ValueError: one; KeyError: no such key: 'two'" in two.error
     assert {"ValueError", "LookupError", "ExceptionGroup"} <= {*two.kinds}
+
+
+def test_a_key_error_says_more_than_the_key() -> None:
+    with pytest.raises(KeyError) as raised:
+        {}["USD"]
+    assert failed(raised.value).error == "no such key: 'USD'"
+    assert failed(KeyError()).error == "KeyError"
+    assert failed(KeyError("EUR", "USD")).error == "('EUR', 'USD')"
 
 
 def test_words_in_a_task_group_mean_what_they_mean_alone() -> None:
