@@ -49,7 +49,7 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     facts, clock = life.facts, LocalTimes(timezone, life.around.now)
     subject = f"Job type {name(facts.name)}"
     sentences = []
-    if facts.known:
+    if facts.known and facts.here:
         sentences.append(f"{subject} can run: a tick of some host knew it lately.")
     elif facts.known is None:
         here = "this configuration has it" if facts.here else "this configuration does not have it"
@@ -57,7 +57,8 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     reasons = type_reasons(facts, clock)
     if reasons:
         told = "; ".join(reasons)
-        sentences.append(f"{told[:1].upper()}{told[1:]}." if sentences else f"{subject} cannot run: {told}.")
+        cannot = "" if facts.known else " cannot run"
+        sentences.append(f"{told[:1].upper()}{told[1:]}." if sentences else f"{subject}{cannot}: {told}.")
     if life.schedules:
         more = len(life.schedules) - SCHEDULES_NAMED
         named = ", ".join(name(each) for each in life.schedules[:SCHEDULES_NAMED])

@@ -197,7 +197,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     runnable = runnable_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
     last, since, faults = None, None, {}
-    if not known:
+    if not known or job_type not in types.types:
         row = explaining.last_tick_that_knew(connection, job_type)
         if row is not None:
             last, since = tick_facts(row), explaining.next_tick_with_types(connection, row.started_at)
