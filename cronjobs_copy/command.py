@@ -58,6 +58,7 @@ def copy(
     settings = load_settings(source)
     if to is not None and masking.url_passwords(to):
         complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
+    typed = to
     old, to = (None if url is None else _filled(url, settings) for url in (old, to))
     here, there = (replace(settings, database=url) if url else settings for url in (old, to))
     if file := missing_file(here):
@@ -80,7 +81,8 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    for sentence in _copied(report, str(target.address)):
+    # "${NEW_URL}" is what the configuration should say; the value of a variable would be masked anyway.
+    for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 
 

@@ -90,11 +90,14 @@ def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], objec
     if is_new:
         undo += [Path(f"{file}{ending}").unlink for ending in BESIDE_DATABASE]
     with closing(Database(address, connections=1)) as database:
-        migrations.upgrade(database)
+        before, newest = migrations.upgrade(database)
     remember(settings, address)
     undo.append(lambda: forget(settings, address))
     shown = file.relative_to(folder.absolute()) if file.is_relative_to(folder.absolute()) else file
-    return f"{'wrote' if is_new else 'added the tables to'} {visible(str(folder / shown))}"
+    where = visible(str(folder / shown))
+    if before == newest:  # made before by "db upgrade", or by Django's migrate
+        return f"the tables are in {where} already"
+    return f"{'wrote' if is_new else 'migrated the tables in' if before else 'added the tables to'} {where}"
 
 
 def _add_ignored(file: Path, lines: Iterable[str], undo: list[Callable[[], object]]) -> str:

@@ -416,6 +416,18 @@ def test_a_command_that_cannot_be_meant_makes_no_file(tmp_path: Path, arguments:
     assert [file.name for file in tmp_path.iterdir()] == ["cronjobs.yaml"]
 
 
+def test_a_url_from_a_variable_is_named_by_the_variable(
+    sqlite_migrated: str, postgres_migrated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEW_URL", postgres_migrated)
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write()
+    assert project.call("db", "adopt").code == 0
+    answer = project.call("db", "copy", "--to", "${NEW_URL}")
+    assert answer.code == 0, answer.err
+    assert "the old side is closed; name ${NEW_URL} in the configuration" in answer.out
+
+
 # --- what runs --------------------------------------------------------------------------------------------------------
 
 

@@ -123,7 +123,7 @@ def test_nobody_else_can_write_to_what_will_be_run(folder: Project) -> None:
 
 @pytest.mark.parametrize("name", ["my shop", "été", "7", "yes", "a: b", "-x", "x\ny", "z" * 200, "\x1b[2J", "${HOME}"])
 def test_any_folder_name_will_do(folder: Project, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.init.write.migrations.upgrade", lambda _: None)  # not about the tables
+    monkeypatch.setattr("cronjobs.init.write.migrations.upgrade", lambda _: (None, "0001"))  # not about the tables
     done = folder.call("init", "--", name)
     assert (done.code, done.err) == (0, "")
     folder.folder /= name
@@ -245,6 +245,13 @@ def test_in_an_app_it_says_what_it_found_and_the_next_command_works(app: Project
     assert app.run("check").out == "ok: 1 job type, 1 schedule\n"
     assert app.run("run-due").code == 0
     assert [job["status"] for job in app.jobs()] == ["succeeded"]
+
+
+def test_tables_that_are_there_are_not_said_to_be_added(app: Project) -> None:
+    (app.folder / "cronjobs.yaml").write_text(f"database: {app.url}\n")
+    assert app.call("db", "upgrade").code == 0
+    (app.folder / "cronjobs.yaml").unlink()
+    assert f"the tables are in {app.url.removeprefix('sqlite:///')} already\n" in app.call("init", "--yes").out
 
 
 def test_on_a_terminal_it_asks_and_does_what_is_answered(app: Project, monkeypatch: pytest.MonkeyPatch) -> None:
