@@ -279,8 +279,8 @@ def type_reasons(facts: TypeFacts, clock: LocalTimes) -> list[str]:
     if not facts.here:
         other = ""
         if facts.known and facts.last is not None:  # of another host, or of this one before a rename
-            last = facts.last
-            other = f", but the tick that began at {clock.time(last.started_at)} on {name(last.host)} could run it"
+            began = f"began at {clock.time(facts.last.started_at)} on {name(facts.last.host)}"
+            other = f", but the tick that {began} could run it"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
     if facts.file_fault is not None:
         reasons.append(f"its entry in the file here is broken: {one_line(facts.file_fault, 300)}")

@@ -179,7 +179,7 @@ def test_one_error_in_a_group_is_that_error_and_several_bear_the_groups_name() -
 
 def test_a_key_error_says_more_than_the_key() -> None:
     with pytest.raises(KeyError) as raised:
-        {}["USD"]
+        dict[str, int]()["USD"]
     assert failed(raised.value).error == "no such key: 'USD'"
     assert failed(KeyError()).error == "KeyError"
     assert failed(KeyError("EUR", "USD")).error == "('EUR', 'USD')"
