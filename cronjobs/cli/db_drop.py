@@ -53,7 +53,12 @@ def drop(
             forget(settings, database.address)
             _tell(content, "dropped")
     others = [host for host in content.hosts if host != Identity.here().host]
-    _tell_outside(what_is_outside(settings, database.address, others))  # closed, it has no -wal any more
+    # Closed, it has no -wal any more.
+    _tell_outside(
+        what_is_outside(
+            settings, database.address, others, is_shared_file=content.is_shared_file, in_django=content.in_django
+        )
+    )
 
 
 def _ask(content: Content, settings: Settings, yes: bool) -> None:

@@ -29,13 +29,26 @@ class Outside:
     remove: str
 
 
-def what_is_outside(settings: Settings, address: Address, other_hosts: Sequence[str]) -> list[Outside]:
-    """Also on *other_hosts*, which cannot be looked at from here."""
+DJANGOS: Final = Outside(
+    "Django's record",
+    "that our migrations are applied, in django_migrations",
+    "python manage.py migrate cronjobs zero --fake, or a later migrate makes no tables",
+)
+
+
+def what_is_outside(
+    settings: Settings, address: Address, other_hosts: Sequence[str], *, is_shared_file: bool, in_django: bool
+) -> list[Outside]:
+    """Also on *other_hosts*, which cannot be looked at from here.
+
+    *is_shared_file*: the SQLite file has tables of others, too; *in_django*: Django remembers our migrations.
+    """
     there = ", ".join(other_hosts[:SHOWN]) + (" …" if len(other_hosts) > SHOWN else "")
     return [
         *_crontab(settings.file),
         *_units(settings.file),
-        *_files(settings, address),
+        *_files(settings, address, is_shared_file),
+        *([DJANGOS] if in_django else []),
         *([] if address.is_sqlite else _server(settings)),
         *([Outside("other hosts", there, "there, too: crontab, units, state folder, log")] if there else []),
         Outside("your code", "wherever it enqueues", "from now on enqueue() fails: there are no tables"),
@@ -74,13 +87,16 @@ def _units(file: Path) -> Iterator[Outside]:
                 )
 
 
-def _files(settings: Settings, address: Address) -> Iterator[Outside]:
+def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterator[Outside]:
     if address.is_sqlite:
         database = str(address.url.database)
-        there = [file for end in ("", *BESIDE_SQLITE) if (file := Path(f"{database}{end}")).exists()]
-        if there:
-            kept = "if the file has tables of your own, VACUUM it instead: until then payloads can be read in it"
-            yield Outside("SQLite's files", database, f"rm {_words(*there)}; {kept}")
+        ours = ("-turn", "-next") if is_shared_file else ("", *BESIDE_SQLITE)
+        there = [file for end in ours if (file := Path(f"{database}{end}")).exists()]
+        remove = [f"rm {_words(*there)}"] if there else []
+        if is_shared_file:
+            remove.append("the file has other tables, so keep it and VACUUM it: until then payloads can be read in it")
+        if remove:
+            yield Outside("SQLite's files", database, "; ".join(remove))
     if settings.log is not None and settings.log.exists():
         yield Outside("the log", str(settings.log), f"rm {_words(settings.log)}, and its rotated copies")
     for each in rotations_of(settings.log) if settings.log is not None else []:

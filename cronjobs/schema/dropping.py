@@ -41,12 +41,15 @@ class InUse(CronjobsError):
 class Content:
     """What would go: the ``relations``, and how many jobs that somebody may still want, by status.
 
-    ``hosts``: those that have ticked, and are not forgotten yet.
+    ``hosts``: those that have ticked, and are not forgotten yet. ``is_shared_file``: others have tables in the SQLite
+    file. ``in_django``: Django remembers our migrations.
     """
 
     relations: Sequence[Relation]
     jobs: dict[str, int]
     hosts: Sequence[str]
+    is_shared_file: bool
+    in_django: bool
 
 
 def look(database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:
@@ -89,7 +92,14 @@ def _look(
     if not force:
         _require_quiet(connection, ticks, quiet)
     hosts = sorted({row.host for row in ticks})
-    return Content(store.existing(connection, made), store.unfinished(connection), hosts)
+    relations = store.existing(connection, made)
+    return Content(
+        relations,
+        store.unfinished(connection),
+        hosts,
+        store.is_shared_file(connection, relations),
+        store.django_has_migrated(connection),
+    )
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:

@@ -74,6 +74,37 @@ def drop(connection: Connection, relations: Sequence[Relation]) -> None:
             connection.exec_driver_sql(f"DROP {kind.upper()} {name}")
 
 
+# --- who else is in the database ----------------------------------------------------------------------------------------
+
+
+def is_shared_file(connection: Connection, ours: Collection[Relation]) -> bool:
+    """Whether a SQLite file has tables or views of somebody else, too."""
+    if connection.dialect.name != "sqlite":
+        return False
+    names = {each.name for each in ours}
+    there = connection.execute(text("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")).scalars()
+    return any(name not in names and not name.startswith("sqlite_") for name in there)
+
+
+_DJANGOS: Final = """
+SELECT format('%I.%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relname = 'django_migrations' AND c.relkind = 'r' AND a.attname = 'app'
+  AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"""
+
+
+def django_has_migrated(connection: Connection) -> bool:
+    """Whether Django's own record has our migrations; its "migrate" would not make the tables again."""
+    if connection.dialect.name == "sqlite":
+        asked = "SELECT 'django_migrations' FROM pragma_table_info('django_migrations') WHERE name = 'app'"
+    else:
+        asked = _DJANGOS
+    return any(
+        connection.execute(text(f"SELECT 1 FROM {table} WHERE app = 'cronjobs' LIMIT 1")).first()  # noqa: S608
+        for table in connection.execute(text(asked)).scalars().all()
+    )
+
+
 # --- what speaks against it -------------------------------------------------------------------------------------------
 
 

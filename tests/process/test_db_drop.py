@@ -280,6 +280,24 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
     assert ("cronjobs.db-turn" in said) is typed.url.startswith("sqlite")
 
 
+def test_a_file_with_other_tables_is_not_to_be_removed(on_sqlite: Project) -> None:
+    file = on_sqlite.url.removeprefix("sqlite:///")
+    assert f"rm {file} " in on_sqlite.call("db", "drop", "--dry-run").err
+    on_sqlite.execute(text("CREATE TABLE orders (id integer)"))
+    said = on_sqlite.call("db", "drop", "--dry-run").err
+    assert f"rm {file} " not in said
+    assert f"rm {file}-turn" in said
+    assert "has other tables, so keep it and VACUUM it" in said
+
+
+def test_djangos_record_of_our_migrations_is_named(typed: Project) -> None:
+    typed.execute(text("CREATE TABLE django_migrations (app text, name text)"))
+    typed.execute(text("INSERT INTO django_migrations VALUES ('shop', '0001')"))
+    assert "django_migrations" not in typed.call("db", "drop", "--dry-run").err
+    typed.execute(text("INSERT INTO django_migrations VALUES ('cronjobs', '0001_first')"))
+    assert "python manage.py migrate cronjobs zero --fake" in typed.call("db", "drop", "--yes").err
+
+
 @pytest.mark.slow
 def test_a_tick_whose_tables_are_dropped_ends_and_says_why(
     empty_url: str, new_project: Callable[[str], Ticking]
