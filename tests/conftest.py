@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,6 +77,11 @@ def _is_for_the_other(item: pytest.Item) -> bool:
         return False
     of = item.callspec.params.get("database_url")
     return of in BOTH and of != BOTH[crc32(item.originalname.encode()) % 2]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A module that a test rewrites within a second, at the same length, would come from its bytecode as it was."""
+    sys.dont_write_bytecode = True
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
