@@ -74,7 +74,7 @@ def drop(connection: Connection, relations: Sequence[Relation]) -> None:
             connection.exec_driver_sql(f"DROP {kind.upper()} {name}")
 
 
-# --- who else is in the database ----------------------------------------------------------------------------------------
+# --- who else is in the database --------------------------------------------------------------------------------------
 
 
 def is_shared_file(connection: Connection, ours: Collection[Relation]) -> bool:
@@ -100,7 +100,7 @@ def django_has_migrated(connection: Connection) -> bool:
     else:
         asked = _DJANGOS
     return any(
-        connection.execute(text(f"SELECT 1 FROM {table} WHERE app = 'cronjobs' LIMIT 1")).first()  # noqa: S608
+        connection.execute(text(f"SELECT 1 FROM {table} WHERE app = 'cronjobs' LIMIT 1")).first()
         for table in connection.execute(text(asked)).scalars().all()
     )
 
