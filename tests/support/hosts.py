@@ -42,7 +42,7 @@ class Host:
         self.settings = replace(self.settings, **fields)
         return self.settings
 
-    def tick(self, budget_s: float = 20, fire_schedules: bool = True, **limits: Any) -> Result:
+    def tick(self, budget_s: float = 50, fire_schedules: bool = True, **limits: Any) -> Result:
         here = Identity.here()
         began = SYSTEM.monotonic()
         clock = self.clock
