@@ -94,8 +94,48 @@ def svg(measures: Sequence[tuple[str, str, Sequence[Series]]]) -> str:
                 f'<path d="M{least:.1f} {y - 5}H{most:.1f}" stroke="#000"/>',
                 f'<text x="{max(most, middle) + 6:.1f}" y="{y}">{number(median(one.samples))}</text>',
             ]
-    size = f'width="{left + width + 80}" height="{y + line}"'
+    return _drawing(left + width + 80, y + line, parts)
+
+
+Curve = tuple[str, Sequence[tuple[float, float]]]  # a name and its points
+COLOURS = ("#c60", "#369", "#393", "#939", "#333")
+
+
+def curves(panels: Sequence[tuple[str, Sequence[Curve]]], of: str) -> str:
+    """A panel a measure, from zero up; *of* is counted on the logarithmic axis below, with a name for each curve."""
+    left, width, height, y, parts = 80, 480, 130, 30, []
+    for title, lines in panels:
+        numbers = sorted({x for _, points in lines for x, _ in points})
+        most = max(value for _, points in lines for _, value in points) or 1
+        across = width / math.log(numbers[-1] / numbers[0] if len(numbers) > 1 else math.e)
+
+        def place(
+            x: float, value: float, y: int = y, most: float = most, across: float = across, first: float = numbers[0]
+        ) -> str:
+            return f"{left + across * math.log(x / first):.1f},{y + height - height * value / most:.1f}"
+
+        parts.append(f'<text x="{left}" y="{y - 10}" font-weight="bold">{escape(title)}</text>')
+        for value in (0, most):
+            end = y + height - height * value / most
+            parts.append(
+                f'<text x="{left - 8}" y="{end + 4:.1f}" text-anchor="end">{number(value) if value else 0}</text>'
+            )
+            parts.append(f'<path d="M{left} {end:.1f}H{left + width}" stroke="#ddd"/>')
+        for x in numbers:
+            at = place(x, 0).split(",")[0]
+            parts.append(f'<text x="{at}" y="{y + height + 16}" text-anchor="middle">{x:g}</text>')
+        for (name, points), colour in zip(lines, COLOURS, strict=False):
+            way = " ".join(place(x, value) for x, value in points)
+            parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            end_x, end_y = (float(part) for part in place(*points[-1]).split(","))
+            parts.append(f'<text x="{end_x + 8:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
+        y += height + 60
+    parts.append(f'<text x="{left + width}" y="{y - 26}" text-anchor="end">{escape(of)} (logarithmic)</text>')
+    return _drawing(left + width + 100, y - 10, parts)
+
+
+def _drawing(width: int, height: int, parts: Sequence[str]) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n'
-        f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+        f'font-size="12">\n<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )

@@ -1,6 +1,7 @@
 """Many hosts on one PostgreSQL: every occurrence once, throughput, fairness, connections, and what an idle host costs.
 
-    python benchmarks/hosts.py [--hosts 1,2,4,8,16,50] [--delays 0,0.5,5] [--jobs 100000] [--schedules 1000] [--json]
+    python benchmarks/hosts.py [--hosts 1,2,4,8,16,50] [--delays 0,0.5,5] [--jobs 100000] [--schedules 1000]
+        [--plot FILE] [--json]
 
 A host is a name and a state folder of its own; all of them run on this machine, so its cores bound the throughput, and
 figures of different numbers of hosts compare how they share it. All hosts begin a tick at the same moment, as cron's
@@ -12,24 +13,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import psycopg
 from delays import Delay, delayed
+from figures import curves
 from lab import cronjobs, database
 from psycopg.conninfo import conninfo_to_dict
 
 HOSTS, DELAYS_MS = (1, 2, 4, 8, 16, 50), (0.0, 0.5, 5.0)
-IDLE_ROUNDS = 3
+LEAST_ROUNDS, LEAST_TICKS = 3, 30
+OWN_TRANSACTIONS = 6  # of three sessions that asked for figures: a session's begin is one, too
+STATISTICS_S = 1.5  # a session tells the statistics of its transactions as it ends, or a second later
 HANDLERS = """\
 from cronjobs import job
 
@@ -47,7 +51,8 @@ COUNTED = """
 class Figures:
     """``share``: of all jobs, the host with the fewest and the one with the most, times the number of hosts.
 
-    Of an idle tick: how often it asked the server and waited, what it sent, what the server wrote to the WAL.
+    Of an idle tick: how often it asked the server and waited, what it sent, what the server wrote to the WAL, its
+    transactions, its CPU. Of a tick that begins as one job is due for all hosts: how often it asked, the server's CPU.
     """
 
     hosts: int
@@ -59,6 +64,9 @@ class Figures:
     idle_sent_bytes: float
     idle_wal_bytes: float
     idle_transactions: float
+    idle_cpu_ms: float
+    woken_asked: float
+    woken_cpu_ms: float
 
 
 def main() -> None:
@@ -67,10 +75,11 @@ def main() -> None:
     parser.add_argument("--delays", type=_numbers(float), default=DELAYS_MS)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--schedules", type=int, default=1_000)
+    parser.add_argument("--plot", type=Path, help="where to draw the figures, as SVG")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found: list[Figures] = []
-    more = {"max_connections": "500", "track_activities": "on"}
+    more = {"max_connections": "500", "track_activities": "on", "checkpoint_timeout": "1h", "max_wal_size": "8GB"}
     with (
         tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder,
         database("postgresql", Path(folder), **more) as url,
@@ -79,6 +88,8 @@ def main() -> None:
             for hosts in options.hosts:
                 found.append(Fleet(Path(folder), url, hosts, delay_ms, options.jobs, options.schedules).measured())
                 print(f"{hosts} hosts, {delay_ms:g} ms: {found[-1]}", file=sys.stderr)
+    if options.plot:
+        options.plot.write_text(drawn(found))
     print(json.dumps([asdict(each) for each in found], indent=1) if options.json else table(found))
 
 
@@ -89,15 +100,38 @@ def _numbers(kind: type) -> Any:
 def table(found: Sequence[Figures]) -> str:
     head = (
         "| hosts | delay, ms | jobs/s | fewest–most of a host ÷ its share | connections "
-        "| idle: asks | sent, bytes | WAL, bytes | transactions |"
+        "| idle: asks | sent, bytes | WAL, bytes | transactions | CPU, ms | woken: asks | CPU, ms |"
     )
-    lines = [head, "|" + " ---: |" * 9]
+    lines = [head, "|" + " ---: |" * 12]
     lines += [
         f"| {f.hosts} | {f.delay_ms:g} | {f.jobs_per_s:,.0f} | {f.share[0]:.2f}–{f.share[1]:.2f} | {f.connections} "
-        f"| {f.idle_asked:.1f} | {f.idle_sent_bytes:,.0f} | {f.idle_wal_bytes:,.0f} | {f.idle_transactions:.1f} |"
+        f"| {f.idle_asked:.1f} | {f.idle_sent_bytes:,.0f} | {f.idle_wal_bytes:,.0f} | {f.idle_transactions:.1f} "
+        f"| {f.idle_cpu_ms:.1f} | {f.woken_asked:.1f} | {f.woken_cpu_ms:.1f} |"
         for f in found
     ]
     return "\n".join(lines)
+
+
+def drawn(found: Sequence[Figures]) -> str:
+    measures: dict[str, Callable[[Figures], float]] = {
+        "jobs a second, all hosts together": lambda each: each.jobs_per_s,
+        "connections at most": lambda each: each.connections,
+        "idle: questions to the server, by host and minute": lambda each: each.idle_asked,
+        "idle: bytes written to the WAL, by host and minute": lambda each: each.idle_wal_bytes,
+        "the server's CPU in ms, by host and minute, when one job is due for all": lambda each: each.woken_cpu_ms,
+    }
+    delays = sorted({each.delay_ms for each in found})
+    panels = [
+        (
+            title,
+            [
+                (f"{delay:g} ms away", [(each.hosts, value(each)) for each in found if each.delay_ms == delay])
+                for delay in delays
+            ],
+        )
+        for title, value in measures.items()
+    ]
+    return curves(panels, "hosts")
 
 
 class Fleet:
@@ -114,8 +148,8 @@ class Fleet:
             self._prepare(network)
             self._drain()
             jobs_per_s, shares = self._judged()
-            idle = self._idle(network)
-        return Figures(self.hosts, self.delay_ms, jobs_per_s, shares, self.most_connections, *idle)
+            idle, woken = self._idle(network), self._woken(network)
+        return Figures(self.hosts, self.delay_ms, jobs_per_s, shares, self.most_connections, *idle, *woken)
 
     def _prepare(self, network: Delay) -> None:
         direct = conninfo_to_dict(self.url)
@@ -123,6 +157,7 @@ class Fleet:
         lines = [f"  s{number}: {{every: 1h, job: bench.noop, catch_up: latest}}\n" for number in range(self.schedules)]
         (self.folder / "cronjobs.yaml").write_text(HEAD.format(url=there) + "".join(lines))
         (self.folder / "bench_jobs.py").write_text(HANDLERS)
+        self._sql("ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()")
         self._sql("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
         cronjobs(self.folder, "db", "upgrade")
         self._tick(0)  # applies the file
@@ -178,20 +213,45 @@ class Fleet:
         share = total / self.hosts
         return total / float(self._one(took)), (min(counts) / share, max(counts) / share)
 
-    def _idle(self, network: Delay) -> tuple[float, float, float, float]:
-        """Medians of rounds, by host."""
+    def _idle(self, network: Delay) -> tuple[float, float, float, float, float]:
+        """Of one host's idle tick: of ticks alone, without the server's own housekeeping."""
+        self._sql("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()", "VACUUM ANALYZE", "CHECKPOINT")
         for _ in range(2):  # the first leaves what the fast path needs
             self._all_tick()
-        rounds = []
-        for _ in range(IDLE_ROUNDS):
-            (wal, transactions), asked, sent = self._rows(COUNTED)[0], network.asked, network.sent_bytes
+        rounds = max(LEAST_ROUNDS, LEAST_TICKS // self.hosts)
+        time.sleep(STATISTICS_S)
+        (wal, transactions), before = self._rows(COUNTED)[0], self._load(network)
+        for _ in range(rounds):
             self._all_tick()
-            time.sleep(1.5)  # a session tells the statistics of its transactions as it ends, or a second later
-            wal_after, transactions_after = self._rows(COUNTED)[0]
-            differences = (network.asked - asked, network.sent_bytes - sent, wal_after - wal)
-            rounds.append([float(one) / self.hosts for one in (*differences, transactions_after - transactions - 1)])
-        asked_, sent_, wal_, transactions_ = (median(column) for column in zip(*rounds, strict=True))
-        return asked_, sent_, wal_, transactions_
+        after = self._load(network)
+        time.sleep(STATISTICS_S)
+        wal_after, transactions_after = self._rows(COUNTED)[0]
+        asked, sent, cpu_ms = ((new - old) / rounds / self.hosts for new, old in zip(after, before, strict=True))
+        written = float(wal_after - wal) / rounds / self.hosts
+        transactions_each = float(transactions_after - transactions - OWN_TRANSACTIONS) / rounds / self.hosts
+        return asked, sent, written, transactions_each, cpu_ms
+
+    def _woken(self, network: Delay) -> tuple[float, float]:
+        """Of one host's tick, when a single job is due as all of them begin."""
+        rounds = max(LEAST_ROUNDS, LEAST_TICKS // 3 // self.hosts)
+        before = self._load(network)
+        for _ in range(rounds):
+            self._sql("INSERT INTO cronjobs_jobs (job_type) VALUES ('bench.noop')")
+            self._all_tick()
+        asked, _, cpu_ms = (
+            (new - old) / rounds / self.hosts for new, old in zip(self._load(network), before, strict=True)
+        )
+        return asked, cpu_ms
+
+    def _load(self, network: Delay) -> tuple[float, float, float]:
+        """What clients asked and sent so far, and the CPU of the server's sessions that have ended, in ms."""
+        with psycopg.connect(self.url) as connection:
+            row = connection.execute("SELECT pg_backend_pid()").fetchone()
+            assert row is not None
+            backend = Path(f"/proc/{row[0]}/stat").read_text().rpartition(")")[2].split()
+            postmaster = Path(f"/proc/{backend[1]}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(postmaster[13]) + int(postmaster[14])  # cutime and cstime, proc_pid_stat(5)
+        return network.asked, network.sent_bytes, ticks * 1000 / os.sysconf("SC_CLK_TCK")
 
     def _sql(self, *statements: Any) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
