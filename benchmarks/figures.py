@@ -124,11 +124,11 @@ def curves(panels: Sequence[tuple[str, Sequence[Curve]]], of: str) -> str:
         for x in numbers:
             at = place(x, 0).split(",")[0]
             parts.append(f'<text x="{at}" y="{y + height + 16}" text-anchor="middle">{x:g}</text>')
-        for (name, points), colour in zip(lines, COLOURS, strict=False):
+        for number_of, ((name, points), colour) in enumerate(zip(lines, COLOURS, strict=False)):
             way = " ".join(place(x, value) for x, value in points)
             parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
-            end_x, end_y = (float(part) for part in place(*points[-1]).split(","))
-            parts.append(f'<text x="{end_x + 8:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
+            named = f'<text x="{left + width + 12}" y="{y + 16 + 18 * number_of}" fill="{colour}">{escape(name)}</text>'
+            parts.append(named)
         y += height + 60
     parts.append(f'<text x="{left + width}" y="{y - 26}" text-anchor="end">{escape(of)} (logarithmic)</text>')
     return _drawing(left + width + 100, y - 10, parts)
