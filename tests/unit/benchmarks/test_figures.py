@@ -49,3 +49,12 @@ def test_each_row_is_compared_with_the_floor_and_with_cronjobs_on_its_own_databa
         ["other", "postgresql", "12.3", "12.3–12.3", "–", "–"],
     ]
     ElementTree.fromstring(figures.svg([("Idle <tick>", "ms", series)]))
+
+
+def test_curves_share_the_axes_of_their_panel_and_are_named_beside_it(figures: ModuleType) -> None:
+    near, far = ("near", [(1, 100), (10, 50)]), ("far <away>", [(1, 0), (10, 25)])
+    drawn = ElementTree.fromstring(figures.curves([("Jobs & seconds", [near, far])], "hosts"))
+    ways = [line.attrib["points"] for line in drawn.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert ways == ["80.0,30.0 560.0,95.0", "80.0,160.0 560.0,127.5"]
+    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Jobs & seconds", "near", "far <away>", "1", "10", "0", "100"} <= set(texts)
