@@ -117,6 +117,7 @@ class JobOptions:
     on_shutdown: OnShutdown | None = None
     on_lost: OnLost | None = None
     durable: Durable | None = None
+    executor: str | None = None  # of handlers: an entry of the file's executors; None: the host of the tick
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Final
 
 from cronjobs.config import fields, schema_parts
 from cronjobs.config.alerts import alerts, ping
+from cronjobs.config.executors import executors
 from cronjobs.config.keys_of_jobs import job_type, limits, queue, retry, schedule
 from cronjobs.config.reader import ConfigKey, FieldError, Keys, Reader, Reading, taken_as
 from cronjobs.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings
@@ -209,6 +210,12 @@ FILE: Final[Keys] = {
         limits,
         '{"smtp:": 4}',
         "How many jobs run at once by the beginning of their concurrency_key, on all hosts together.",
+        "none",
+    ),
+    "executors": ConfigKey(
+        executors,
+        '{cluster: {dask: "tcp://127.0.0.1:8786"}}',
+        "Clusters on which job types may run (executor: NAME); needs the extra cronjobs[dask].",
         "none",
     ),
     "queues": ConfigKey(

@@ -125,6 +125,12 @@ JOB_TYPE: Final[Keys] = {
         "Whether ends are committed in groups or one by one; with each, a crash repeats at most one job per worker.",
         "as @job says, else group",
     ),
+    "executor": ConfigKey(
+        fields.name,
+        "cluster",
+        "The entry of executors whose cluster runs the handler, instead of the host that claimed the job.",
+        "as @job says, else this host",
+    ),
     "success_exit_codes": ConfigKey(
         fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
         "[0, 24]",

@@ -20,11 +20,13 @@ from cronjobs.config.keys import FILE
 from cronjobs.config.keys_of_jobs import JOB_TYPE, QUEUE, SCHEDULE, UNREADABLE_LIMITS
 from cronjobs.config.reader import FieldError, Fields, Reading, ReportedError, shown
 from cronjobs.config.settings import (
+    ExecutorSettings,
     JobTypeSettings,
     RetryChanges,
     RunSettings,
     ScheduleSettings,
     Settings,
+    unknown_executor,
 )
 from cronjobs.config.sources import DJANGOS, database_of, is_shadowed, read_env, read_file, salvaged
 from cronjobs.config.variables import Variables
@@ -134,7 +136,8 @@ def _secrets(
 
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
     """What Settings says of named entries; a section that is no mapping is added to *bad*."""
-    job_types, bad_job_types = _entries(reading, values, bad, "job_types", _job_type)
+    executors = values.get("executors", {})
+    job_types, bad_job_types = _entries(reading, values, bad, "job_types", partial(_job_type, executors=executors))
     queues, bad_queues = _entries(reading, values, bad, "queues", _queue)
     taken = job_types.keys() | bad_job_types
     timezone = None if "timezone" in bad else values.get("timezone", "UTC")
@@ -195,12 +198,14 @@ def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
     return Cap(key.text, **values)
 
 
-def _job_type(reading: Reading, key: Scalar, node: Node, path: str) -> JobTypeSettings:
+def _job_type(
+    reading: Reading, key: Scalar, node: Node, path: str, *, executors: Mapping[str, ExecutorSettings]
+) -> JobTypeSettings:
     values, bad = reading.fields(node, path, JOB_TYPE)
     if "folder" in values:
         values["run_in"] = values.pop("folder")
     entry = JobTypeSettings(key.text, **values)
-    clashes = _clashes(entry) if "command" not in bad else {}
+    clashes = _clashes(entry, executors) if "command" not in bad else {}
     for name, message in clashes.items():
         if name not in bad and isinstance(node, YamlMapping):
             reading.report(node.entries[name][1], f"{path}.{name}", message)
@@ -209,9 +214,15 @@ def _job_type(reading: Reading, key: Scalar, node: Node, path: str) -> JobTypeSe
     return entry
 
 
-def _clashes(entry: JobTypeSettings) -> dict[str, str]:
+def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
     """What does not go with the rest of an entry: key → why, and what to write."""
     found: dict[str, str] = {}
+    if entry.executor is not None and entry.command is not None:
+        found["executor"] = "a command runs on the host that claimed its job: delete executor, or write a handler"
+    elif entry.executor is not None and entry.executor not in executors:
+        found["executor"] = unknown_executor(entry.executor, executors)
+    elif entry.executor is not None and entry.isolation == "thread":
+        found["isolation"] = "on a cluster a handler always has a process of its own: delete isolation"
     if entry.command is not None and entry.isolation is not None:
         found["isolation"] = "a command always has a process of its own: delete isolation"
     if entry.command is None:

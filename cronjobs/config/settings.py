@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from cronjobs.errors import Problem
 from cronjobs.model import JobOptions, RetryPolicy
 from cronjobs.rules.capacity import Cap
 from cronjobs.rules.concurrency import Limit
+from cronjobs.text import one_line
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
@@ -125,6 +127,32 @@ class AlertSettings:
 
 
 @dataclass(frozen=True)
+class ExecutorTls:
+    ca: Path
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """An entry of ``executors:``: a Dask cluster. ``dask`` is the address of its scheduler."""
+
+    name: str
+    dask: str
+    tls: ExecutorTls | None = None
+    insecure: bool = False
+    resources: tuple[tuple[str, float], ...] = ()
+    in_flight: int = 200
+    queue_wait: timedelta = timedelta(minutes=10)
+
+
+def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> str:
+    """Why a job type cannot run on the executor *name*, and what to write."""
+    there = f"; there is {', '.join(sorted(executors))}" if executors else ""
+    return f'no executor is named "{one_line(name, 100)}"{there}: write it under executors: {{{name}: {{dask: …}}}}'
+
+
+@dataclass(frozen=True)
 class RetryChanges:
     """The fields of a ``retry:`` mapping that were written; the others come from the next source in precedence."""
 
@@ -214,6 +242,7 @@ class Settings:
     retry: RetryChanges = RetryChanges()  # defaults.retry
     retention: Retention = Retention()
     limits: tuple[Limit, ...] = ()
+    executors: dict[str, ExecutorSettings] = field(default_factory=dict)
     queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad, and what is in force stays
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)

@@ -417,6 +417,23 @@ alerts = Table(
     *_instants("due_at", "first_at", "sent_at", "failed_at", "locked_until"),
 )
 
+tokens = Table(
+    "cronjobs_tokens",  # of attempts that wait or run on a cluster; see store/tokens.py
+    metadata,
+    Column("job_id", BigInteger, nullable=False, autoincrement=False),
+    Column("attempt", Integer, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("holder", Text),  # the worker that took it; NULL: none has
+    Column("taken_at", Instant),
+    Column("permitted_until", Instant),  # until then its handler may run
+    Column("ended", Text),  # how it ended, JSON as its worker writes it
+    PrimaryKeyConstraint("job_id"),
+    CheckConstraint(
+        "(holder IS NULL) = (taken_at IS NULL) AND (holder IS NULL) = (permitted_until IS NULL)", name="taken"
+    ),
+    *_instants("taken_at", "permitted_until"),
+)
+
 quarters = Table(
     "cronjobs_quarters",  # what became of the occurrences of closed hours; see store/quarters.py
     metadata,
@@ -444,4 +461,4 @@ meta = Table(
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-SCHEMA_REVISION: Final = "0007"  # the newest that this code knows; a test compares it with alembic's head
+SCHEMA_REVISION: Final = "0008"  # the newest that this code knows; a test compares it with alembic's head

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cronjobs import starting
 from cronjobs.config.import_path import prepare_imports
-from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings
+from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
 from cronjobs.masking import mask
@@ -42,12 +42,16 @@ class JobType:
     durable: Durable = "group"  # "each": its worker begins no other job before the end is committed
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
     timeout_declared: bool = True  # False: the timeout is the default, which says nothing about the work
+    executor: str | None = None  # of a handler: the cluster that runs it; None: this host
     for_crashes: bool = False  # it runs in a process because runners died with it, not by its own setting
 
     @property
     def starts_at_once(self) -> bool:
-        """Whether its jobs are only claimed for a worker that is free: none may be lost, or wait, behind others."""
-        return self.on_lost == "dead"
+        """Whether its jobs are only claimed for a worker that is free: none may be lost, or wait, behind others.
+
+        On a cluster their waiting would count as that for a worker.
+        """
+        return self.on_lost == "dead" or self.executor is not None
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
         """Whether it may take longer than a tick has time, and so gets a process that outlives the tick."""
@@ -116,6 +120,9 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
         elif job_type.max_memory is not None and job_type.isolation == "thread":
             del types[name]
             faults.append(Fault(name, "max_memory needs a process: write isolation: process beside it"))
+        elif job_type.executor is not None and job_type.executor not in settings.executors:
+            del types[name]
+            faults.append(Fault(name, unknown_executor(job_type.executor, settings.executors)))
     return JobTypes(types, tuple(faults))
 
 
@@ -125,6 +132,7 @@ def _job_type(settings: Settings, name: str) -> JobType:
     code = registration.options if registration else JobOptions()
     retry = (registration.retry if registration else None) or settings.retry.apply(RetryPolicy())
     timeout = declared.timeout or code.timeout
+    executor = None if declared.command else declared.executor or code.executor
     return JobType(
         name,
         timeout or settings.run.default_timeout,
@@ -136,13 +144,14 @@ def _job_type(settings: Settings, name: str) -> JobType:
         declared.stdin,
         declared.run_in,
         declared.leftovers,
-        isolation="process" if declared.command else declared.isolation or code.isolation or "thread",
+        isolation="process" if declared.command or executor else declared.isolation or code.isolation or "thread",
         max_memory=declared.max_memory or code.max_memory,
         on_shutdown=declared.on_shutdown or code.on_shutdown or "release",
         on_lost=declared.on_lost or code.on_lost or "retry",
         durable=declared.durable or code.durable or "group",
         exit_codes=_exit_codes(declared),
         timeout_declared=timeout is not None,
+        executor=executor,
     )
 
 

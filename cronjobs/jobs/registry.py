@@ -226,6 +226,7 @@ def job(
     on_lost: OnLost | None = None,
     durable: Durable | None = None,
     check_types: bool = True,
+    executor: str | None = None,
 ) -> Register:
     """Register the decorated function as the handler of job type *name*.
 
@@ -238,8 +239,9 @@ def job(
     bytes). ``on_shutdown`` decides about a job that a stopping tick had claimed and not started: "release" (the
     default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job whose runner died: "retry"
     (the default) or "dead", for work that must not be repeated automatically. ``durable`` decides when an end is
-    committed: "group" (the default) with others that ended meanwhile, "each" before its worker begins another job. The
-    file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's values as JSON,
+    committed: "group" (the default) with others that ended meanwhile, "each" before its worker begins another job.
+    ``executor`` names the entry of the file's ``executors:`` on whose cluster it runs; None: on the host of the tick.
+    The file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's values as JSON,
     whatever it annotates. Raises UsageError for a name that another function has, or an invalid option.
     """
     fault = name_fault(name)
@@ -261,7 +263,10 @@ def job(
     memory = _read(name, "max_memory", max_memory, size)
     if memory is not None and memory < size(LEAST_MEMORY):
         raise UsageError(f"@job({name!r}): max_memory {max_memory!r} is below {LEAST_MEMORY}")
-    if memory is not None and isolation != "process":
+    if executor is not None and (name_fault(executor) is not None or isolation == "thread"):
+        why = name_fault(executor) or 'is a cluster, where a handler always has a process: leave isolation="thread" out'
+        raise UsageError(f"@job({name!r}): executor {executor!r} {why}")
+    if memory is not None and isolation != "process" and executor is None:
         raise UsageError(f'@job({name!r}): max_memory needs a process: write isolation="process" too')
     given = JobOptions(
         timeout=limit,
@@ -270,6 +275,7 @@ def job(
         on_shutdown=on_shutdown,
         on_lost=on_lost,
         durable=durable,
+        executor=executor,
     )
 
     def register(handler: Handler) -> Handler:

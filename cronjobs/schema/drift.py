@@ -21,7 +21,9 @@ Facts = dict[tuple[str, str, str], str]
 VIEWS: Final = ("cronjobs_dead_jobs", "cronjobs_long_running_jobs")
 _READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit acks"
 SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
-FUNCTIONS: Final = ("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule")
+APP_FUNCTIONS: Final = ("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule")
+WORKER_FUNCTIONS: Final = ("cronjobs_take_token", "cronjobs_confirm_permit")  # for the workers of a cluster
+FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 
 
 def find(connection: Connection) -> list[str]:

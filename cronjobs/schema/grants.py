@@ -10,16 +10,20 @@ from enum import StrEnum
 from typing import Final
 
 from cronjobs.database.tables import VERSION_TABLE, metadata
-from cronjobs.schema.drift import FUNCTIONS, VIEWS
+from cronjobs.schema.drift import APP_FUNCTIONS, FUNCTIONS, VIEWS, WORKER_FUNCTIONS
 
 
 class Role(StrEnum):
-    """``migrate`` owns the tables; ``run`` is for ticks and operators, ``enqueue`` for apps, ``read`` for people."""
+    """``migrate`` owns the tables; ``run`` is for ticks and operators, ``enqueue`` for apps, ``read`` for people.
+
+    ``token`` is for the workers of a cluster.
+    """
 
     MIGRATE = "migrate"
     RUN = "run"
     ENQUEUE = "enqueue"
     READ = "read"
+    TOKEN = "token"
 
 
 DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in Role}
@@ -45,6 +49,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_findings": _EVERYTHING,
     "cronjobs_alerts": _EVERYTHING,
     "cronjobs_quarters": _EVERYTHING,
+    "cronjobs_tokens": _EVERYTHING,
     "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at, prune_from, look_at)",
     VERSION_TABLE: "SELECT",
 }
@@ -70,6 +75,12 @@ ENQUEUE: Final[Mapping[str, str]] = {
 }
 REPLACE: Final = f"UPDATE ({_REPLACED})"
 
+CALLS: Final[Mapping[Role, tuple[str, ...]]] = {
+    Role.RUN: FUNCTIONS,
+    Role.ENQUEUE: APP_FUNCTIONS,
+    Role.TOKEN: WORKER_FUNCTIONS,
+}
+
 READ: Final[Mapping[str, str]] = dict.fromkeys(RELATIONS, "SELECT")
 
 
@@ -90,8 +101,7 @@ def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False,
             lines += _own(schema, name)
         else:
             lines += _grant(schema, name, _rights(role, replace=replace, find=find))
-            if role in (Role.RUN, Role.ENQUEUE):
-                lines += [f"GRANT EXECUTE ON FUNCTION {schema}.{each} TO {quoted(name)};" for each in FUNCTIONS]
+            lines += [f"GRANT EXECUTE ON FUNCTION {schema}.{each} TO {quoted(name)};" for each in CALLS.get(role, ())]
     return "\n".join([*lines, "", "COMMIT;"])
 
 
@@ -104,6 +114,7 @@ _FOR: Final[Mapping[Role, str]] = {
     Role.RUN: 'for "cronjobs run-due" and the commands of operators',
     Role.ENQUEUE: "for apps: enqueue(), cancel() and reschedule(); they see keys and states, no payload",
     Role.READ: "for people and dashboards; payloads too",
+    Role.TOKEN: "for the workers of a cluster: two functions, and no table",
 }
 
 
@@ -111,7 +122,8 @@ def _rights(role: Role, *, replace: bool, find: bool) -> Mapping[str, str]:
     if role is Role.ENQUEUE:
         more = f", {REPLACE}" * replace + ", SELECT" * find
         return {**ENQUEUE, "cronjobs_jobs": ENQUEUE["cronjobs_jobs"] + more}
-    return {Role.RUN: {**RUN, **dict.fromkeys(VIEWS, "SELECT")}, Role.READ: READ}[role]
+    rights: Mapping[Role, Mapping[str, str]] = {Role.RUN: {**RUN, **dict.fromkeys(VIEWS, "SELECT")}, Role.READ: READ}
+    return rights.get(role, {})
 
 
 def _make_role(name: str) -> Iterator[str]:

@@ -149,7 +149,12 @@ def _given_up(
 
 
 define(
-    given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
+    given_up="""
+      (j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working}) AND NOT {runs_far}""",
+    # On a cluster its handler may run until then, whatever became of its supervisor.
+    runs_far="""
+      EXISTS (SELECT 1 FROM {tokens} t
+              WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {now})""",
     among_dead=among("dead"),
     among_working=among("working"),
     # A cancelled job is not run again in any case, so its type need not be known.

@@ -17,8 +17,8 @@ from cronjobs.database.tables import LENGTHS
 from cronjobs.exec.arguments import PREFIX
 from cronjobs.model import Job, Status
 from cronjobs.rules.attempt_policy import seconds
-from cronjobs.rules.lease import Finish, Lease
-from cronjobs.store import leases, released_keys  # noqa: F401  its fragments: release_key, take_key_back
+from cronjobs.rules.lease import Finish, Lease, lease_of
+from cronjobs.store import leases, released_keys, tokens  # noqa: F401  its fragments: release_key, take_key_back
 from cronjobs.store.job_rows import job_from
 from cronjobs.store.leases import Written
 from cronjobs.store.sizes import in_bytes
@@ -229,7 +229,10 @@ def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction
     A run of exec is dead instead.
     """
     now = database_now(connection)
-    written = leases.finish(connection, [_released(holding, now, act.words) for holding in gone])
+    # On a cluster a handler outlives its supervisor, until its permit ends.
+    over = tokens.close(connection, [lease_of(holding.job) for holding in gone])
+    ends = [_released(holding, now, act.words) for holding in gone if holding.job.id in over]
+    written = leases.finish(connection, ends) if ends else Written(frozenset(), frozenset())
     record_act(connection, act, written.written)
     return written
 

@@ -424,7 +424,7 @@ class Loop:
         return self.stopping is not None or self.net.error is not None
 
     def _room(self, now: float) -> int:
-        if self._takes_nothing or now < self.pace.next_claim or now >= self.deadline:
+        if self._takes_nothing or self.pace.closed or now < self.pace.next_claim or now >= self.deadline:
             return 0
         return self.planner.room(self.in_flight)
 
@@ -441,7 +441,7 @@ class Loop:
             holds_leases=bool(self.in_flight.held),
             unwritten=bool(self.in_flight.unwritten),
             unrecorded=bool(self.in_flight.unrecorded),
-            nothing_due=self.pace.nothing_due,
+            nothing_due=self.pace.nothing_due or self.pace.closed,
             left=self.planner.left(),
             stopping=self.stopping,
             stop_by=self.stop_by,
@@ -450,7 +450,7 @@ class Loop:
             outage_pause_s=None if self.outage.error is None else self.outage.pause_s,
             outage_stays=self.outage.stays,
             next_renewal=self._next_renewal(),
-            next_claim=self.pace.next_claim,
+            next_claim=math.inf if self.pace.closed else self.pace.next_claim,
         )
 
     def _next_renewal(self) -> float:

@@ -28,12 +28,13 @@ NO_SLOT: Final = "no slot will come free"
 class Pace:
     """When to look for work next, on the monotonic clock.
 
-    ``nothing_due``: the last look found less than there was room for.
+    ``nothing_due``: the last look found less than there was room for. ``closed``: nothing is claimed until it opens.
     """
 
     next_claim: float = 0.0
     next_long_claim: float = 0.0
     nothing_due: bool = False
+    closed: bool = False
 
     def look_again(self) -> None:
         self.nothing_due, self.next_claim = False, 0.0

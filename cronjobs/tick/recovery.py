@@ -16,8 +16,8 @@ from cronjobs.jobs.job_types import JobTypes, policy_of
 from cronjobs.model import Lost, RetryPolicy
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.ending import Decided, as_cancelled, settle_expired
-from cronjobs.rules.lease import Expired
-from cronjobs.store import expiry, leases
+from cronjobs.rules.lease import Expired, lease_of
+from cronjobs.store import expiry, leases, tokens
 from cronjobs.store.crashing_types import note_deaths
 from cronjobs.store.expiry import Leased
 from cronjobs.store.leases import Written
@@ -68,6 +68,10 @@ class Recovery:
                 now, found = expiry.expired_leases(
                     connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working, known=known
                 )
+                looked_at = len(found)
+                # A worker of a cluster may have begun or confirmed one of them since they were read.
+                over = tokens.close(connection, [lease_of(expired.job) for expired in found])
+                found = [expired for expired in found if expired.job.id in over]
                 decided = [settle_expired(expired, self._policy_of(expired), now, run.every) for expired in found]
                 rows = [end.finish for end in decided]
                 written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
@@ -81,7 +85,7 @@ class Recovery:
                 if job_id in written.written:
                     self._note_death(expired, end)
             self.recovered += len(written.written)
-            if len(found) < RECOVER_BATCH:
+            if looked_at < RECOVER_BATCH:
                 break
         self._record_deaths()
         self._tell_left_alone()

@@ -24,6 +24,7 @@ class TickFilter:
     queue: str | None = None
     only: str | None = None  # a job type
     jobs: int | None = None  # how many are claimed at most
+    executor: str | None = None  # jobs of this executor's types alone, for its supervisor; None: of no executor's
 
     def options(self) -> dict[str, Any]:
         """Those that were given, by the names of the options."""

@@ -218,7 +218,11 @@ class ClaimPlanner:
         return self.job_types.policy(attempt.job.job_type, self.settings)
 
     def _known(self) -> dict[str, JobType]:
-        return {n: t for n, t in self.job_types.types.items() if self.limits.only in (None, n)}
+        return {
+            name: job_type
+            for name, job_type in self.job_types.types.items()
+            if self.limits.only in (None, name) and job_type.executor == self.limits.executor
+        }
 
 
 def fits(timeout: timedelta, remaining: timedelta) -> bool:
