@@ -142,6 +142,30 @@ def not_handed_over(job: Job, why: str) -> Event:
     return Event("job.not_handed_over", _of(job, "", error=error), ERROR)
 
 
+def supervisor_started(executor: str, pid: int) -> Event:
+    """Jobs of its types are due, and no process on this host was there to submit them."""
+    return Event("executor.started", {"executor": executor, "pid": pid})
+
+
+def supervisor_not_started(executor: str, why: str) -> Event:
+    return Event("executor.not_started", {"executor": executor, "error": why}, ERROR)
+
+
+def supervisor_ended(executor: str, why: str) -> Event:
+    return Event("executor.ended", {"executor": executor, "why": why})
+
+
+def cluster_away(executor: str, address: str, why: str) -> Event:
+    """Nothing is claimed for it meanwhile; what runs there goes on as long as its permits are confirmed."""
+    return Event(
+        "executor.away", {"executor": executor, "error": f"the scheduler {address} cannot be reached: {why}"}, ERROR
+    )
+
+
+def cluster_back(executor: str, address: str) -> Event:
+    return Event("executor.back", {"executor": executor, "address": address})
+
+
 def lease_lost(job: Job, worker: str) -> Event:
     error = "the lease was taken over or ran out; nothing of this attempt was recorded"
     return Event("job.lease_lost", _of(job, worker, error=error), ERROR)
@@ -323,6 +347,11 @@ EVENTS: Final = {
     "job.progress": "A job reported how far it is; only where a person watches.",
     "job.timed_out": "A handler in a thread still ran at its timeout; it keeps its worker until it ends.",
     "job.still_running": "A handler did not stop in time; its process ends with the tick.",
+    "executor.started": "A supervisor began, which submits the jobs of an executor's types to its cluster.",
+    "executor.not_started": "The supervisor of an executor could not be started; its jobs wait.",
+    "executor.ended": "A supervisor ended: it was idle, its file has changed, or it was told to.",
+    "executor.away": "The scheduler of an executor cannot be reached. Nothing is claimed for it meanwhile.",
+    "executor.back": "The scheduler of an executor is there again.",
     "job.handed_over": "A long job got a process of its own, which outlives the tick.",
     "job.not_handed_over": "A long job could get no process of its own, and went back to wait.",
     "job.lease_lost": "Another runner took the job over; this attempt has recorded nothing.",

@@ -87,6 +87,11 @@ class Attempt:
         return self.job_type.isolation == "process" or self.job.losses >= ISOLATED_FROM_LOSSES
 
     @property
+    def waits_on_a_cluster(self) -> bool:
+        """Whether a cluster has it and no worker there has begun it, which may take minutes."""
+        return self.started is None and self.job_type.executor is not None
+
+    @property
     def to_start(self) -> timedelta:
         """Time to start that does not count against the timeout: an interpreter may need seconds, a thread none."""
         return TO_START if self.job_type.for_crashes and self.has_process else timedelta(0)

@@ -63,7 +63,11 @@ def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
         why = f": {faults[0].where} {faults[0].what}" if faults else ""
         said = f"no handler is registered for {request.job.job_type} in a process of its own{why}"
         return Released(one_line(said, 1000), after=MISMATCH_DELAY)
-    database = Database(parse_url(request.settings.database, request.settings.schema), connections=1)
+    if request.source not in (None, registration.source):
+        said = f"the source of {request.job.job_type} is another one here than where the job was claimed: a deploy?"
+        return Released(said, after=MISMATCH_DELAY)
+    url = request.settings.database  # "": on a worker of a cluster that has none
+    database = Database(parse_url(url, request.settings.schema), connections=1) if url else None
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
     job_type = job_types.JobType(request.job.job_type, left, RetryPolicy(), registration)
@@ -78,7 +82,8 @@ def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
     try:
         return attempt.refusal() or call_handler(attempt, WorkerContext(request.settings, database), SYSTEM)
     finally:
-        database.close()
+        if database is not None:
+            database.close()
 
 
 def _open_streams() -> None:

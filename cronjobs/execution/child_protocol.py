@@ -43,6 +43,7 @@ class Request:
     ends_at: float
     timeout_s: float
     worker: str = ""
+    source: str | None = None  # of a cluster: what the handler's source must be like, see ``jobs.registry``
 
     def encode(self) -> bytes:
         """As ticks of the version before did: while files are replaced, they start this version's children."""
@@ -51,6 +52,8 @@ class Request:
         facts["job"] = self.job._asdict()
         if self.settings.around:
             facts["around"] = self.settings.around
+        if self.source is not None:
+            facts["source"] = self.source
         facts["grace_s"] = self.settings.run.shutdown_grace.total_seconds()
         return json.dumps(facts, default=_plain).encode()
 
@@ -121,16 +124,23 @@ def read_reason(descriptor: int) -> str | None:
 
 
 def write_outcome(descriptor: int, outcome: Outcome) -> None:
+    os.pwrite(descriptor, outcome_text(outcome).encode() + b"\n", REASON_ROOM)
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """An outcome as JSON; ``outcome_from`` reads it."""
     facts = {each.name: getattr(outcome, each.name) for each in fields(outcome)}
-    text = json.dumps({"outcome": type(outcome).__name__, **facts}, default=_plain)
-    os.pwrite(descriptor, text.encode() + b"\n", REASON_ROOM)
+    return json.dumps({"outcome": type(outcome).__name__, **facts}, default=_plain)
 
 
 def read_outcome(descriptor: int) -> Outcome | None:
     """The outcome that the child wrote; None if it did not finish, or was killed while it wrote."""
     text = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - REASON_ROOM), REASON_ROOM)
-    if not text.endswith(b"\n"):
-        return None
+    return outcome_from(text) if text.endswith(b"\n") else None
+
+
+def outcome_from(text: str | bytes) -> Outcome | None:
+    """What ``outcome_text`` wrote; None if it is anything else."""
     try:
         facts = json.loads(text)
         kind = _OUTCOMES[facts.pop("outcome")]

@@ -41,7 +41,7 @@ def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finish
         outcome, output = run(attempt, around, clock)
     finished = Finished(
         job=attempt.job,
-        outcome=_masked(outcome, secrets),
+        outcome=masked(outcome, secrets),
         duration=timedelta(seconds=clock.monotonic() - started),
         worker=attempt.worker,
         output=as_stored(output, secrets),
@@ -250,7 +250,7 @@ def _surrounded_command(
     return outcome, "\n".join([*([] if output is None else [output.rstrip("\n")]), *said]) if said else output
 
 
-def _masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:
+def masked(outcome: Outcome, secrets: frozenset[str]) -> Outcome:
     error = getattr(outcome, "error", None)
     if error is None:
         return outcome

@@ -241,5 +241,6 @@ def result_of(ctx: Context, returned: Any) -> Any:
 
 _NO_DATABASE: Final = (
     "{what} in the jobs database, and this context has none: run the handler through a tick or "
-    '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed'
+    '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed; '
+    "a worker of a cluster needs CRONJOBS_DATABASE_URL or a cronjobs.yaml for that"
 )

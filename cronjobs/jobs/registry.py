@@ -102,6 +102,16 @@ class Registration:
 
         return HandlerPayload(self.handler, self.signature, takes_ctx=self.takes_ctx, typed=self.check_types)
 
+    @cached_property
+    def source(self) -> str | None:
+        """A hash of the handler's source, by which two hosts compare what they would run; None: it cannot be read."""
+        from hashlib import sha256  # only for types that run on a cluster
+
+        try:
+            return sha256(inspect.getsource(inspect.unwrap(self.handler)).encode()).hexdigest()[:32]
+        except (OSError, TypeError, ValueError):
+            return None
+
     def bind(self, payload: Mapping[str, Any]) -> str | None:
         """How *payload* does not fit the handler's parameters, by name or by type, or None."""
         return self.bind_names(payload) or self.type_fault(self.decoded(payload)[1])

@@ -129,7 +129,7 @@ def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow
         FROM {tokens} t JOIN {these_attempts} AS o ON {is_this_attempt} AND t.token = o.token""",
         attempts=[key._asdict() for key in keys],
     )
-    return {row.job_id: TokenRow(*row) for row in rows}
+    return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.ended) for row in rows}
 
 
 # --- the worker's side --------------------------------------------------------------------------------------------

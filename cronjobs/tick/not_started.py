@@ -26,6 +26,7 @@ WHY: Final = {
     "overlap": "another job of schedule {schedule} was running, or came first",
     "limits": "{limit}",
     "long jobs": "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
+    "executor": "it waits for executor {executor}, whose supervisor takes it when there is room",
     "--limit": "the tick had started as many jobs as it was to (--limit)",
     "stopped": "the tick was told to stop",
     "budget": "its timeout of {timeout_s:g} s did not fit into the {left_s:g} s that were left of the tick",
@@ -72,6 +73,8 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     limit = reached(tick.limits, tick.running or {}, row.concurrency_key)
     if limit is not None:
         return {"why": "limits", "limit": limit.reached, "prefix": limit.prefix}
+    if known.executor is not None:
+        return {"why": "executor", "executor": known.executor}
     if tick.left <= 0:
         return {"why": "--limit"}
     if tick.stopped:

@@ -132,6 +132,8 @@ def wait_s(state: LoopState) -> float:
         moments.append(state.next_claim)
     moments += [attempt.overdue_at for attempt in state.running_on]
     for attempt in state.busy:
+        if attempt.waits_on_a_cluster:
+            continue
         if attempt.started is None:
             moments.append(attempt.claimed + UNBEGUN_S + 0.01)
         elif attempt.recorded is None:

@@ -16,7 +16,7 @@ from cronjobs.cli import output as show
 from cronjobs.cli.output import complain, echo, echo_json
 from cronjobs.config.load import load
 from cronjobs.database.address import parse_url
-from cronjobs.execution.handler import _masked
+from cronjobs.execution.handler import masked
 from cronjobs.masking import hide_in, mask, named_secrets, remember, url_passwords
 from cronjobs.model import Failed
 from cronjobs.text import one_line
@@ -90,7 +90,7 @@ def test_a_password_in_a_url_is_masked_though_nobody_said_that_it_is_one(text: s
 @pytest.mark.parametrize("secrets", [frozenset(), frozenset({"something else"})])
 def test_a_handlers_error_is_masked_though_no_secret_is_known(secrets: frozenset[str]) -> None:
     said = "cannot reach postgresql://app:pa55word@db/shop"
-    failed = _masked(Failed(said, "OSError", traceback=f"Traceback\nOSError: {said}"), secrets)
+    failed = masked(Failed(said, "OSError", traceback=f"Traceback\nOSError: {said}"), secrets)
     assert isinstance(failed, Failed)
     assert "pa55word" not in f"{failed.error} {failed.traceback}"
     assert "app:***@db/shop" in failed.error

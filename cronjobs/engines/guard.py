@@ -1,0 +1,177 @@
+"""What runs on a worker of a cluster, one call for each attempt: it makes sure that the attempt runs here alone.
+
+It takes the attempt's token in the database, starts the handler in a process of its own below the launcher, and holds a
+permit: what the database does not confirm in time is killed before the lease ends. A call that finds the token taken
+changes nothing: clusters repeat a task whose worker they have lost.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.clock import SYSTEM
+from cronjobs.config import load
+from cronjobs.config.settings import Settings
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.engines.permit import HeldPermit
+from cronjobs.engines.travelling import Report, Spec, versions
+from cronjobs.errors import CronjobsError, DatabaseError
+from cronjobs.execution.attempt import PROCESS_GRACE
+from cronjobs.execution.command import Command
+from cronjobs.execution.handler import as_stored
+from cronjobs.execution.process import run_handler
+from cronjobs.jobs.context import StopSignal
+from cronjobs.rules.clusters import difference
+from cronjobs.rules.progress import HowFar
+from cronjobs.text import CappedText
+
+TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # a role that may take tokens and confirm permits, and nothing else
+TELL_S: Final = 1.0  # how often a handler's progress travels at most
+NO_DATABASE: Final = (
+    f"it has neither {TOKEN_URL} nor CRONJOBS_DATABASE_URL nor a cronjobs.yaml in its working folder, and so cannot "
+    "make sure that an attempt runs once"
+)
+
+_running: dict[tuple[int, int], StopSignal] = {}  # job and attempt → what stops it
+_databases: dict[tuple[str, str | None], Database] = {}
+_lock: Final = threading.Lock()
+
+
+def run(text: str) -> str:
+    """Run one attempt, a ``Spec``, here, if nobody else does; return a ``Report``."""
+    spec = Spec.decode(text)
+    if (why := difference(spec.versions, versions())) is not None:
+        return Report("differs", f"worker {_worker()}: {why}").encode()
+    try:
+        settings = _settings(spec.request.settings)
+        url = os.environ.get(TOKEN_URL) or settings.database
+        if not url:
+            return Report("differs", f"worker {_worker()}: {NO_DATABASE}").encode()
+        database = _database(url, spec.request.settings.schema)
+    except CronjobsError as error:
+        return Report("differs", f"worker {_worker()}: {error}").encode()
+    stop = StopSignal()
+    holder = f"{_worker()} {os.getpid()}-{secrets.token_hex(4)}"
+    permit = HeldPermit(database, spec.key, holder, spec.lease_s, SYSTEM, stop)
+    try:
+        answer = permit.take().answer
+    except DatabaseError as error:
+        return Report("cannot", f"worker {_worker()}: {error}").encode()
+    if answer != "yours":
+        return Report(answer).encode()
+    place = (spec.key.job_id, spec.key.attempt)
+    _running[place] = stop
+    try:
+        report = _run(spec, settings, permit).encode()
+    finally:
+        _running.pop(place, None)
+    permit.end(report)
+    return report
+
+
+def stop(job_id: int, attempt: int, reason: str) -> bool:
+    """Stop an attempt, if it runs in this process; a supervisor calls it on the worker."""
+    found = _running.get((job_id, attempt))
+    if found is not None:
+        found.set(reason)
+    return found is not None
+
+
+def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> Report:
+    tell = _teller(spec)
+    tell("begun", _worker())
+    permit.watch()
+    began = SYSTEM.monotonic()
+    timeout = timedelta(seconds=spec.request.timeout_s)
+    request = spec.starting_at(began, _worker(), settings)
+    command = Command(
+        argv=(),
+        folder=settings.folder,
+        env=os.environ,
+        stdin=request.encode(),
+        timeout=timeout,
+        grace=PROCESS_GRACE,
+        shutdown_grace=max(PROCESS_GRACE, request.settings.run.shutdown_grace - PROCESS_GRACE),
+        max_memory=spec.max_memory,
+        lease=lambda: permit.safe_until,
+        output=CappedText(),
+    )
+    told_at = 0.0
+
+    def progressed(told: HowFar, at: float) -> None:
+        nonlocal told_at
+        if at >= told_at + TELL_S:
+            told_at = at
+            tell("progress", told.done, told.of, told.note)
+
+    outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
+    took = timedelta(seconds=SYSTEM.monotonic() - began)
+    return Report("ended", outcome=outcome, output=as_stored(output, settings.secrets), took=took)
+
+
+def _teller(spec: Spec) -> Any:
+    """What tells the supervisor something by way of the scheduler; if that is away it goes unheard."""
+
+    def tell(kind: str, *facts: Any) -> None:
+        with suppress(Exception):  # news are no more than news
+            from distributed import get_worker
+
+            worker = get_worker()
+            said = [kind, spec.key.job_id, spec.key.attempt, *facts]
+            worker.loop.add_callback(worker.log_event, spec.topic, said)
+
+    return tell
+
+
+def _worker() -> str:
+    """The address of this worker."""
+    try:
+        from distributed import get_worker
+
+        return str(get_worker().address)
+    except (ImportError, ValueError):
+        return f"process {os.getpid()}"
+
+
+def _settings(claimed: Settings) -> Settings:
+    """What holds here: the worker's own configuration file, if it has one; else what the claiming host says.
+
+    Raises CronjobsError.
+    """
+    file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+    if file.exists():
+        return load.load(file, environ=os.environ, need_database=False)
+    folder = claimed.folder if claimed.folder.is_dir() else Path.cwd()
+    return replace(claimed, folder=folder, database=os.environ.get("CRONJOBS_DATABASE_URL") or "")
+
+
+def _database(url: str, schema: str | None) -> Database:
+    """One for all attempts of this process."""
+    with _lock:
+        found = _databases.get((url, schema))
+        if found is None:
+            found = _databases[url, schema] = Database(parse_url(url, schema))
+        return found
+
+
+def examine() -> Mapping[str, Any]:
+    """What ``check --live`` asks of a worker: its versions, and whether it can take a token."""
+    here = versions()
+    try:
+        url = os.environ.get(TOKEN_URL) or _settings(Settings(file=Path(), folder=Path())).database
+        fault = None if url else NO_DATABASE
+        if url:
+            with _database(url, None).read() as connection:
+                connection.exec_driver_sql("SELECT 1")
+    except CronjobsError as error:
+        fault = str(error)
+    return {"cronjobs": here.cronjobs, "python": here.python, "fault": fault}

@@ -1,0 +1,86 @@
+"""The permit of one attempt on a worker: as long as the database confirms it, the handler may run, and no longer."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from cronjobs.clock import Clock
+from cronjobs.database.connection import Database
+from cronjobs.errors import DatabaseError
+from cronjobs.jobs.context import StopSignal
+from cronjobs.rules.lease import heartbeat_s, lease_margin_s
+from cronjobs.store import tokens
+from cronjobs.store.tokens import Permit, TokenKey
+
+AGAIN_S: Final = 1.0  # after an error of the database, until the permit ends
+LAST_TRIES: Final = 3  # to write how it ended
+
+
+@dataclass
+class HeldPermit:
+    """``safe_until``: the monotonic instant at which the handler must be gone. The launcher's kernel timer sees to it.
+
+    Whatever happens to this process: each confirmation is counted from when it was asked for.
+    """
+
+    database: Database
+    key: TokenKey
+    holder: str
+    lease_s: float
+    clock: Clock
+    stop: StopSignal
+    safe_until: float = 0.0
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def take(self) -> Permit:
+        """Take the token. Raises DatabaseError."""
+        sent = self.clock.monotonic()
+        with self.database.write() as connection:
+            found = tokens.take(connection, self.key, self.holder)
+        if found.answer == "yours":
+            self._holds(sent, found)
+        return found
+
+    def watch(self) -> None:
+        """Confirm it from now on, every quarter of a lease, in a thread."""
+        threading.Thread(target=self._confirm_again, name="cronjobs-permit", daemon=True).start()
+
+    def end(self, report: str) -> None:
+        """Nothing of the attempt runs any more: write how it ended, for a supervisor that the cluster cannot reach."""
+        self._over.set()
+        if len(report) > tokens.MOST_ENDED:
+            return
+        for _ in range(LAST_TRIES):
+            try:
+                with self.database.write() as connection:
+                    tokens.confirm(connection, self.key, report)
+            except DatabaseError:
+                continue
+            return
+
+    def _holds(self, sent: float, found: Permit) -> None:
+        self.safe_until = sent + found.left_s - lease_margin_s(self.lease_s)
+
+    def _confirm_again(self) -> None:
+        pause_s = heartbeat_s(self.lease_s)
+        while not self._over.wait(pause_s):
+            sent = self.clock.monotonic()
+            try:
+                with self.database.write() as connection:
+                    found = tokens.confirm(connection, self.key)
+            except DatabaseError:
+                pause_s = min(AGAIN_S, heartbeat_s(self.lease_s))
+                if self.clock.monotonic() >= self.safe_until:
+                    self.stop.set("lease lost")
+                    return
+                continue
+            pause_s = heartbeat_s(self.lease_s)
+            if found.answer == "over":
+                self.safe_until = 0.0
+                self.stop.set("lease lost")
+                return
+            self._holds(sent, found)
+            if found.answer == "cancelled":
+                self.stop.set("cancelled")

@@ -1,0 +1,52 @@
+"""Attempts that run on a cluster: whether a worker may run them, and what becomes of one that no worker ran. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from cronjobs.model import Failed, Outcome, Released
+from cronjobs.text import ERROR_LIMIT, one_line
+
+DIFFERS_FOR: Final = timedelta(minutes=10)  # how long workers may have other code than this host: a deploy
+DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try meanwhile
+AWAY_AGAIN: Final = timedelta(seconds=10)  # and of what a scheduler or worker could not begin
+
+
+class Versions(NamedTuple):
+    """What the two ends of an attempt must have in common."""
+
+    cronjobs: str
+    python: str  # with its minor version: "3.12"
+
+
+def difference(claimed: Versions, here: Versions) -> str | None:
+    """How the worker's versions differ from those of the host that claimed the job; None: they do not."""
+    pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
+    found = [f"{what} {there} and not {wanted}" for what, wanted, there in pairs if there != wanted]
+    return f"it has {' and '.join(found)} as the host that claimed the job" if found else None
+
+
+def of_difference(why: str, since_s: float) -> Outcome:
+    """The outcome of an attempt that a worker refused because its code is not ours; the first did *since_s* ago.
+
+    During a deploy that costs nothing. After ten minutes it is none, and somebody has to hear of it.
+    """
+    if since_s < DIFFERS_FOR.total_seconds():
+        return Released(_short(why), after=DIFFERS_AGAIN)
+    return Failed(_short(f"{why}, for more than ten minutes"), "WorkerDiffers")
+
+
+def of_waiting(executor: str, waited: timedelta) -> Released:
+    """The outcome of an attempt that no worker took in time."""
+    minutes = max(1, round(waited.total_seconds() / 60))
+    span = f"{minutes} min" if waited >= timedelta(minutes=1) else f"{waited.total_seconds():g} s"
+    return Released(f"no worker of executor {executor} was free for it, or had the resources it needs, in {span}")
+
+
+def not_begun(why: str) -> Released:
+    return Released(_short(why), after=AWAY_AGAIN)
+
+
+def _short(why: str) -> str:
+    return one_line(why, ERROR_LIMIT // 4)
