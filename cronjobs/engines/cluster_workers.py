@@ -19,7 +19,7 @@ from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.config.settings import ExecutorSettings
 from cronjobs.database.connection import Database
-from cronjobs.engines.travelling import Begun, Progressed, Report, Spec
+from cronjobs.engines.travelling import Begun, GuardReport, Progressed, Spec
 from cronjobs.errors import DatabaseError
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.execution.handler import as_stored, masked
@@ -56,7 +56,7 @@ class Cluster(Protocol):
     def close(self) -> None: ...
 
 
-class Asked(NamedTuple):
+class StopAsked(NamedTuple):
     """The loop wants an attempt to stop."""
 
     attempt: Attempt
@@ -113,7 +113,7 @@ class ClusterWorkers(Workers):
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
-        self._over: list[tuple[FarAttempt, Report]] = []  # reported, and their tokens are not dropped yet
+        self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported, and their tokens are not dropped yet
         self._differs_since: dict[str, float] = {}  # by job type
         self._looked_at = self._tried_at = -1e9
         self._connecting = self._was_up = self._told_away = self._left = False
@@ -126,11 +126,11 @@ class ClusterWorkers(Workers):
     def hand(self, attempt: Attempt) -> bool:
         attempt.on_its_way = True
         self._mail.put(attempt)
-        attempt.stop.when_set(lambda reason: self._mail.put(Asked(attempt, reason)))
+        attempt.stop.when_set(lambda reason: self._mail.put(StopAsked(attempt, reason)))
         return True
 
     def take_back(self) -> list[Attempt]:
-        """None: what has not begun ends by its token, see ``Asked``."""
+        """None: what has not begun ends by its token, see ``StopAsked``."""
         return []
 
     def leave(self) -> None:
@@ -179,7 +179,7 @@ class ClusterWorkers(Workers):
             case Attempt():
                 key = TokenKey(mail.job.id, mail.job.attempt, secrets.token_hex(16))
                 self._far[mail.job.id] = FarAttempt(mail, key, self.clock.monotonic())
-            case Asked(attempt, reason):
+            case StopAsked(attempt, reason):
                 if (far := self._of(attempt.job.id, attempt.job.attempt)) is not None and far.asked is None:
                     far.asked, far.if_unbegun = reason, unbegun(attempt) or Released()
                     self._looked_at = -1e9
@@ -276,7 +276,7 @@ class ClusterWorkers(Workers):
         far = next((far for far in self._far.values() if far.name == end.name), None)
         if far is None:
             return
-        report = None if end.report is None else Report.decode(end.report)
+        report = None if end.report is None else GuardReport.decode(end.report)
         if report is not None and report.said == "ended":
             self._note_begun(far, far.worker, report.took.total_seconds())
             self._over.append((far, report))
@@ -327,7 +327,7 @@ class ClusterWorkers(Workers):
             self._note_begun(far, row.holder.partition(" ")[0], row.taken_s or 0.0)
             far.worker = far.worker or row.holder.partition(" ")[0]
         if row.ended is not None and far.adrift:
-            self._over.append((far, Report.decode(row.ended)))
+            self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
         """End those that nobody runs; tell the guards of the others to stop, where they have to."""
@@ -369,7 +369,7 @@ class ClusterWorkers(Workers):
                 self._differs_since.pop(far.attempt.job.job_type, None)
             self._end(far, outcome, report)
 
-    def _end(self, far: FarAttempt, outcome: Outcome, report: Report | None = None) -> None:
+    def _end(self, far: FarAttempt, outcome: Outcome, report: GuardReport | None = None) -> None:
         if self._far.get(far.key.job_id) is not far:
             return
         del self._far[far.key.job_id]

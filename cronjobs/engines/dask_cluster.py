@@ -146,11 +146,11 @@ def _end_of(name: str, future: Future) -> TaskEnd:
             return TaskEnd(name, why=f"its result could not be fetched: {type(error).__name__}")
     if future.status == "error":
         with suppress(Exception):
-            error: BaseException = future.exception(timeout=RESULT_WITHIN_S)
-            if isinstance(error, KilledWorker):
+            raised = future.exception(timeout=RESULT_WITHIN_S)
+            if isinstance(raised, KilledWorker):
                 return TaskEnd(name, why="its worker died, and so did those that the cluster tried next")
-            differs = isinstance(error, ImportError | AttributeError)
-            return TaskEnd(name, why=f"its worker raised {type(error).__name__}: {error}", differs=differs)
+            differs = isinstance(raised, ImportError | AttributeError)
+            return TaskEnd(name, why=f"its worker raised {type(raised).__name__}: {raised}", differs=differs)
     return TaskEnd(name, why="the cluster has lost it")
 
 

@@ -23,7 +23,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.engines.permit import HeldPermit
-from cronjobs.engines.travelling import Report, Spec, versions
+from cronjobs.engines.travelling import GuardReport, Spec, versions
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.execution.attempt import PROCESS_GRACE
 from cronjobs.execution.command import Command
@@ -47,27 +47,27 @@ _lock: Final = threading.Lock()
 
 
 def run(text: str) -> str:
-    """Run one attempt, a ``Spec``, here, if nobody else does; return a ``Report``."""
+    """Run one attempt, a ``Spec``, here, if nobody else does; return a ``GuardReport``."""
     spec = Spec.decode(text)
     if (why := difference(spec.versions, versions())) is not None:
-        return Report("differs", f"worker {_worker()}: {why}").encode()
+        return GuardReport("differs", f"worker {_worker()}: {why}").encode()
     try:
         settings = _settings(spec.request.settings)
         url = os.environ.get(TOKEN_URL) or settings.database
         if not url:
-            return Report("differs", f"worker {_worker()}: {NO_DATABASE}").encode()
+            return GuardReport("differs", f"worker {_worker()}: {NO_DATABASE}").encode()
         database = _database(url, spec.request.settings.schema)
     except CronjobsError as error:
-        return Report("differs", f"worker {_worker()}: {error}").encode()
+        return GuardReport("differs", f"worker {_worker()}: {error}").encode()
     stop = StopSignal()
     holder = f"{_worker()} {os.getpid()}-{secrets.token_hex(4)}"
     permit = HeldPermit(database, spec.key, holder, spec.lease_s, SYSTEM, stop)
     try:
         answer = permit.take().answer
     except DatabaseError as error:
-        return Report("cannot", f"worker {_worker()}: {error}").encode()
+        return GuardReport("cannot", f"worker {_worker()}: {error}").encode()
     if answer != "yours":
-        return Report(answer).encode()
+        return GuardReport(answer).encode()
     place = (spec.key.job_id, spec.key.attempt)
     _running[place] = stop
     try:
@@ -86,7 +86,7 @@ def stop(job_id: int, attempt: int, reason: str) -> bool:
     return found is not None
 
 
-def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> Report:
+def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     tell = _teller(spec)
     tell("begun", _worker())
     permit.watch()
@@ -115,7 +115,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> Report:
 
     outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
     took = timedelta(seconds=SYSTEM.monotonic() - began)
-    return Report("ended", outcome=outcome, output=as_stored(output, settings.secrets), took=took)
+    return GuardReport("ended", outcome=outcome, output=as_stored(output, settings.secrets), took=took)
 
 
 def _teller(spec: Spec) -> Any:

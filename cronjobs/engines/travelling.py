@@ -83,7 +83,7 @@ class Spec:
         return replace(self.request, settings=settings, ends_at=ends_at, worker=worker)
 
 
-class Report(NamedTuple):
+class GuardReport(NamedTuple):
     """How a worker's guard ended: "ended" with an outcome; anything else means that this guard ran nothing.
 
     "taken": another one has the token. "cancelled", "over": nobody may take it any more. "differs", "cannot", with
@@ -104,7 +104,7 @@ class Report(NamedTuple):
         return json.dumps(facts)
 
     @classmethod
-    def decode(cls, text: str) -> Report:
+    def decode(cls, text: str) -> GuardReport:
         """Read it; what cannot be read is a failure: its handler did run."""
         try:
             facts = json.loads(text)

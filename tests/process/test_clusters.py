@@ -1,0 +1,241 @@
+"""Jobs on a Dask cluster of real processes: each attempt runs once, whoever dies, and its end comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.clusters import DaskProcesses, supervisors, wait_until
+from support.ticking import Project, cli, events
+
+from cronjobs.clock import SYSTEM
+
+pytestmark = pytest.mark.slow
+
+HANDLERS = """
+@job("far.quick", executor="cluster", timeout="30s")
+def far_quick(ctx, n=0):
+    say("ran", ctx)
+    print("said on the worker", n)
+    ctx.progress(1, 2, "half")
+    return {"n": n}
+
+
+@job("far.gated", executor="cluster", timeout="60s")
+def far_gated(ctx, gate="gate", stubborn=False):
+    say("start", ctx)
+    end = time.monotonic() + 50
+    while not os.path.exists(os.path.join(HERE, gate)) and time.monotonic() < end:
+        time.sleep(0.02)
+        if not stubborn:
+            ctx.check()
+    say("end", ctx)
+
+
+@job("far.effect", executor="cluster", timeout="30s")
+def far_effect(ctx):
+    with ctx.effect("far") as effect:
+        effect.result = 1
+"""
+LEASE_S = 4.0
+YAML = """
+run: {{lease: 4s, shutdown_grace: 4s}}
+executors: {{cluster: {{dask: "{address}", queue_wait: {queue_wait}, resources: {resources}}}}}
+"""
+
+
+@dataclass
+class Far:
+    """A project with a cluster."""
+
+    project: Project
+    cluster: DaskProcesses
+
+    def configure(self, *, queue_wait: str = "10m", resources: str = "{}", more: str = "") -> None:
+        yaml = YAML.format(address=self.cluster.address, queue_wait=queue_wait, resources=resources)
+        self.project.configure(yaml + more, handlers=HANDLERS)
+
+    def begin(self, workers: int = 1) -> None:
+        self.cluster.start_scheduler()
+        for _ in range(workers):
+            self.cluster.start_worker()
+        self.cluster.wait_for_workers(workers)
+
+    def until(self, status: str, job_id: int, within_s: float = 60) -> None:
+        try:
+            wait_until(lambda: self.project.job(job_id)["status"] == status, within_s)
+        except AssertionError:
+            pytest.fail(f"{self.project.job(job_id)}\n{self.project.log()}\n{self.cluster.log('worker-1')[-2000:]}")
+
+    def until_said(self, what: str, times: int = 1) -> None:
+        wait_until(lambda: len(self.project.effects(what)) >= times, what=self.project.log())
+
+
+@pytest.fixture
+def far(project: Project) -> Iterator[Far]:
+    found = Far(project, DaskProcesses(project.folder / "dask", {"CRONJOBS_DATABASE_URL": project.url}))
+    found.configure()
+    try:
+        yield found
+    finally:
+        for pid in supervisors(project):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        found.cluster.end()
+
+
+def test_a_handler_runs_on_a_worker_and_its_end_comes_back(far: Far) -> None:
+    far.begin()
+    ids = [far.project.add("far.quick", f'{{"n": {n}}}') for n in range(5)]
+    effect = far.project.add("far.effect")
+    far.project.tick()
+    for job_id in [*ids, effect]:
+        far.until("succeeded", job_id)
+    assert [far.project.times_ran()[job_id] for job_id in ids] == [1] * 5
+    output, worker = far.project.sql(f"SELECT output, worker FROM cronjobs_job_runs WHERE job_id = {ids[3]}")[0]
+    assert output == "said on the worker 3\n"
+    assert worker.startswith("cluster tcp://127.0.0.1:")
+    assert '"n":3' in str(far.project.job(ids[3])["result"]).replace(" ", "").replace("'", '"')
+    assert far.project.sql("SELECT count(*) FROM cronjobs_tokens") == [(0,)]
+    assert len(supervisors(far.project)) == 1
+    far.project.add("far.quick")
+    far.project.tick()
+    assert len(events(far.project.log(), "executor.started")) == 1, "the one that is there takes it"
+
+
+@pytest.mark.either
+def test_a_cancel_frees_the_worker(far: Far) -> None:
+    far.begin()
+    job_id = far.project.add("far.gated")
+    far.project.tick()
+    far.until_said("start")
+    cli(far.project, "jobs", "cancel", str(job_id))
+    far.until("cancelled", job_id, LEASE_S / 4 + 2 + 2 + 3)
+    [pid] = [effect.pid for effect in far.project.effects("start")]
+    assert not is_alive(pid)
+    other = far.project.add("far.quick")
+    far.until("succeeded", other)
+
+
+@pytest.mark.either
+def test_a_timeout_counts_from_the_token_and_ends_the_handler(far: Far) -> None:
+    far.begin()
+    job_id = far.project.add("far.gated", '{"stubborn": true}', timeout_s=2)
+    far.project.tick()
+    far.until_said("start")
+    [start] = far.project.effects("start")
+    far.until("failed", job_id, 20)
+    assert SYSTEM.monotonic() - start.at < 2 + 2 + 2 + 3
+    assert not is_alive(start.pid)
+    assert far.project.outcomes(job_id) == ["timed_out"]
+
+
+@pytest.mark.either
+def test_a_killed_worker_loses_its_attempt_once_its_permit_has_run_out(far: Far) -> None:
+    """Dask runs the task again, on the other worker: its guard finds the token taken, and runs nothing."""
+    far.begin(workers=2)
+    job_id = far.project.add("far.gated")
+    far.project.tick()
+    far.until_said("start")
+    [start] = far.project.effects("start")
+    [running] = [worker for worker in far.cluster.workers if str(worker.pid) in parents(start.pid)]
+    running.kill()
+    far.until_said("start", 2)
+    again = far.project.effects("start")[1]
+    assert again.attempt == 2
+    assert again.at > start.at + LEASE_S / 2
+    far.project.open()
+    far.until("succeeded", job_id)
+    assert far.project.outcomes(job_id) == ["lost", "succeeded"]
+    assert far.project.job(job_id)["failures"] == 0
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def parents(pid: int) -> list[str]:
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(str(pid))
+    return found
+
+
+@pytest.mark.either
+def test_a_killed_supervisor_takes_its_attempts_with_it_and_none_runs_twice(far: Far) -> None:
+    far.begin()
+    job_id = far.project.add("far.gated")
+    far.project.tick()
+    far.until_said("start")
+    [start] = far.project.effects("start")
+    [pid] = supervisors(far.project)
+    os.kill(pid, signal.SIGKILL)
+    far.project.tick()
+    assert far.project.job(job_id)["status"] == "running", "its handler may still run, until its permit ends"
+    wait_until(lambda: not is_alive(start.pid), LEASE_S + 2)
+    wait_until(lambda: far.project.tick() and far.project.job(job_id)["losses"] == 1, 20)
+    far.project.open()
+    far.project.make_due()
+    far.project.tick()
+    far.until("succeeded", job_id)
+    assert far.project.outcomes(job_id) == ["lost", "succeeded"]
+
+
+@pytest.mark.either
+def test_a_supervisor_that_is_told_to_end_interrupts_what_runs_and_releases_what_waits(far: Far) -> None:
+    far.cluster.threads = 1
+    far.begin()
+    first = far.project.add("far.gated", priority=1)
+    second = far.project.add("far.gated", priority=2)
+    far.project.tick()
+    far.until_said("start")
+    [pid] = supervisors(far.project)
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not supervisors(far.project), 15)
+    assert far.project.job(first)["status"] == far.project.job(second)["status"] == "queued"
+    assert far.project.outcomes(first) == ["interrupted"]
+    assert far.project.outcomes(second) == []
+    assert [effect.job_id for effect in far.project.effects("start")] == [first]
+
+
+@pytest.mark.either
+def test_a_scheduler_that_is_away_costs_nothing(far: Far) -> None:
+    job_id = far.project.add("far.quick")
+    far.project.tick()
+    wait_until(lambda: events(far.project.log(), "executor.away"), 30)
+    assert far.project.job(job_id)["status"] == "queued"
+    far.begin()
+    far.until("succeeded", job_id)
+    assert far.project.outcomes(job_id) == ["succeeded"]
+
+
+@pytest.mark.either
+def test_what_waits_too_long_for_a_resource_goes_back_uncharged(far: Far) -> None:
+    far.configure(queue_wait="5s", resources="{GPU: 1}")
+    far.begin()
+    job_id = far.project.add("far.quick")
+    far.project.tick()
+    wait_until(lambda: events(far.project.log(), "job.not_begun"), 30)
+    assert "no worker of executor cluster was free for it" in events(far.project.log(), "job.not_begun")[0]
+    assert (far.project.job(job_id)["failures"], far.project.outcomes(job_id)) == (0, [])
+    far.cluster.start_worker("--resources", "GPU=1")
+    far.cluster.wait_for_workers(2)
+    far.project.make_due()
+    far.until("succeeded", job_id)
+
+
+@pytest.mark.either
+def test_a_worker_without_a_database_refuses_with_a_sentence(far: Far) -> None:
+    far.cluster.env = {}
+    far.begin()
+    job_id = far.project.add("far.quick")
+    far.project.tick()
+    wait_until(lambda: events(far.project.log(), "job.not_begun"), 30)
+    assert "has neither CRONJOBS_TOKEN_URL nor" in events(far.project.log(), "job.not_begun")[0]
+    assert far.project.job(job_id)["failures"] == 0

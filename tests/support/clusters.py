@@ -1,0 +1,104 @@
+"""A Dask cluster of real processes on this machine: a scheduler, and workers to kill, freeze and start again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cronjobs.clock import SYSTEM, sleep
+from support import forked
+from support.postgres import free_port
+from support.ticking import Project
+
+SUPERVISOR = "cronjobs.engines.supervisor"
+
+
+@dataclass
+class DaskProcesses:
+    """``address``: of the scheduler. Each worker runs ``threads`` tasks at a time."""
+
+    folder: Path
+    env: Mapping[str, str]
+    threads: int = 2
+    port: int = field(default_factory=free_port)
+    scheduler: subprocess.Popen[bytes] | None = None
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _started: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def start_scheduler(self) -> None:
+        words = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-jupyter"]
+        self.scheduler = self._start("dask_scheduler", "scheduler", words)
+
+    def start_worker(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        self._started += 1
+        name = f"worker-{self._started}"
+        given = [self.address, "--no-nanny", "--nthreads", str(self.threads), "--no-dashboard", "--host", "127.0.0.1"]
+        given += ["--local-directory", str(self.folder / name), "--death-timeout", "60", *words]
+        worker = self._start("dask_worker", name, given, env)
+        self.workers.append(worker)
+        return worker
+
+    def _start(
+        self, program: str, name: str, words: list[str], env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        self.folder.mkdir(exist_ok=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            argv = [sys.executable, "-m", f"distributed.cli.{program}", *words]
+            given: dict[str, Any] = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL, "cwd": self.folder}
+            return forked.start(argv, env={**os.environ, **self.env, **(env or {})}, **given)
+
+    def wait_for_workers(self, count: int, within_s: float = 60) -> None:
+        """Until so many have registered, by the scheduler's log."""
+
+        def registered() -> bool:
+            log = self.log("scheduler")
+            there = set(re.findall(r"Register worker addr: (\S+)", log))
+            return len(there - set(re.findall(r"Remove worker addr: (\S+)", log))) >= count
+
+        wait_until(registered, within_s)
+
+    def log(self, name: str) -> str:
+        file = self.folder / f"{name}.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def end(self) -> None:
+        for process in [*self.workers, *([self.scheduler] if self.scheduler else [])]:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+def wait_until(condition: Any, within_s: float = 60, what: str = "") -> None:
+    end = SYSTEM.monotonic() + within_s
+    while not condition():
+        assert SYSTEM.monotonic() < end, what or condition
+        sleep(0.05)
+
+
+def supervisors(project: Project) -> list[int]:
+    """The supervisors that the ticks of *project* have started, and that live, by the log."""
+    started = [int(pid) for pid in re.findall(r"executor\.started executor=\S+ pid=(\d+)", project.log())]
+    return [pid for pid in started if is_supervisor(pid)]
+
+
+def is_supervisor(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return SUPERVISOR in command and state not in "ZX"
