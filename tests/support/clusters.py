@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,10 +43,20 @@ class DaskProcesses:
         words = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-jupyter"]
         self.scheduler = self._start("dask_scheduler", "scheduler", words)
 
-    def start_worker(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start_worker(
+        self, *words: str, address: str | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         self._started += 1
         name = f"worker-{self._started}"
-        given = [self.address, "--no-nanny", "--nthreads", str(self.threads), "--no-dashboard", "--host", "127.0.0.1"]
+        given = [
+            address or self.address,
+            "--no-nanny",
+            "--nthreads",
+            str(self.threads),
+            "--no-dashboard",
+            "--host",
+            "127.0.0.1",
+        ]
         given += ["--local-directory", str(self.folder / name), "--death-timeout", "60", *words]
         worker = self._start("dask_worker", name, given, env)
         self.workers.append(worker)
@@ -102,3 +114,47 @@ def is_supervisor(pid: int) -> bool:
     except OSError:
         return False
     return SUPERVISOR in command and state not in "ZX"
+
+
+@dataclass
+class Relay:
+    """Stands between a worker and its scheduler, on a port of its own; while ``cut`` is set nothing gets through."""
+
+    target: int
+    cut: threading.Event = field(default_factory=threading.Event)
+    _listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        for each in [self._listener, *self._sockets]:
+            each.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:  # the scheduler is dead
+                    client.close()
+                    continue
+                self._sockets += [client, server]
+                for here, there in ((client, server), (server, client)):
+                    threading.Thread(target=self._pump, args=(here, there), daemon=True).start()
+
+    def _pump(self, here: socket.socket, there: socket.socket) -> None:
+        with suppress(OSError):
+            while data := here.recv(65536):
+                while self.cut.is_set():
+                    sleep(0.05)
+                there.sendall(data)
+        for each in (here, there):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
