@@ -158,7 +158,8 @@ def campaign(
         if without_tokens:
             (folder / "patch").mkdir()
             (folder / "patch" / "sitecustomize.py").write_text(WITHOUT_TOKENS)
-            env = {"PYTHONPATH": str(folder / "patch")}
+            tried = os.environ.get("PYTHONPATH")  # a copy of the package
+            env = {"PYTHONPATH": os.pathsep.join([str(folder / "patch"), *([tried] if tried else [])])}
         relay = Relay(cluster.port)
         field_ = Battlefield(project, cluster, relay, random.Random(seed), env)
         ticks: list[subprocess.Popen[bytes]] = []
