@@ -7,6 +7,7 @@ from typing import Final
 READ: Final = {
     "CRONJOBS_CONFIG": "The configuration, where --config is not given; else ./cronjobs.yaml.",
     "CRONJOBS_DATABASE_URL": "The jobs database, where --database-url is not given; goes before database: in the file.",
+    "CRONJOBS_TOKEN_URL": "On a worker of a cluster: the database, for a role that may only take and confirm tokens.",
     "CRONJOBS_SCHEDULES": "off: this process runs jobs and fires no schedules; on, or nothing: it does both.",
     "CRONJOBS_HOST": "This host's name in leases, logs and status: a steady one, for containers.",
     "CRONJOBS_TRUST_FILES": "1: root's tick runs a cronjobs.yaml that others can write.",

@@ -40,11 +40,14 @@ def execute(database: Database, statement: str) -> list[Row[Any]]:
 
 
 JOB = "INSERT INTO cronjobs_jobs (job_type, {}) VALUES ('t', {})"
+TOKEN = "INSERT INTO cronjobs_tokens (job_id, attempt, token, {}) VALUES (1, 1, 't', {})"
 RUN = "INSERT INTO cronjobs_job_runs (job_id, attempt, outcome, started_at, finished_at, runner) VALUES "
 OCCURRENCE = "INSERT INTO cronjobs_occurrences (schedule_id, first_for, last_for, count, outcome) VALUES "
 SCHEDULE = "INSERT INTO cronjobs_schedules (name, definition, fingerprint, status, seen_until) VALUES "
 
 REFUSED = [
+    ("cronjobs_tokens_taken_ck", TOKEN.format("holder", "'w'")),
+    ("cronjobs_tokens_taken_ck", TOKEN.format("permitted_until, taken_at", "@, @")),
     ("cronjobs_jobs_status_ck", JOB.format("status", "'bogus'")),
     ("cronjobs_jobs_leased_when_running_ck", JOB.format("status", "'running'")),
     ("cronjobs_jobs_leased_when_running_ck", JOB.format("status, locked_by", "'running', 'me'")),
@@ -261,6 +264,7 @@ ROWS = {
 INTERNAL_ROWS = {
     "findings": "(finding, kind, severity, text, rows, began_at) VALUES ('dead', 'dead', 'notice', '', '[]', @)",
     "alerts": "(finding_id, channel) VALUES (1, 'ops')",
+    "tokens": "(job_id, attempt, token, holder, taken_at, permitted_until) VALUES (1, 1, 't', 'w', @, @)",
     "quarters": "(schedule_id, hour, quarters) VALUES (1, @, '')",
 }
 BAD_INSTANTS = {

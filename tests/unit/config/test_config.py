@@ -232,9 +232,20 @@ job_types: {a: {durable: yes}}
 job_types: {a: {on_lost: drop}}
     2:26: job_types.a.on_lost: "drop" is not one of retry, dead
 job_types: {a: {on_los: dead}}
-    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, durable, env, folder, hide,
-    inherit_env, isolation, leftovers, max_memory, on_lost, on_shutdown, retry, retry_exit_codes, stdin,
+    2:17: job_types.a.on_los: unknown key, did you mean "on_lost"? Allowed here: command, durable, env, executor,
+    folder, hide, inherit_env, isolation, leftovers, max_memory, on_lost, on_shutdown, retry, retry_exit_codes, stdin,
     success_exit_codes, timeout
+job_types: {a: {executor: cluster}}
+    2:27: job_types.a.executor: no executor is named "cluster": write it under executors: {cluster: {dask: …}}
+executors: {c: {dask: "tcp://scheduler:8786"}}
+    2:16: executors.c: a scheduler runs what anybody sends it, and tcp:// lets anybody: write tls:// and
+    tls: {ca, cert, key}, or insecure: true where the network is yours alone
+executors: {c: {dask: "tls://scheduler:8786"}}
+    2:16: executors.c: tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}
+executors: {c: {dask: "scheduler:8786"}}
+    2:23: executors.c.dask: "scheduler:8786" is not the address of a scheduler: write it like tls://scheduler:8786
+executors: {c: {resources: {GPU: many}}}
+    2:34: executors.c.resources.GPU: "many" is not a number: write one in 0.001–1e+06
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255
 job_types: {a: {command: [ls], success_exit_codes: 3}}
@@ -292,11 +303,11 @@ schedules: {a: {every: 1m, job: x, timeout: 50ms}}
 schedules: {a: {every: 1m, job: x, payload: [1]}}
     2:45: schedules.a.payload: a payload is a mapping: {invoice_id: 42}
 nonsense: 1
-    2:1: nonsense: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, imports,
-    job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
+    2:1: nonsense: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, executors,
+    imports, job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
 on: 1
-    2:1: on: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, imports,
-    job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
+    2:1: on: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, executors,
+    imports, job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
 """)
 
 

@@ -24,12 +24,15 @@ from cronjobs.errors import ConfigError
 SCHEMA = Draft202012Validator(json_schema())
 ENVIRON = {"DATABASE_URL": "sqlite:///x.db", "SMTP_PASSWORD": "canary-4711"}
 
+TLS_FILES = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key"}
 # What else an entry needs, and what does not go together with a key: both as the messages of the reader ask for.
 NEEDED: dict[str, dict[str, Any]] = {
     "alerts.channels.NAME": {"command": ["page"]},
     "alerts.channels.NAME.mail": {"host": "h", "from": "a@b.c", "to": "d@e.f"},
     "alerts.channels.NAME.webhook": {"url": "https://h"},
     "alerts.thresholds.NAME": {"of": "dead", "more_than": 5, "within": "1h"},
+    "executors.NAME": {"dask": "tls://scheduler:8786", "tls": TLS_FILES},
+    "executors.NAME.tls": TLS_FILES,
     "limits.NAME": {"most": 4},
     "queues.NAME": {"max_waiting": 10},
     "schedules.NAME": {"cron": "0 2 * * *", "job": "t.work"},
@@ -48,6 +51,9 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "cap": {"base": "1m"},
 }
 
+BESIDE: dict[str, dict[str, Any]] = {"executors.NAME": {"dask": "tls://scheduler:8786"}}
+ELSEWHERE: dict[str, dict[str, Any]] = {"executor": {"executors": {"cluster": {"dask": "tcp://127.0.0.1:8786"}}}}
+
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +68,11 @@ def file_with(path: str, name: str, value: Any) -> str:
     if path != "job_types.NAME":
         entry.pop(INSTEAD_OF.get(name, ""), None)
     entry[name] = value
-    for part in reversed(path.split(".") if path else []):
-        entry = {part: entry}
-    return yaml.safe_dump({"database": "sqlite:///x.db"} | entry, sort_keys=False, allow_unicode=True)
+    parts = path.split(".") if path else []
+    for place in range(len(parts), 0, -1):
+        entry = BESIDE.get(".".join(parts[: place - 1]), {}) | {parts[place - 1]: entry}
+    entry = {"database": "sqlite:///x.db"} | ELSEWHERE.get(name, {}) | entry
+    return yaml.safe_dump(entry, sort_keys=False, allow_unicode=True)
 
 
 def what_it_means(text: str) -> Settings:

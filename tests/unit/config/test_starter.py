@@ -34,7 +34,7 @@ def test_every_example_in_the_starter_is_valid() -> None:
     text = with_examples(starter_yaml(timezone="UTC", project="shop"))
     found = read(text)
     assert found.problems == ()
-    assert yaml.safe_load(text).keys() == FILE.keys() - {"schema"}
+    assert yaml.safe_load(text).keys() == FILE.keys() - {"schema", "executors"}
     assert set(found.schedules) == {"hello", "nightly-report", "tidy-up"}
     shown = {key for schedule in yaml.safe_load(text)["schedules"].values() for key in schedule}
     assert shown == SCHEDULE.keys() - {
