@@ -143,6 +143,12 @@ BEGIN
     IF FOUND THEN
         UPDATE cronjobs_tokens t SET permitted_until = leased_until
         WHERE t.job_id = $1 AND t.attempt = $2 AND t.token = $3 AND t.holder IS NOT NULL AND t.ended IS NULL;
+    ELSIF EXISTS (SELECT FROM cronjobs_tokens t JOIN cronjobs_job_runs r ON r.job_id = t.job_id
+                  AND r.attempt = t.attempt AND r.outcome = 'succeeded'
+                  WHERE t.job_id = $1 AND t.attempt = $2 AND t.token = $3 AND t.holder IS NOT NULL) THEN
+        -- The handler has ended its job in a transaction of its own; what it does now changes nothing of that.
+        RETURN QUERY SELECT 'done', 0::float8;
+        RETURN;
     END IF;
     RETURN QUERY SELECT CASE WHEN NOT FOUND THEN 'over' WHEN asked IS NOT NULL THEN 'cancelled' ELSE 'yours' END,
         CASE WHEN FOUND THEN extract(epoch FROM leased_until - statement_timestamp())::float8 ELSE 0 END;

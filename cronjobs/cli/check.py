@@ -64,9 +64,9 @@ def check(
         checklist(source, found, as_json)
     wrong: list[str] = []
     if live:
-        from cronjobs.cli.check_live import ask_database
+        from cronjobs.cli.check_live import ask_clusters, ask_database
 
-        wrong = ask_database(settings, known)
+        wrong = [*ask_database(settings, known), *ask_clusters(settings)]
     with users_code():
         reviewed = None if against is None or known is None else review_of(against, settings, known)
     if as_json:

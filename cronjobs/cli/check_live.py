@@ -28,3 +28,12 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     return [
         sentence(trouble, times) for trouble in judge(health, settings) if trouble.alarm and trouble.kind not in kinds
     ]
+
+
+def ask_clusters(settings: Settings) -> list[str]:
+    """What is wrong with the clusters of the file's executors, as they answer just now, in sentences."""
+    if not settings.executors:
+        return []
+    from cronjobs.engines.looking import wrong_with  # only where the file has executors
+
+    return [fault for executor in settings.executors.values() for fault in wrong_with(executor)]

@@ -126,6 +126,9 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
     if job["waits_for"]:
         facts.append(f"waits: {job['waits_for']}")
     timeout_s, longest_s = job["timeout_s"], settings.run.longest_in_tick.total_seconds()
-    if timeout_s is not None and timeout_s > longest_s:
+    job_type = known.types.get(job["job_type"])
+    if job_type is not None and job_type.executor is not None:
+        facts.append(f"on executor {job_type.executor}, by its supervisor")
+    elif timeout_s is not None and timeout_s > longest_s:
         facts.append(f"in a process of its own: its timeout {timeout_s:g} s is above the {longest_s:g} s of a tick")
     return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple, Protocol
 
 from cronjobs import events
-from cronjobs.clock import Clock
+from cronjobs.clock import Clock, sleep
 from cronjobs.config.settings import ExecutorSettings
 from cronjobs.database.connection import Database
 from cronjobs.engines.travelling import Begun, GuardReport, Progressed, Spec
@@ -143,24 +143,26 @@ class ClusterWorkers(Workers):
     def _attend(self) -> None:
         while not self._left:
             try:
-                self._take_mail()
-                self._attend_to_link()
-                self._submit()
-                self._look()
-                self._let_go()
+                self._take_mail(self._wait_s())
+                self.attend()
             except DatabaseError:
-                self.clock_pause(0.2)  # the loop reports it; what was to be written is still here
+                sleep(0.2)  # the loop reports it; what was to be written is still here
             except Exception as error:  # of ours: nothing more is begun, what runs is renewed and looked at
                 self._emit(events.fault_of_ours(error, type(error).__name__))
-                self.clock_pause(1.0)
+                sleep(1.0)
         self.cluster.close()
 
-    def clock_pause(self, seconds: float) -> None:
-        threading.Event().wait(seconds)
+    def attend(self) -> None:
+        """One round: take what has come, then do what is due."""
+        self._take_mail(0)
+        self._attend_to_link()
+        self._submit()
+        self._look()
+        self._let_go()
 
-    def _take_mail(self) -> None:
+    def _take_mail(self, wait_s: float) -> None:
         try:
-            mail = self._mail.get(timeout=self._wait_s())
+            mail = self._mail.get(timeout=wait_s) if wait_s else self._mail.get_nowait()
             while True:
                 self._take(mail)
                 mail = self._mail.get_nowait()

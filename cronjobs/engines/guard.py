@@ -67,7 +67,7 @@ def run(text: str) -> str:
     except DatabaseError as error:
         return GuardReport("cannot", f"worker {_worker()}: {error}").encode()
     if answer != "yours":
-        return GuardReport(answer).encode()
+        return GuardReport("over" if answer == "done" else answer).encode()
     place = (spec.key.job_id, spec.key.attempt)
     _running[place] = stop
     try:

@@ -15,6 +15,7 @@ from cronjobs.store import tokens
 from cronjobs.store.tokens import Permit, TokenKey
 
 AGAIN_S: Final = 1.0  # after an error of the database, until the permit ends
+FOR_GOOD_S: Final = 60 * 86_400.0  # twice the longest timeout
 LAST_TRIES: Final = 3  # to write how it ended
 
 
@@ -77,6 +78,9 @@ class HeldPermit:
                     return
                 continue
             pause_s = heartbeat_s(self.lease_s)
+            if found.answer == "done":  # no other attempt of this job will begin: it has until its timeout
+                self.safe_until = self.clock.monotonic() + FOR_GOOD_S
+                return
             if found.answer == "over":
                 self.safe_until = 0.0
                 self.stop.set("lease lost")

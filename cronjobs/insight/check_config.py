@@ -217,6 +217,8 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Pr
     """A job starts only if its time-out ends before the tick does, and starting up takes some of the budget."""
     run = settings.run
     for timed in _timed(settings, known):
+        if timed.job_type.executor is not None:
+            continue  # a supervisor has no deadline
         name, limit = timed.job_type.name, duration_text(timed.timeout)
         grace = PROCESS_GRACE if timed.job_type.isolation == "process" else timedelta(0)
         if timed.timeout > run.longest_in_tick:
@@ -241,7 +243,8 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Pr
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
     """One note for all of them: a time-out above the budget has an effect worth knowing, and needs no fix."""
     run = settings.run
-    long = [timed for timed in _timed(settings, known) if timed.timeout > run.longest_in_tick]
+    of_ticks = [timed for timed in _timed(settings, known) if timed.job_type.executor is None]
+    long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]
     if long and run.long_jobs:
         names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
         yield place.problem(

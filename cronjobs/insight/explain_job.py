@@ -237,7 +237,12 @@ def _running(job: JobFacts, clock: LocalTimes, now: datetime) -> str:
     else:
         left = span(job.locked_until - now) if job.locked_until else "no time"
         lease = f"; its lease has {left} left"
-    return f"Job {job.id} is running now: attempt {job.attempt} on {name(job.host or '?')}{begun}{stop}{lease}."
+    where = f"on {name(job.host or '?')}"
+    if job.cluster_worker == "":
+        where, begun = f"submitted to its cluster by {name(job.host or '?')}, where no worker has begun it", ""
+    elif job.cluster_worker is not None:
+        where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
+    return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
 
 
 def _reported(job: JobFacts, now: datetime) -> list[str]:
@@ -302,6 +307,11 @@ def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
         reasons.append(f"no tick's options reach it: since {since} all ran on {with_}")
     if job.limit is not None:
         reasons.append(one_line(job.limit, 300))
+    if job.executor is not None:
+        reasons.append(
+            f"it runs on executor {name(job.executor)}, whose supervisor takes it while its scheduler can be reached "
+            f"and fewer than in_flight attempts are there"
+        )
     if job.long_places is not None:
         reasons.append(
             "its timeout is longer than a tick has time for, so it needs a process of its own, and of these a host "

@@ -158,6 +158,8 @@ class JobFacts:
     out_of_reach: Excluded | None = None
     limit: str | None = None  # the limit that is reached, as a sentence
     reported: Reported | None = None  # by the attempt that runs
+    cluster_worker: str | None = None  # of the attempt that runs, if it is on a cluster; "": it waits for one there
+    executor: str | None = None  # of a job that waits: the executor of its type
     long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
 
 

@@ -31,7 +31,7 @@ from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.rules.concurrency import reached
 from cronjobs.rules.pausing import of_queue
 from cronjobs.rules.progress import reported_of
-from cronjobs.store import explaining
+from cronjobs.store import explaining, tokens
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.job_types import remembered, runnable_types
 from cronjobs.store.sql import database_now
@@ -123,6 +123,7 @@ def job_facts(
         attempts.setdefault(run.job_id, []).append(told)
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
+    on_clusters = tokens.workers_of(connection, [row.id for row in rows if row.status == "running"])
     passed, beyond = _passed_over(connection, rows, attempts, around.now)
     found = {}
     for row in rows:
@@ -143,6 +144,8 @@ def job_facts(
             type_facts=type_facts(connection, row.job_type, settings, types()) if waits and job_type is None else None,
             passed_over=passed.get(row.id),
             out_of_reach=beyond.get(row.id),
+            cluster_worker=on_clusters.get(row.id),
+            executor=job_type.executor if job_type is not None else None,
             long_places=settings.run.long_jobs if waits and _is_long(settings, row.timeout_s, job_type) else None,
         )
     return found
@@ -218,6 +221,8 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
 
 
 def _is_long(settings: Settings, timeout_s: float | None, job_type: JobType | None) -> bool:
+    if job_type is not None and job_type.executor is not None:
+        return False
     if timeout_s is None:
         return job_type is not None and job_type.is_long(settings.run.longest_in_tick)
     return timeout_s > settings.run.longest_in_tick.total_seconds()

@@ -24,7 +24,7 @@ def difference(claimed: Versions, here: Versions) -> str | None:
     """How the worker's versions differ from those of the host that claimed the job; None: they do not."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} and not {wanted}" for what, wanted, there in pairs if there != wanted]
-    return f"it has {' and '.join(found)} as the host that claimed the job" if found else None
+    return f"it has {' and '.join(found)} as the host that claims the jobs" if found else None
 
 
 def of_difference(why: str, since_s: float) -> Outcome:

@@ -8,7 +8,7 @@ confirmed. On PostgreSQL a worker calls two functions, so that its role needs no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, Row
@@ -36,7 +36,7 @@ define(
     lease_left_s=_seconds("j.locked_until", "{now}"),
 )
 
-Answer = Literal["yours", "taken", "cancelled", "over"]
+Answer = Literal["yours", "taken", "cancelled", "done", "over"]
 
 
 class TokenKey(NamedTuple):
@@ -48,7 +48,10 @@ class TokenKey(NamedTuple):
 
 
 class Permit(NamedTuple):
-    """``left_s``: seconds until the lease ends, by the database's clock. "cancelled": the permit holds, but stop."""
+    """``left_s``: seconds until the lease ends, by the database's clock.
+
+    "cancelled": the permit holds, but stop. "done": the handler has ended its job in a transaction of its own.
+    """
 
     answer: Answer
     left_s: float = 0.0
@@ -132,6 +135,18 @@ def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow
     return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.ended) for row in rows}
 
 
+def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
+    """Where the attempts of these jobs run that are on a cluster; "": no worker has begun it."""
+    rows = run(
+        connection,
+        """
+        SELECT t.job_id, t.holder FROM {tokens} t JOIN {jobs} j ON j.id = t.job_id AND j.attempts = t.attempt
+        WHERE t.job_id {among_ids} AND j.status = 'running'""",
+        ids=sorted(job_ids),
+    )
+    return {row.job_id: (row.holder or "").partition(" ")[0] for row in rows}
+
+
 # --- the worker's side --------------------------------------------------------------------------------------------
 
 
@@ -182,13 +197,20 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
             **key._asdict(),
         ).all()
     )
+    if lease is None and run(connection, "SELECT 1 FROM {job_runs} r WHERE {ended_itself}", **key._asdict()).first():
+        return Permit("done")
     if not lease or not held:
         return Permit("over")
     return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
 
 
 # As the functions of migration 0008 do it; on SQLite a writer is alone.
-define(this_token="t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token")
+define(
+    this_token="t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token",
+    ended_itself="""
+      r.job_id = :job_id AND r.attempt = :attempt AND r.outcome = 'succeeded'
+      AND EXISTS (SELECT 1 FROM {tokens} t WHERE {this_token} AND t.holder IS NOT NULL)""",
+)
 
 
 def _lease_here(connection: Connection, key: TokenKey) -> Row[Any] | None:

@@ -26,7 +26,6 @@ WHY: Final = {
     "overlap": "another job of schedule {schedule} was running, or came first",
     "limits": "{limit}",
     "long jobs": "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
-    "executor": "it waits for executor {executor}, whose supervisor takes it when there is room",
     "--limit": "the tick had started as many jobs as it was to (--limit)",
     "stopped": "the tick was told to stop",
     "budget": "its timeout of {timeout_s:g} s did not fit into the {left_s:g} s that were left of the tick",
@@ -73,8 +72,6 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     limit = reached(tick.limits, tick.running or {}, row.concurrency_key)
     if limit is not None:
         return {"why": "limits", "limit": limit.reached, "prefix": limit.prefix}
-    if known.executor is not None:
-        return {"why": "executor", "executor": known.executor}
     if tick.left <= 0:
         return {"why": "--limit"}
     if tick.stopped:
@@ -91,6 +88,9 @@ def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]
     """The entries for the jobs that wait in *lanes*."""
     entries: dict[tuple[Any, ...], dict[str, Any]] = {}
     for lane in lanes:
+        known = tick.types.types.get(lane.job_type)
+        if known is not None and known.executor is not None:
+            continue  # a supervisor takes these, and no tick is to look for what could have become of them
         counts: dict[tuple[Any, ...], int] = {}
         for row in lane.rows:
             reason = {key: value for key, value in why(lane, row, tick).items() if value is not None}

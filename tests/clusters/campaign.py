@@ -33,7 +33,7 @@ run: {{lease: 5s, shutdown_grace: 4s, max_losses: 1000}}
 executors: {{cluster: {{dask: "{address}", in_flight: 40}}}}
 """
 HANDLERS = """
-@job("far.work", executor="cluster", timeout="20s")
+@job("far.work", executor="cluster", timeout="60s")
 def far_work(ctx, s=0.5):
     say("start", ctx)
     end = time.monotonic() + s
@@ -168,7 +168,7 @@ def campaign(
             field_.replace_the_dead(workers)
             cluster.wait_for_workers(workers, 120)
             chance = random.Random(seed)
-            ids = [project.add("far.work", f'{{"s": {chance.uniform(0.1, 1.5):.2f}}}') for _ in range(jobs)]
+            ids = [project.add("far.work", f'{{"s": {chance.uniform(0.5, 8.0):.2f}}}') for _ in range(jobs)]
             _fight(field_, faults, workers, began + limit_s, ticks)
         finally:
             field_.thaw(everything=True)
