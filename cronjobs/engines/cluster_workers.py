@@ -213,6 +213,8 @@ class ClusterWorkers(Workers):
             far.worker = worker
             attempt.worker = f"{self.executor.name} {worker}"
             attempt.started = self.clock.monotonic() - ago_s
+            if self.around.on_start is not None:
+                self.around.on_start(attempt.job)
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
@@ -387,6 +389,8 @@ class ClusterWorkers(Workers):
             far.attempt.worker,
             as_stored(output, secrets_),
         )
+        if far.begun and self.around.on_end is not None:
+            self.around.on_end(finished)
         self.ended.put(Ended(far.attempt, finished, self.clock.monotonic()))
 
     @property

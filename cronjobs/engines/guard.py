@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config import load
 from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
 from cronjobs.engines.permit import HeldPermit
 from cronjobs.engines.travelling import GuardReport, Spec, versions
+from cronjobs.engines.worker_home import database_at, settings_here
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.execution.attempt import PROCESS_GRACE
 from cronjobs.execution.command import Command
@@ -42,8 +38,6 @@ NO_DATABASE: Final = (
 )
 
 _running: dict[tuple[int, int], StopSignal] = {}  # job and attempt → what stops it
-_databases: dict[tuple[str, str | None], Database] = {}
-_lock: Final = threading.Lock()
 
 
 def run(text: str) -> str:
@@ -52,11 +46,11 @@ def run(text: str) -> str:
     if (why := difference(spec.versions, versions())) is not None:
         return GuardReport("differs", f"worker {_worker()}: {why}").encode()
     try:
-        settings = _settings(spec.request.settings)
+        settings = settings_here(spec.request.settings)
         url = os.environ.get(TOKEN_URL) or settings.database
         if not url:
             return GuardReport("differs", f"worker {_worker()}: {NO_DATABASE}").encode()
-        database = _database(url, spec.request.settings.schema)
+        database = database_at(url, spec.request.settings.schema)
     except CronjobsError as error:
         return GuardReport("differs", f"worker {_worker()}: {error}").encode()
     stop = StopSignal()
@@ -142,35 +136,14 @@ def _worker() -> str:
         return f"process {os.getpid()}"
 
 
-def _settings(claimed: Settings) -> Settings:
-    """What holds here: the worker's own configuration file, if it has one; else what the claiming host says.
-
-    Raises CronjobsError.
-    """
-    file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
-    if file.exists():
-        return load.load(file, environ=os.environ, need_database=False)
-    folder = claimed.folder if claimed.folder.is_dir() else Path.cwd()
-    return replace(claimed, folder=folder, database=os.environ.get("CRONJOBS_DATABASE_URL") or "")
-
-
-def _database(url: str, schema: str | None) -> Database:
-    """One for all attempts of this process."""
-    with _lock:
-        found = _databases.get((url, schema))
-        if found is None:
-            found = _databases[url, schema] = Database(parse_url(url, schema))
-        return found
-
-
 def examine() -> Mapping[str, Any]:
     """What ``check --live`` asks of a worker: its versions, and whether it can take a token."""
     here = versions()
     try:
-        url = os.environ.get(TOKEN_URL) or _settings(Settings(file=Path(), folder=Path())).database
+        url = os.environ.get(TOKEN_URL) or settings_here(Settings(file=Path(), folder=Path())).database
         fault = None if url else NO_DATABASE
         if url:
-            with _database(url, None).read() as connection:
+            with database_at(url, None).read() as connection:
                 connection.exec_driver_sql("SELECT 1")
     except CronjobsError as error:
         fault = str(error)

@@ -31,7 +31,7 @@ from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.rules.concurrency import reached
 from cronjobs.rules.pausing import of_queue
 from cronjobs.rules.progress import reported_of
-from cronjobs.store import explaining, tokens
+from cronjobs.store import explaining
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.job_types import remembered, runnable_types
 from cronjobs.store.sql import database_now
@@ -123,7 +123,7 @@ def job_facts(
         attempts.setdefault(run.job_id, []).append(told)
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
-    on_clusters = tokens.workers_of(connection, [row.id for row in rows if row.status == "running"])
+    on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
     passed, beyond = _passed_over(connection, rows, attempts, around.now)
     found = {}
     for row in rows:

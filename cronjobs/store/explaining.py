@@ -314,3 +314,15 @@ def newest_ticks_with_types(connection: Connection) -> Sequence[Row[Any]]:
 def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
     rows = run(connection, "SELECT j.* FROM {ticks} j WHERE j.id {among_ids}", ids=list(ids)).all()
     return {row.id: row for row in rows}
+
+
+def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
+    """Where the attempts of these jobs run that are on a cluster; "": no worker has begun it."""
+    rows = run(
+        connection,
+        """
+        SELECT t.job_id, t.holder FROM {tokens} t JOIN {jobs} j ON j.id = t.job_id AND j.attempts = t.attempt
+        WHERE t.job_id {among_ids} AND j.status = 'running'""",
+        ids=sorted(job_ids),
+    )
+    return {row.job_id: (row.holder or "").partition(" ")[0] for row in rows}

@@ -64,7 +64,10 @@ _TYPES: Final = {
 }
 
 
-FUNCTIONS: Final = ("cronjobs_cancel", "cronjobs_reschedule")  # in the schema of the tables, as {cancel}
+FUNCTIONS: Final = (
+    *("cronjobs_cancel", "cronjobs_reschedule"),
+    *("cronjobs_take_token", "cronjobs_confirm_permit"),
+)  # in the schema of the tables, as {cancel}
 
 
 _KNOWN_DRIVERS: Final = frozenset({"psycopg", "pysqlite"})  # their SQLAlchemy dialects change no parameter of ours

@@ -8,17 +8,16 @@ confirmed. On PostgreSQL a worker calls two functions, so that its role needs no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.probe.question import qualified
 from cronjobs.rules.lease import Lease
-from cronjobs.store.sql import Fragment, define, group, is_postgresql, run, schema_of
+from cronjobs.store.sql import Fragment, define, group, is_postgresql, run
 
-TAKE: Final = "take_token"
-CONFIRM: Final = "confirm_permit"
+TAKE: Final = "{take_token}"
+CONFIRM: Final = "{confirm_permit}"
 MOST_ENDED: Final = 900_000  # characters of an end; a longer one travels by the cluster alone
 
 
@@ -135,18 +134,6 @@ def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow
     return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.ended) for row in rows}
 
 
-def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Where the attempts of these jobs run that are on a cluster; "": no worker has begun it."""
-    rows = run(
-        connection,
-        """
-        SELECT t.job_id, t.holder FROM {tokens} t JOIN {jobs} j ON j.id = t.job_id AND j.attempts = t.attempt
-        WHERE t.job_id {among_ids} AND j.status = 'running'""",
-        ids=sorted(job_ids),
-    )
-    return {row.job_id: (row.holder or "").partition(" ")[0] for row in rows}
-
-
 # --- the worker's side --------------------------------------------------------------------------------------------
 
 
@@ -227,10 +214,7 @@ def _lease_here(connection: Connection, key: TokenKey) -> Row[Any] | None:
 
 
 def _call(connection: Connection, function: str, key: TokenKey, last: str | None) -> Permit:
-    name = qualified(function, schema_of(connection)).replace(":", "\\:")
     # Types are said: a driver may send None, or a small number, as another one.
-    statement = f"""
-        SELECT answer, left_s FROM {name}(
-          CAST(:job_id AS bigint), CAST(:attempt AS int), CAST(:token AS text), CAST(:last AS text))"""
-    row = run(connection, statement, last=last, **key._asdict()).one()
+    arguments = "(CAST(:job_id AS bigint), CAST(:attempt AS int), CAST(:token AS text), CAST(:last AS text))"
+    row = run(connection, f"SELECT answer, left_s FROM {function}{arguments}", last=last, **key._asdict()).one()
     return Permit(row.answer, row.left_s)

@@ -23,7 +23,10 @@ from cronjobs import events
 from cronjobs.config.settings import Settings
 from cronjobs.host.files import make_folder
 from cronjobs.host.state_folder import state_folder
+from cronjobs.jobs.job_types import JobTypes
 from cronjobs.probe import state_files
+from cronjobs.store.not_started import lanes_due
+from cronjobs.tick.context import TickContext
 
 PROGRAM: Final = "cronjobs.engines.supervisor"  # operators signal supervisors by this name, see docs/clusters.md
 NOT_INSTALLED: Final = "the library of Dask is not installed: pip install 'cronjobs[dask]'"
@@ -129,3 +132,21 @@ class Supervisors:
                 cwd="/",
                 start_new_session=True,
             )
+
+
+def begin_supervisors(tick: TickContext, types: JobTypes, started: list[subprocess.Popen[bytes]]) -> None:
+    """Start the supervisors that are missing of executors with due jobs; they join what this tick has *started*."""
+    far = {name: each.executor for name, each in types.types.items() if each.executor is not None}
+    with tick.database.read() as connection:
+        lanes = lanes_due(connection, types.runnable)
+    limits = tick.limits
+    due = {
+        far[lane.job_type]
+        for lane in lanes
+        if lane.job_type in far
+        and not lane.paused
+        and limits.queue in (None, lane.queue)
+        and limits.only in (None, lane.job_type)
+    }
+    if tick.stop_requested is None:
+        Supervisors(tick.settings, limits.queue, tick.emit, started).begin(due)

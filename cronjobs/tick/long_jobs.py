@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import repeat
-from typing import Final
+from typing import Any, Final
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.config.settings import Settings
@@ -28,7 +28,7 @@ from cronjobs.database.retrying import patiently
 from cronjobs.errors import CronjobsError
 from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended
 from cronjobs.host.identity import Identity
-from cronjobs.jobs.job_types import JobType, policy_of
+from cronjobs.jobs.job_types import JobType, JobTypes, policy_of
 from cronjobs.model import ExitCodes, Finished, Job, Released
 from cronjobs.rules.attempt_policy import read_policy
 from cronjobs.rules.lease import Lease
@@ -138,6 +138,13 @@ class Handovers:
             thread.start()
         except (RuntimeError, MemoryError) as error:
             self._answer(attempt, f"no thread could be started: {error}")
+
+    def begin_supervisors(self, tick: Any, types: JobTypes) -> None:
+        """Start what submits jobs to clusters, where some are due; these processes outlive the *tick* (its context)."""
+        if any(job_type.executor is not None for job_type in types.types.values()):
+            from cronjobs.tick.executors import begin_supervisors
+
+            begin_supervisors(tick, types, self.started)
 
     def _hand_over(self, attempt: Attempt, until: float) -> None:
         try:

@@ -165,6 +165,7 @@ class Tick(TickContext):
         loop = self.work.prepare()
         if self.stop_requested is not None and loop.stopping is None:
             loop.stop(self.stop_requested)
+        loop.handovers.begin_supervisors(self, self.work.types())
         self.result.ended = loop.run()
         if loop.outage.told and loop.outage.error is not None:
             self.result.trouble = str(loop.outage.error)  # even if the last write succeeds: work was left undone

@@ -5,7 +5,7 @@ An idle tick runs 1,440 times a day and imports nothing of this.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.crashing_types import watched
 from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types, unknown_to_schedules
-from cronjobs.store.not_started import WaitingLane, lanes_due
+from cronjobs.store.not_started import lanes_due
 from cronjobs.store.ticks import overran_lately
 from cronjobs.tick.context import TickContext
 from cronjobs.tick.loop import Loop
@@ -36,7 +36,6 @@ class Work:
     tick: TickContext
     loop: Loop | None = None
     loaded: JobTypes | None = None
-    supervised: set[str] = field(default_factory=set)  # executors whose supervisors it has looked for
     unknown_due: set[str] = field(default_factory=set)  # job types of due jobs that no tick knew lately
 
     def types(self) -> JobTypes:
@@ -92,33 +91,7 @@ class Work:
             say_progress_s=tick.say_progress_s,
             overran_now=tick.result.overran,
         )
-        self._begin_supervisors(types, None)
         return self.loop
-
-    def _begin_supervisors(self, types: JobTypes, lanes: Sequence[WaitingLane] | None) -> None:
-        """Start the supervisors of executors that have due jobs; *lanes* None: they are not read yet."""
-        far = {name: each.executor for name, each in types.types.items() if each.executor is not None}
-        if not far or self.loop is None or self.tick.stop_requested is not None:
-            return
-        from cronjobs.tick.executors import Supervisors
-
-        if lanes is None:
-            with self.tick.database.read() as connection:
-                lanes = lanes_due(connection, types.runnable)
-        limits = self.tick.limits
-        due = {
-            far[lane.job_type]
-            for lane in lanes
-            if lane.job_type in far
-            and not lane.paused
-            and limits.queue in (None, lane.queue)
-            and limits.only in (None, lane.job_type)
-        }
-        due -= self.supervised
-        if due:
-            started = self.loop.handovers.started
-            Supervisors(self.tick.settings, limits.queue, self.tick.emit, started).begin(due)
-            self.supervised |= due
 
     def _overran(self) -> Collection[str] | None:
         """The job types that experience was wrong about within a day; None: the database does not say."""
@@ -137,7 +110,6 @@ class Work:
         with tick.database.read() as connection:
             lanes = lanes_due(connection, types.runnable)
             running = running_by_key(connection) if lanes and tick.settings.limits else {}
-        self._begin_supervisors(types, lanes)
         state = TickState(
             types=types,
             longest_s=tick.settings.run.longest_in_tick.total_seconds(),

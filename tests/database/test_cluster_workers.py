@@ -22,6 +22,7 @@ from cronjobs.engines.travelling import Begun, GuardReport, Progressed, Spec
 from cronjobs.execution.attempt import Attempt, WorkerContext
 from cronjobs.jobs.job_types import JobType
 from cronjobs.model import CancelledByRequest, Failed, Lost, Outcome, Released, RetryPolicy, Succeeded
+from cronjobs.rules.progress import HowFar
 from cronjobs.store import claims, tokens
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.testing import FakeClock
@@ -158,7 +159,7 @@ def test_the_end_that_a_guard_reports_is_the_attempts_and_its_token_goes(desk: D
     desk.cluster.heard(Begun(attempt.job.id, attempt.job.attempt, WORKER))
     desk.cluster.heard(Progressed(attempt.job.id, attempt.job.attempt, 1, 2, "half"))
     desk.round()
-    assert attempt.reporting.progress == (1, 2, "half")
+    assert attempt.reporting.progress == HowFar(1, 2, "half")
     assert (attempt.begun, attempt.worker) == (True, f"cluster {WORKER}")
     desk.say(GuardReport("ended", outcome=Succeeded({"n": 1})))
     desk.round()

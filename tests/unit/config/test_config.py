@@ -304,10 +304,12 @@ schedules: {a: {every: 1m, job: x, payload: [1]}}
     2:45: schedules.a.payload: a payload is a mapping: {invoice_id: 42}
 nonsense: 1
     2:1: nonsense: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, executors,
-    imports, job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
+    imports, job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup,
+    timezone
 on: 1
     2:1: on: unknown key. Allowed here: alerts, around, database, defaults, env, env_file, environment, executors,
-    imports, job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup, timezone
+    imports, job_types, limits, log, metrics, project, python_path, queues, retention, run, schedules, schema, setup,
+    timezone
 """)
 
 
