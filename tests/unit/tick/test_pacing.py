@@ -39,6 +39,7 @@ class Running:
     claimed: float = 99.0
     recorded: str | None = None
     recorded_at: float = 0.0
+    waits_on_a_cluster: bool = False
 
 
 def attempts(*given: Running) -> list[Attempt]:
@@ -113,6 +114,7 @@ def test_a_loop_ends_when_nothing_is_left_that_it_could_do(changes: dict[str, An
         ({"next_claim": math.inf, "busy": TIMED_OUT}, DEADLINE),  # nothing more comes of it by the clock
         ({"next_claim": math.inf, "busy": JUST_TIMED_OUT}, NOW + LAST_CHANCE_S),
         ({"next_claim": math.inf, "busy": attempts(Running(started=None))}, 99.0 + UNBEGUN_S + 0.01),
+        ({"next_claim": math.inf, "busy": attempts(Running(started=None, waits_on_a_cluster=True))}, DEADLINE),
         ({"next_claim": math.inf, "unwritten": True}, NOW + LOCKED_PAUSE_S),
         ({"next_claim": math.inf, "unrecorded": True}, NOW + LOCKED_PAUSE_S),
         ({"next_claim": NOW - 1}, NOW + SHORTEST_WAIT_S),
