@@ -330,6 +330,8 @@ class ClusterWorkers(Workers):
         if row.holder is not None:
             self._note_begun(far, row.holder.partition(" ")[0], row.taken_s or 0.0)
             far.worker = far.worker or row.holder.partition(" ")[0]
+        if (row.left_s or 0.0) < 0 and not far.attempt.succeeded:
+            far.adrift = True  # its worker is dead, frozen or cut off, whatever the cluster knows of it
         if row.ended is not None and far.adrift:
             self._over.append((far, GuardReport.decode(row.ended)))
 

@@ -86,7 +86,7 @@ class Supervisor:
 
 
 @dataclass(frozen=True)
-class Supervised:
+class SupervisorSetting:
     """What a supervisor works with, once its file is read and its handlers are imported."""
 
     settings: Settings
@@ -101,7 +101,7 @@ class Supervised:
     listeners: Listeners
 
 
-def supervise(given: Supervised) -> int:
+def supervise(given: SupervisorSetting) -> int:
     """Run one supervisor to its end, and record what is left; return the exit code."""
     settings, executor, listeners = given.settings, given.executor, given.listeners
     # No deadline: no job is too long for it.

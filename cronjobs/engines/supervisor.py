@@ -22,7 +22,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.engines.code_on_disk import CodeOnDisk
-from cronjobs.engines.supervising import Supervised, supervise
+from cronjobs.engines.supervising import SupervisorSetting, supervise
 from cronjobs.errors import CronjobsError
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
@@ -60,7 +60,7 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
     watchdog.harden(settings.run.lease)
     types, identity = job_types.load(settings), Identity.here()
     mine = [each.registration for each in types.types.values() if each.executor == executor.name]
-    given = Supervised(
+    given = SupervisorSetting(
         settings=settings,
         executor=executor,
         queue=supervision.queue,

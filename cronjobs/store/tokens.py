@@ -32,6 +32,7 @@ define(
     is_this_attempt="t.job_id = o.job_id AND t.attempt = o.attempt",
     permit_is_over="(t.permitted_until IS NULL OR t.permitted_until <= {now})",
     taken_s=_seconds("{now}", "t.taken_at"),
+    permit_left_s=_seconds("t.permitted_until", "{now}"),
     lease_left_s=_seconds("j.locked_until", "{now}"),
 )
 
@@ -114,11 +115,15 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> None:
 
 
 class TokenRow(NamedTuple):
-    """``taken_s``: seconds since the token was taken; None: nobody has. ``ended``: JSON, what its worker wrote."""
+    """``taken_s``: seconds since the token was taken; None: nobody has. ``ended``: JSON, what its worker wrote.
+
+    ``left_s``: seconds until its permit ends; negative: nothing of the attempt runs any more.
+    """
 
     job_id: int
     holder: str | None
     taken_s: float | None
+    left_s: float | None
     ended: str | None
 
 
@@ -127,11 +132,11 @@ def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow
     rows = run(
         connection,
         """
-        SELECT t.job_id, t.holder, {taken_s} AS taken_s, t.ended
+        SELECT t.job_id, t.holder, {taken_s} AS taken_s, {permit_left_s} AS left_s, t.ended
         FROM {tokens} t JOIN {these_attempts} AS o ON {is_this_attempt} AND t.token = o.token""",
         attempts=[key._asdict() for key in keys],
     )
-    return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.ended) for row in rows}
+    return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.left_s, row.ended) for row in rows}
 
 
 # --- the worker's side --------------------------------------------------------------------------------------------

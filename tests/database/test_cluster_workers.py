@@ -292,3 +292,16 @@ def test_an_attempt_waits_until_an_earlier_ones_permit_is_over(desk: Desk) -> No
     desk.round()
     assert len(desk.cluster.submitted) == before
     assert any(isinstance(each, Released) and "earlier attempt" in (each.error or "") for each in desk.ended())
+
+
+def test_a_permit_that_nobody_confirms_ends_the_attempt_though_the_cluster_says_nothing(desk: Desk) -> None:
+    """Dask notices after minutes that a worker is frozen."""
+    desk.hand()
+    desk.begin()
+    desk.round(60)
+    assert desk.ended() == []
+    desk.end_permits()
+    desk.round(60)
+    [outcome] = desk.ended()
+    assert isinstance(outcome, Lost)
+    assert desk.cluster.forgotten == [desk.cluster.last]

@@ -9,11 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy import make_url
 from support.clusters import DaskProcesses, supervisors, wait_until
+from support.postgres import SUPERUSER, PostgresServer, as_role
 from support.ticking import Project, cli, events
 
 from cronjobs.clock import SYSTEM
+from cronjobs.schema.grants import Role, statements
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +45,16 @@ def far_gated(ctx, gate="gate", stubborn=False):
 def far_effect(ctx):
     with ctx.effect("far") as effect:
         effect.result = 1
+
+
+@job("far.booked", executor="cluster", timeout="30s")
+def far_booked(ctx):
+    with ctx.transaction():
+        ctx.result = 1
+    say("booked", ctx)
+    time.sleep(3)  # longer than a quarter of the lease: the permit is asked for again
+    say("end", ctx)
+    print("and its end was awaited")
 """
 LEASE_S = 4.0
 YAML = """
@@ -83,10 +97,14 @@ def far(project: Project) -> Iterator[Far]:
     try:
         yield found
     finally:
-        for pid in supervisors(project):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        found.cluster.end()
+        end(found)
+
+
+def end(far: Far) -> None:
+    for pid in supervisors(far.project):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    far.cluster.end()
 
 
 def test_a_handler_runs_on_a_worker_and_its_end_comes_back(far: Far) -> None:
@@ -239,3 +257,107 @@ def test_a_worker_without_a_database_refuses_with_a_sentence(far: Far) -> None:
     wait_until(lambda: events(far.project.log(), "job.not_begun"), 30)
     assert "has neither CRONJOBS_TOKEN_URL nor" in events(far.project.log(), "job.not_begun")[0]
     assert far.project.job(job_id)["failures"] == 0
+
+
+@pytest.mark.either
+def test_a_frozen_worker_has_no_handler_once_its_permit_is_over_and_the_next_attempt_waits_for_that(far: Far) -> None:
+    """Nothing of ours in that process can run: the launcher's kernel timer ends the handler."""
+    far.begin(workers=2)
+    job_id = far.project.add("far.gated")
+    far.project.tick()
+    far.until_said("start")
+    [start] = far.project.effects("start")
+    [running] = [worker for worker in far.cluster.workers if str(worker.pid) in parents(start.pid)]
+    running.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not is_running(start.pid), LEASE_S + 5)
+    gone_at = SYSTEM.monotonic()
+    far.until_said("start", 2)
+    assert far.project.effects("start")[1].at > gone_at - 0.5
+    running.send_signal(signal.SIGCONT)
+    far.project.open()
+    far.until("succeeded", job_id)
+    assert far.project.outcomes(job_id) == ["lost", "succeeded"]
+
+
+def is_running(pid: int) -> bool:
+    """Whether it is there and no zombie: a frozen parent reaps none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_worker_with_the_role_of_tokens_alone_runs_handlers_and_no_effects(
+    postgres_project: Project, postgres_server: PostgresServer
+) -> None:
+    """The URL that a worker has opens two functions and no table."""
+    name = "cluster_worker"
+    url = as_role(postgres_project.url, name)
+    with psycopg.connect(as_role(postgres_project.url, SUPERUSER), autocommit=True) as connection:
+        connection.execute(statements("public", {Role.TOKEN: name}).encode())
+        connection.execute(f"ALTER ROLE {name} LOGIN PASSWORD '{make_url(url).password}'".encode())
+    far = Far(postgres_project, DaskProcesses(postgres_project.folder / "dask", {"CRONJOBS_TOKEN_URL": url}))
+    try:
+        far.configure()
+        far.begin()
+        quick, effect = far.project.add("far.quick"), far.project.add("far.effect")
+        far.project.tick()
+        far.until("succeeded", quick)
+        far.until("failed", effect)
+        assert "CRONJOBS_DATABASE_URL or a cronjobs.yaml" in far.project.job(effect)["last_error"]
+        assert "executor cluster" not in cli(far.project, "check", "--live", "--no-import")
+    finally:
+        end(far)
+        with psycopg.connect(as_role(postgres_project.url, SUPERUSER), autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name])
+            connection.execute(f"DROP OWNED BY {name}".encode())
+            connection.execute(f"DROP ROLE {name}".encode())
+
+
+@pytest.mark.either
+def test_a_handler_that_ends_its_job_in_a_transaction_goes_on_to_its_own_end(far: Far) -> None:
+    far.begin()
+    job_id = far.project.add("far.booked")
+    far.project.tick()
+    far.until_said("booked")
+    far.until_said("end")
+    far.until("succeeded", job_id)
+    said = "and its end was awaited\n"
+    wait_until(lambda: far.project.value("SELECT output FROM cronjobs_job_runs") == said)
+    assert far.project.sql("SELECT outcome, error FROM cronjobs_job_runs") == [("succeeded", None)]
+    assert far.project.sql("SELECT count(*) FROM cronjobs_tokens") == [(0,)]
+
+
+@pytest.mark.either
+def test_a_deploy_lets_the_old_supervisor_end_and_the_next_tick_starts_another(far: Far) -> None:
+    far.begin()
+    job_id = far.project.add("far.gated")
+    far.project.tick()
+    far.until_said("start")
+    [old] = supervisors(far.project)
+    far.configure(more="timezone: Europe/Berlin\n")
+    sleep_until = SYSTEM.monotonic() + 3
+    wait_until(lambda: SYSTEM.monotonic() > sleep_until)
+    other = far.project.add("far.quick")
+    far.project.tick()
+    far.until("succeeded", other)
+    assert {old} < set(supervisors(far.project)), "the old one waits for its attempt"
+    far.project.open()
+    far.until("succeeded", job_id)
+    wait_until(lambda: old not in supervisors(far.project), 20)
+    assert far.project.outcomes(job_id) == ["succeeded"]
+
+
+@pytest.mark.either
+def test_check_live_and_explain_look_at_the_cluster(far: Far) -> None:
+    said = cli(far.project, "check", "--live", code=1)
+    assert "executor cluster: the scheduler tcp://127.0.0.1:" in said
+    assert "cannot be reached" in said
+    far.begin()
+    job_id = far.project.add("far.gated")
+    far.project.tick()
+    far.until_said("start")
+    assert "executor cluster" not in cli(far.project, "check", "--live", code=0)
+    wait_until(lambda: "on worker tcp://127.0.0.1:" in cli(far.project, "explain", str(job_id)), 10)
+    far.project.open()
+    far.until("succeeded", job_id)
