@@ -85,7 +85,7 @@ def expired_leases(
         SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
           r.error_type AS run_error_type
         FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
-        WHERE j.locked_until IS NOT NULL AND {given_up} AND {can_settle}
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far} AND {can_settle}
         ORDER BY j.locked_until LIMIT :limit {lock}""",
         limit=limit,
         **_given_up(connection, dead, working, known),
@@ -130,7 +130,7 @@ def left_alone(
         connection,
         """
         SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample, min(j.locked_until) AS locked_until FROM {jobs} j
-        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {can_settle}
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far} AND NOT {can_settle}
         GROUP BY j.job_type ORDER BY j.job_type""",
         **_given_up(connection, dead, working, known),
     )
@@ -149,8 +149,7 @@ def _given_up(
 
 
 define(
-    given_up="""
-      (j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working}) AND NOT {runs_far}""",
+    given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
     # On a cluster its handler may run until then, whatever became of its supervisor.
     runs_far="""
       EXISTS (SELECT 1 FROM {tokens} t

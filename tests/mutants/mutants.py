@@ -41,6 +41,9 @@ KEYS = "cronjobs/store/released_keys.py"
 KEY_LIVES = "tests/database/test_key_lives.py"
 APP_CHANGES = "tests/database/test_app_changes.py"
 FUNCTIONS = "alembic/versions/0007_released_keys.py"
+TOKENS = "cronjobs/store/tokens.py"
+TOKENS_TESTS = "tests/database/test_tokens.py"
+TOKEN_FUNCTIONS = "alembic/versions/0008_tokens.py"
 TRANSACTIONS = "tests/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
@@ -884,5 +887,54 @@ MUTANTS = (
         "KillMode=process",
         "KillMode=mixed",
         ("tests/unit/crontab/test_systemd_units.py",),
+    ),
+    Mutant(
+        "two workers take one token, on SQLite",
+        TOKENS,
+        "WHERE {this_token} AND (t.holder IS NULL OR t.holder = :holder) AND t.ended IS NULL RETURNING job_id",
+        "WHERE {this_token} AND t.ended IS NULL RETURNING job_id",
+        (f"{TOKENS_TESTS}::test_one_worker_takes_a_token_and_may_ask_again",),
+    ),
+    Mutant(
+        "two workers take one token, on PostgreSQL",
+        TOKEN_FUNCTIONS,
+        " AND (t.holder IS NULL OR t.holder = $4)",
+        "",
+        (f"{TOKENS_TESTS}::test_one_worker_takes_a_token_and_may_ask_again",),
+    ),
+    Mutant(
+        "an attempt begins while an earlier one may run",
+        TOKENS,
+        "WHERE {permit_is_over}\n        RETURNING job_id",
+        "WHERE true\n        RETURNING job_id",
+        (f"{TOKENS_TESTS}::test_no_attempt_begins_while_an_earlier_one_may_run",),
+    ),
+    Mutant(
+        "a token is taken back while its permit holds",
+        TOKENS,
+        "DELETE FROM {tokens} AS t WHERE {permit_is_over}\n          AND EXISTS",
+        "DELETE FROM {tokens} AS t WHERE EXISTS",
+        (f"{TOKENS_TESTS}::test_a_permit_lasts_as_long_as_the_lease_that_it_saw",),
+    ),
+    Mutant(
+        "a permit outlives its lease",
+        TOKEN_FUNCTIONS,
+        "    IF FOUND THEN\n        UPDATE cronjobs_tokens t SET permitted_until = leased_until",
+        "    IF true THEN\n        UPDATE cronjobs_tokens t SET permitted_until = now() + interval '9s'",
+        (f"{TOKENS_TESTS}::test_a_permit_lasts_as_long_as_the_lease_that_it_saw",),
+    ),
+    Mutant(
+        "a supervisor ends what may still run",
+        "cronjobs/engines/cluster_workers.py",
+        "if far.key.job_id in closed:",
+        "if closed is not None:",
+        ("tests/database/test_cluster_workers.py",),
+    ),
+    Mutant(
+        "a worker runs what was claimed with other code",
+        "cronjobs/engines/guard.py",
+        "if (why := difference(spec.versions, versions())) is not None:",
+        "if (why := difference(spec.versions, spec.versions)) is not None:",
+        ("tests/unit/engines/test_guard.py",),
     ),
 )
