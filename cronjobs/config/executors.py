@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Any, Final
 
@@ -105,6 +104,8 @@ def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
 
 
 def _is_loopback(host: str) -> bool:
+    import ipaddress  # only for a file with executors
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

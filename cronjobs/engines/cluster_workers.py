@@ -341,7 +341,7 @@ class ClusterWorkers(Workers):
         if not some:
             return
         with self._database.write() as connection:
-            closed = tokens.close(connection, [far.attempt.lease for far in some])
+            closed = tokens.close(connection, [far.attempt.lease for far in some]).over
         for far in some:
             if far.key.job_id in closed:
                 self.cluster.forget(far.name)

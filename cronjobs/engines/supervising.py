@@ -23,6 +23,7 @@ from cronjobs.store.sql import database_now
 from cronjobs.tick.executors import SupervisorLock
 from cronjobs.tick.listeners import Listeners
 from cronjobs.tick.loop import Loop
+from cronjobs.tick.pacing import NO_SLOT
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilter
 from cronjobs.tick.watchdog import Watchdog
 
@@ -54,7 +55,7 @@ class Supervisor:
             claimed = self.loop.counts.claimed
             ended = self.loop.run()
             now = SYSTEM.monotonic()
-            if ended not in (NOTHING_DUE, NOTHING_ELSE_DUE):
+            if ended not in (NOTHING_DUE, NOTHING_ELSE_DUE, NO_SLOT):
                 return ended
             at_work = bool(self.loop.in_flight.held or self.loop.in_flight.without_lease)
             if self.stale and not at_work:

@@ -171,6 +171,8 @@ def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every
 def outcome_of_expired(expired: Expired) -> Outcome:
     """The outcome in the history row of an attempt whose lease expired; if there is none, it is lost."""
     match expired.outcome:
+        case None if expired.unbegun:
+            return Released()
         case None | "lost":
             return Lost()
         case "timed_out":

@@ -71,7 +71,8 @@ class Expired:
     """A job whose lease expired, or whose runner is dead.
 
     ``outcome`` is what its runner recorded about the attempt, None if nothing: lost. ``policy`` None: an older version
-    claimed it, and only a host that knows its type can decide.
+    claimed it, and only a host that knows its type can decide. ``unbegun``: it waited on a cluster, and no worker there
+    had begun it.
     """
 
     job: Job
@@ -80,6 +81,7 @@ class Expired:
     error_type: str | None
     policy: AttemptPolicy | None = None
     cancel_requested: bool = False
+    unbegun: bool = False
 
 
 def lease_margin_s(lease_s: float) -> float:

@@ -195,13 +195,15 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
 class HeldJob:
     """A running job and its lease; ``recorded``: its runner has already recorded the attempt's outcome.
 
-    ``lease_s``: the length of its runner's leases in seconds; None: unknown.
+    ``lease_s``: the length of its runner's leases in seconds; None: unknown. ``permitted_until``: until then a worker
+    of a cluster may run it; None: none does.
     """
 
     job: Job
     locked_until: datetime
     recorded: bool
     lease_s: float | None = None
+    permitted_until: datetime | None = None
 
     @property
     def locked_by(self) -> str:
@@ -213,13 +215,17 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
     rows = run(
         connection,
         """
-        SELECT {facts}, j.locked_until, {lease_length_s} AS lease_s, r.outcome FROM {jobs} j
+        SELECT {facts}, j.locked_until, {lease_length_s} AS lease_s, r.outcome, t.permitted_until FROM {jobs} j
         LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
+        LEFT JOIN {tokens} t ON t.job_id = j.id AND t.attempt = j.attempts
         WHERE j.id {among_ids} AND j.locked_until IS NOT NULL""",
         ids=sorted(ids),
     )
     return {
-        row.id: HeldJob(job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s)) for row in rows
+        row.id: HeldJob(
+            job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s), row.permitted_until
+        )
+        for row in rows
     }
 
 
@@ -230,7 +236,7 @@ def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction
     """
     now = database_now(connection)
     # On a cluster a handler outlives its supervisor, until its permit ends.
-    over = tokens.close(connection, [lease_of(holding.job) for holding in gone])
+    over = tokens.close(connection, [lease_of(holding.job) for holding in gone]).over
     ends = [_released(holding, now, act.words) for holding in gone if holding.job.id in over]
     written = leases.finish(connection, ends) if ends else Written(frozenset(), frozenset())
     record_act(connection, act, written.written)

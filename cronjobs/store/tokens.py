@@ -79,28 +79,34 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
     return frozenset(rows.scalars())
 
 
-def close(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]:
-    """Take back the tokens of these attempts; return the jobs whose attempt nobody can begin or go on with any more.
+class Closed(NamedTuple):
+    """``over``: the jobs whose attempt nobody can begin or go on with any more; ``unbegun``: of these nobody had."""
 
-    Of the others a permit still holds: their handlers may run until it ends.
-    """
+    over: frozenset[int]
+    unbegun: frozenset[int]
+
+
+def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
+    """Take back the tokens of these attempts. A permit that holds keeps its own: the handler may run until it ends."""
     if not leases:
-        return frozenset()
+        return Closed(frozenset(), frozenset())
     attempts = [{"job_id": lease.job_id, "attempt": lease.attempt} for lease in leases]
-    # Two statements: the second one sees a token that was taken while the first waited for its row.
-    run(
+    gone = run(
         connection,
         """
         DELETE FROM {tokens} AS t WHERE {permit_is_over}
-          AND EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt})""",
+          AND EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt})
+        RETURNING job_id, holder""",
         attempts=attempts,
-    )
+    ).all()
+    # Another statement: it sees a token that was taken while the first one waited for its row.
     held = run(
         connection,
         "SELECT t.job_id FROM {tokens} t JOIN {these_attempts} AS o ON {is_this_attempt}",
         attempts=attempts,
     ).scalars()
-    return frozenset(lease.job_id for lease in leases) - frozenset(held)
+    over = frozenset(lease.job_id for lease in leases) - frozenset(held)
+    return Closed(over, frozenset(row.job_id for row in gone if row.holder is None))
 
 
 def drop(connection: Connection, keys: Sequence[TokenKey]) -> None:

@@ -13,7 +13,7 @@ from cronjobs import events
 from cronjobs.errors import DatabaseError
 from cronjobs.host.identity import is_gone
 from cronjobs.jobs.job_types import JobTypes, policy_of
-from cronjobs.model import Lost, RetryPolicy
+from cronjobs.model import Lost, Released, RetryPolicy
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.ending import Decided, as_cancelled, settle_expired
 from cronjobs.rules.lease import Expired, lease_of
@@ -70,8 +70,12 @@ class Recovery:
                 )
                 looked_at = len(found)
                 # A worker of a cluster may have begun or confirmed one of them since they were read.
-                over = tokens.close(connection, [lease_of(expired.job) for expired in found])
-                found = [expired for expired in found if expired.job.id in over]
+                closed = tokens.close(connection, [lease_of(expired.job) for expired in found])
+                found = [
+                    replace(expired, unbegun=expired.job.id in closed.unbegun)
+                    for expired in found
+                    if expired.job.id in closed.over
+                ]
                 decided = [settle_expired(expired, self._policy_of(expired), now, run.every) for expired in found]
                 rows = [end.finish for end in decided]
                 written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
@@ -140,7 +144,10 @@ class Recovery:
 
     def _count(self, end: Decided, policy: RetryPolicy) -> None:
         finished = end.finished
-        if isinstance(finished.outcome, Lost):
+        if isinstance(finished.outcome, Released):
+            self.tick.result.counts.released += 1
+            self.tick.emit(events.job_released(finished.job))
+        elif isinstance(finished.outcome, Lost):
             self.tick.result.counts.lost += 1
             self.tick.emit(events.job_lost(finished.job, end.transition))
         else:

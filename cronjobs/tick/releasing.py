@@ -26,6 +26,8 @@ class Holders:
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
         """Whether the runner is gone; or nobody can say, and no living runner would have left the lease so."""
+        if holding.permitted_until is not None and holding.permitted_until > now:
+            return False
         gone = self.is_gone(holding.locked_by)
         return gone is True or (gone is None and lease_is_wrong(holding.locked_until, now, holding.lease_s))
 
@@ -41,6 +43,10 @@ class Holders:
             until = (
                 f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, and longer if renewed"
             )
+        if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
+            at = times.clock(holding.permitted_until)
+            rest = f"a worker of its cluster may run it until {at}, then a tick settles it"
+            return f"is held by {who}, which is gone; {rest}"
         if self.is_gone(holding.locked_by) is False:
             alive = "which is alive, or something that it started is"
             return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks it to stop; {until}'

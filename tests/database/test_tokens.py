@@ -64,7 +64,7 @@ def confirm(database: Database, key: TokenKey, ended: str | None = None) -> Perm
 
 def close(database: Database, key: TokenKey) -> bool:
     with database.write() as connection:
-        return key.job_id in tokens.close(connection, [lease(key)])
+        return key.job_id in tokens.close(connection, [lease(key)]).over
 
 
 def run_out(database: Database, key: TokenKey, *what: str) -> None:
@@ -192,7 +192,8 @@ def test_lease_of_a_claimed_job_names_its_attempt(database: Database) -> None:
         enqueue(connection, "t.far")
         every = ClaimFilter(known=TYPES, fitting=TYPES, remaining_s=1000)
         [job] = claims.claim(connection, limit=1, locked_by="host:me", lease=LEASE, admission=every).jobs
-        assert tokens.close(connection, [lease_of(job)]) == {job.id}, "an attempt without a token is nobody's to run"
+        closed = tokens.close(connection, [lease_of(job)])
+    assert closed.over == {job.id}, "an attempt without a token is nobody's to run"
 
 
 # --- who may end it -----------------------------------------------------------------------------------------------
@@ -212,3 +213,16 @@ def test_no_tick_settles_a_lost_attempt_while_its_worker_may_run_it(project: Pro
         project.tick()
     assert project.outcomes(key.job_id) == ["lost", "succeeded"]
     assert project.sql("SELECT count(*) FROM cronjobs_tokens") == [(0,)]
+
+
+@pytest.mark.slow
+def test_what_no_worker_had_begun_goes_back_uncharged_when_its_supervisor_dies(project: Project) -> None:
+    """With on_lost: dead it would be dead otherwise, and has never run."""
+    project.configure(handlers="@job('t.far', on_lost='dead')\ndef far(): ...\n")
+    with closing(Database(parse_url(project.url))) as database:
+        key = begun(database)
+        run_out(database, key, "locked_until")
+        project.tick()
+        assert take(database, key) == Permit("over")
+    assert project.outcomes(key.job_id) == ["succeeded"]
+    assert project.job(key.job_id)["losses"] == 0

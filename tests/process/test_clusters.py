@@ -194,6 +194,8 @@ def test_a_killed_supervisor_takes_its_attempts_with_it_and_none_runs_twice(far:
     [start] = far.project.effects("start")
     [pid] = supervisors(far.project)
     os.kill(pid, signal.SIGKILL)
+    refused = cli(far.project, "jobs", "release", str(job_id), code=1)
+    assert "which is gone; a worker of its cluster may run it until" in refused
     far.project.tick()
     assert far.project.job(job_id)["status"] == "running", "its handler may still run, until its permit ends"
     wait_until(lambda: not is_alive(start.pid), LEASE_S + 2)
@@ -361,3 +363,18 @@ def test_check_live_and_explain_look_at_the_cluster(far: Far) -> None:
     wait_until(lambda: "on worker tcp://127.0.0.1:" in cli(far.project, "explain", str(job_id)), 10)
     far.project.open()
     far.until("succeeded", job_id)
+
+
+def test_without_an_executor_nothing_of_clusters_is_imported(sqlite_project: Project) -> None:
+    sqlite_project.configure(
+        handlers="""
+@job("t.modules")
+def modules():
+    far = [name for name in sys.modules if name.startswith(("cronjobs.engines", "cronjobs.tick.executors"))]
+    return [*far, *(name for name in sys.modules if name.partition(".")[0] in ("distributed", "dask"))]
+"""
+    )
+    job_id = sqlite_project.add("t.modules")
+    sqlite_project.tick(fresh=True)
+    assert sqlite_project.job(job_id)["status"] == "succeeded"
+    assert sqlite_project.job(job_id)["result"] == "[]"

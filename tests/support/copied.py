@@ -77,6 +77,9 @@ def fill(database: Database) -> None:
         connection.exec_driver_sql("INSERT INTO cronjobs_queues (name, max_waiting, dropped) VALUES ('mail', 5, 2)")
         connection.exec_driver_sql("INSERT INTO cronjobs_job_type_lists (hash, names) VALUES ('h1', '[\"t.work\"]')")
         connection.exec_driver_sql("INSERT INTO cronjobs_crashing_types (job_type, clean_ends) VALUES ('t.work', 3)")
+        token = "(5, 1, 'abc', 'worker-1', 1700000000000000, 1700000060000000)"
+        columns = "job_id, attempt, token, holder, taken_at, permitted_until"
+        connection.exec_driver_sql(f"INSERT INTO cronjobs_tokens ({columns}) VALUES {token}")
         hour = "(1, 1700000000000000, 's..k')"
         connection.exec_driver_sql(f"INSERT INTO cronjobs_quarters (schedule_id, hour, quarters) VALUES {hour}")
         in_force = {"finding": "dead", "severity": "notice", "rows": ["1"]}
