@@ -34,7 +34,7 @@ def clock() -> FakeClock:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 STATUS = """\
-           project shop, environment production, tables 0007
+           project shop, environment production, tables 0008
 now        2026-07-01 14:03:07 Europe/Berlin
 
 TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or

@@ -1,0 +1,46 @@
+"""docs/clusters.md: its file is read as it says, and its numbers are those of the code."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+from support.pages import Page
+
+from cronjobs import events
+from cronjobs.config.load import load
+from cronjobs.engines import guard
+from cronjobs.engines.supervising import IDLE_S
+from cronjobs.execution.attempt import PROCESS_GRACE
+from cronjobs.rules.clusters import DIFFERS_AGAIN, DIFFERS_FOR
+from cronjobs.tick.executors import PROGRAM
+
+PAGE = Page("docs/clusters.md")
+
+
+def test_the_file_on_the_page_says_what_its_comments_say(tmp_path: Path) -> None:
+    [text] = re.findall(r"```yaml\n(.*?)```", PAGE.text, re.DOTALL)
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text(text)
+    settings = load(file, environ={})
+    assert settings.problems == ()
+    executor = settings.executors["cluster"]
+    assert (executor.dask, executor.in_flight) == ("tls://scheduler:8786", 200)
+    assert (executor.queue_wait, executor.resources) == (timedelta(minutes=10), (("GPU", 1.0),))
+    assert settings.job_types["reports.train"].executor == "cluster"
+
+
+def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
+    words = " ".join(PAGE.text.split())
+    assert f"idle for {IDLE_S:g} s" in words
+    assert f"after {PROCESS_GRACE.total_seconds():g} s SIGKILL" in words
+    assert f"every {DIFFERS_AGAIN.total_seconds():g} s; after {DIFFERS_FOR.total_seconds() / 60:g} minutes" in words
+    assert guard.TOKEN_URL in words
+    assert PROGRAM in words
+
+
+def test_the_events_on_the_page_exist() -> None:
+    there = Path(events.__file__).read_text()
+    for name in set(re.findall(r"`((?:executor|job)\.\w+)`", PAGE.text)):
+        assert f'"{name}"' in there, name
