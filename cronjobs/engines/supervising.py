@@ -16,11 +16,10 @@ from cronjobs.config.settings import ExecutorSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.engines.cluster_workers import ClusterWorkers
 from cronjobs.engines.dask_cluster import DaskCluster
-from cronjobs.errors import EX_SOFTWARE
+from cronjobs.engines.last_words import leave_dead
 from cronjobs.execution.attempt import WorkerContext
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.sql import database_now
-from cronjobs.tick.executors import SupervisorLock
 from cronjobs.tick.listeners import Listeners
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.pacing import NO_SLOT
@@ -42,7 +41,7 @@ class Supervisor:
     """
 
     loop: Loop
-    lock: SupervisorLock
+    release_lock: Callable[[], None]
     has_changed: Callable[[], bool]
     wake: threading.Event
     up: bool = False
@@ -78,7 +77,7 @@ class Supervisor:
             threading.Event().wait(LOOK_S)
             if self.has_changed():
                 self.stale = True
-                self.lock.release()
+                self.release_lock()
                 self._open_or_close()
 
     def _open_or_close(self) -> None:
@@ -97,14 +96,18 @@ class SupervisorSetting:
     locked_by: str
     has_changed: Callable[[], bool]
     database: Database
-    lock: SupervisorLock
+    release_lock: Callable[[], None]
     watchdog: Watchdog
-    listeners: Listeners
 
 
-def supervise(given: SupervisorSetting) -> int:
-    """Run one supervisor to its end, and record what is left; return the exit code."""
-    settings, executor, listeners = given.settings, given.executor, given.listeners
+def supervise(given: SupervisorSetting) -> Loop:
+    """Run one supervisor to its end, record what is left, and return its loop."""
+    settings, executor, listeners = given.settings, given.executor, Listeners(given.settings)
+
+    def emit(event: events.Event) -> None:
+        listeners.emit(event)
+        leave_dead(settings.file, executor.name, event)
+
     # No deadline: no job is too long for it.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
@@ -112,7 +115,7 @@ def supervise(given: SupervisorSetting) -> int:
         WorkerContext(ours, given.database, on_start=listeners.pings.started, on_end=listeners.pings.ended),
         SYSTEM,
         cluster=lambda topic, heard: DaskCluster(executor, topic, heard),
-        emit=listeners.emit,
+        emit=emit,
         connected=lambda up: supervisor.connected(up),
     )
     sent = SYSTEM.monotonic()
@@ -126,26 +129,24 @@ def supervise(given: SupervisorSetting) -> int:
         deadline=sent + NO_DEADLINE.total_seconds(),
         database_now=now,
         now_read_at=sent,
-        emit=listeners.emit,
+        emit=emit,
         watchdog=given.watchdog,
         host=given.locked_by.partition(":")[0],
         limits=TickFilter(queue=given.queue, executor=executor.name),
     )
     wake = threading.Event()
-    supervisor = Supervisor(loop, given.lock, given.has_changed, wake)
+    supervisor = Supervisor(loop, given.release_lock, given.has_changed, wake)
     supervisor.connected(False)
     _obey_signals(loop, wake)
     workers.begin()
     threading.Thread(target=supervisor.look_at_code, name="cronjobs-code", daemon=True).start()
     why = supervisor.run()
-    given.lock.release()
+    given.release_lock()
     loop.finish()
     workers.leave()
     listeners.emit(events.supervisor_ended(executor.name, why))
     listeners.flush()
-    if loop.outage.error is not None:
-        return 4
-    return EX_SOFTWARE if loop.net.error is not None else 0
+    return loop
 
 
 def _obey_signals(loop: Loop, wake: threading.Event) -> None:

@@ -15,19 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cronjobs import events, masking
+from cronjobs import masking
 from cronjobs.clock import SYSTEM
 from cronjobs.config import load
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
+from cronjobs.engines import last_words
 from cronjobs.engines.code_on_disk import CodeOnDisk
 from cronjobs.engines.supervising import SupervisorSetting, supervise
-from cronjobs.errors import CronjobsError
+from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.tick.executors import Supervision, SupervisorLock
-from cronjobs.tick.listeners import Listeners
 from cronjobs.tick.watchdog import Watchdog
 
 TAG: Final = "cluster-"  # prefix of the tick part of its locked_by
@@ -43,20 +43,20 @@ def main() -> None:
         os._exit(0)
     watchdog = Watchdog(SYSTEM)
     watchdog.stand_at(SYSTEM.monotonic() + START_UP_S)
+    config = Path(supervision.config)
     try:
-        settings = load.load(Path(supervision.config), environ=os.environ, database_url=supervision.database)
+        settings = load.load(config, environ=os.environ, database_url=supervision.database)
         masking.remember(settings.secrets)
         os._exit(_supervise(supervision, settings, lock, watchdog))
-    except CronjobsError as error:
-        os._exit(error.exit_code)
+    except Exception as error:
+        last_words.leave_error(config, supervision.executor, error)
+        os._exit(error.exit_code if isinstance(error, CronjobsError) else EX_SOFTWARE)
 
 
 def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLock, watchdog: Watchdog) -> int:
-    listeners = Listeners(settings)
     executor = settings.executors.get(supervision.executor)
     if executor is None:
-        listeners.emit(events.supervisor_ended(supervision.executor, "it is not in the file any more"))
-        return 0
+        raise CronjobsError("it is not in the file any more")
     watchdog.harden(settings.run.lease)
     types, identity = job_types.load(settings), Identity.here()
     mine = [each.registration for each in types.types.values() if each.executor == executor.name]
@@ -68,11 +68,13 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
         locked_by=str(replace(identity, tick=TAG + identity.tick)),
         has_changed=CodeOnDisk.of(settings, [each for each in mine if each is not None]).has_changed,
         database=Database(parse_url(settings.database, settings.schema), connections=4),
-        lock=lock,
+        release_lock=lock.release,
         watchdog=watchdog,
-        listeners=listeners,
     )
-    return supervise(given)
+    loop = supervise(given)
+    if loop.outage.error is not None:
+        return 4
+    return EX_SOFTWARE if loop.net.error is not None else 0
 
 
 if __name__ == "__main__":

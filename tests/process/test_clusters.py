@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ from support.postgres import SUPERUSER, PostgresServer, as_role
 from support.ticking import Project, cli, events
 
 from cronjobs.clock import SYSTEM
+from cronjobs.host.state_folder import State
 from cronjobs.schema.grants import Role, statements
+from cronjobs.tick.executors import PROGRAM, Supervision
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +49,12 @@ def far_gated(ctx, gate="gate", stubborn=False):
 def far_effect(ctx):
     with ctx.effect("far") as effect:
         effect.result = 1
+
+
+@job("far.hopeless", executor="cluster", timeout="30s")
+def far_hopeless():
+    from cronjobs import GiveUp
+    raise GiveUp("no such thing")
 
 
 @job("far.booked", executor="cluster", timeout="30s")
@@ -378,3 +388,27 @@ def modules():
     sqlite_project.tick(fresh=True)
     assert sqlite_project.job(job_id)["status"] == "succeeded"
     assert sqlite_project.job(job_id)["result"] == "[]"
+
+
+@pytest.mark.either
+def test_the_next_tick_prints_what_died_on_a_cluster(far: Far) -> None:
+    far.begin()
+    job_id = far.project.add("far.hopeless")
+    far.project.tick()
+    far.until("dead", job_id)
+    wait_until(lambda: events(far.project.log(), "job.dead"))
+    printed = far.project.tick()
+    assert f"job {job_id} far.hopeless of executor cluster is dead" in printed.stdout + printed.stderr
+
+
+@pytest.mark.either
+def test_the_next_tick_prints_why_a_supervisor_could_not_begin(far: Far) -> None:
+    far.project.tick()
+    given = Supervision(str(far.project.folder / "nowhere.yaml"), far.project.url, "cluster")
+    env = {**os.environ, "XDG_STATE_HOME": str(far.project.folder)}
+    argv = [sys.executable, "-P", "-m", PROGRAM]
+    done = subprocess.run(argv, input=given.encode(), env=env, check=False, timeout=60)
+    assert done.returncode == 3
+    taken = State(far.project.folder / "cronjobs")
+    assert any("the supervisor of executor cluster ended" in (taken.read(each.name) or "") for each in
+               (far.project.folder / "cronjobs").iterdir())  # fmt: skip

@@ -1,0 +1,27 @@
+"""What a supervisor has the next tick print: it has no output of its own, and cron mails what a tick prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cronjobs import events, masking
+from cronjobs.errors import CronjobsError
+from cronjobs.text import one_line
+from cronjobs.tick import mail_throttle
+from cronjobs.tick.trouble import place
+
+
+def leave_dead(config: Path, executor: str, event: events.Event) -> None:
+    """If *event* says that a job is dead."""
+    if event.name == "job.dead":
+        job_id, job_type = event.facts["job_id"], event.facts["job_type"]
+        word = f"job {job_id} {job_type} of executor {executor} is dead: cronjobs jobs show {job_id}"
+        mail_throttle.leave_word(config, word)
+
+
+def leave_error(config: Path, executor: str, error: Exception) -> None:
+    why = str(error).partition("\n")[0]
+    if not isinstance(error, CronjobsError):
+        why = f"a fault of cronjobs itself, {type(error).__name__}: {why} ({place(error)})"
+    word = one_line(masking.mask_urls(f"the supervisor of executor {executor} ended: {why}"), 1000)
+    mail_throttle.leave_word(config, word)
