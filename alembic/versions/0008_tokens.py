@@ -80,6 +80,8 @@ def create_tokens() -> None:
     )
 
 
+# SET search_path and the schemas of functions: see 0007.
+#
 # Both run with their owner's rights: the role of a worker has a right to them alone, and sees no table. A caller that
 # does not know an attempt's token learns and changes nothing.
 #
@@ -95,10 +97,11 @@ AS $cronjobs$
 DECLARE
     leased_until timestamptz;
     asked timestamptz;
+    at_once timestamptz := pg_catalog.statement_timestamp();
     there text;
 BEGIN
     SELECT j.locked_until, j.cancel_requested_at INTO leased_until, asked FROM cronjobs_jobs j
-    WHERE j.id = $1 AND j.attempts = $2 AND j.status = 'running' AND j.locked_until > statement_timestamp();
+    WHERE j.id = $1 AND j.attempts = $2 AND j.status = 'running' AND j.locked_until > at_once;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'over', 0::float8;
         RETURN;
@@ -106,11 +109,11 @@ BEGIN
     IF asked IS NULL THEN
         -- The same holder asks again if the answer was lost on its way.
         UPDATE cronjobs_tokens t
-        SET holder = $4, taken_at = coalesce(t.taken_at, statement_timestamp()), permitted_until = leased_until
+        SET holder = $4, taken_at = coalesce(t.taken_at, at_once), permitted_until = leased_until
         WHERE t.job_id = $1 AND t.attempt = $2 AND t.token = $3 AND (t.holder IS NULL OR t.holder = $4)
           AND t.ended IS NULL;
         IF FOUND THEN
-            RETURN QUERY SELECT 'yours', extract(epoch FROM leased_until - statement_timestamp())::float8;
+            RETURN QUERY SELECT 'yours', extract(epoch FROM leased_until - at_once)::float8;
             RETURN;
         END IF;
     END IF;
@@ -130,16 +133,17 @@ AS $cronjobs$
 DECLARE
     leased_until timestamptz;
     asked timestamptz;
+    at_once timestamptz := pg_catalog.statement_timestamp();
 BEGIN
     IF $4 IS NOT NULL THEN
         -- Nothing of it runs any more.
-        UPDATE cronjobs_tokens t SET ended = left($4, 1000000), permitted_until = statement_timestamp()
+        UPDATE cronjobs_tokens t SET ended = pg_catalog.left($4, 1000000), permitted_until = at_once
         WHERE t.job_id = $1 AND t.attempt = $2 AND t.token = $3 AND t.holder IS NOT NULL AND t.ended IS NULL;
         RETURN QUERY SELECT CASE WHEN FOUND THEN 'yours' ELSE 'over' END, 0::float8;
         RETURN;
     END IF;
     SELECT j.locked_until, j.cancel_requested_at INTO leased_until, asked FROM cronjobs_jobs j
-    WHERE j.id = $1 AND j.attempts = $2 AND j.status = 'running' AND j.locked_until > statement_timestamp();
+    WHERE j.id = $1 AND j.attempts = $2 AND j.status = 'running' AND j.locked_until > at_once;
     IF FOUND THEN
         UPDATE cronjobs_tokens t SET permitted_until = leased_until
         WHERE t.job_id = $1 AND t.attempt = $2 AND t.token = $3 AND t.holder IS NOT NULL AND t.ended IS NULL;
@@ -151,7 +155,7 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY SELECT CASE WHEN NOT FOUND THEN 'over' WHEN asked IS NOT NULL THEN 'cancelled' ELSE 'yours' END,
-        CASE WHEN FOUND THEN extract(epoch FROM leased_until - statement_timestamp())::float8 ELSE 0 END;
+        CASE WHEN FOUND THEN extract(epoch FROM leased_until - at_once)::float8 ELSE 0 END;
 END
 $cronjobs$
 """
