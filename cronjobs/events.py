@@ -240,7 +240,7 @@ def unresolved(job_type: str, waiting: int) -> Event:
 
 
 def unknown_type(job_type: str, schedules: list[str]) -> Event:
-    why = "no tick of the last minutes knew this job type: its jobs wait; was the handler renamed, or is it misspelt?"
+    why = "no host knows this job type: its jobs wait; was the handler renamed, or is it misspelt?"
     return Event("jobs.unknown_type", {"job_type": job_type, "schedules": schedules or None, "error": why}, ERROR)
 
 

@@ -83,7 +83,7 @@ def _unknown_type(job_type: str, health: Health) -> Finding:
         what[-1] += ", …" if len(names) > 3 else ""
     why = f'no handler or command "{job_type}" is registered here'
     if health.judged_by_ticks:
-        why = f'no tick of the last minutes knew a handler or command "{job_type}"'
+        why = f'no host that ticks has a handler or command "{job_type}"'
     text = f"{' and '.join(what)}: {why}"
     return Finding(
         "unresolved",

@@ -33,7 +33,7 @@ from cronjobs.rules.pausing import of_queue
 from cronjobs.rules.progress import reported_of
 from cronjobs.store import explaining
 from cronjobs.store.concurrency import running_by_key
-from cronjobs.store.job_types import remembered, runnable_types
+from cronjobs.store.job_types import present_types, remembered
 from cronjobs.store.sql import database_now
 from cronjobs.tick.not_started import reason_for
 
@@ -197,7 +197,7 @@ def _place(job: Any) -> dict[str, Any]:
 
 def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
     """What ticks have recorded about who can run a job type."""
-    runnable = runnable_types(connection, remembered(settings.run.every))
+    runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
     last, since, faults = None, None, {}
     if not known or job_type not in types.types:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from cronjobs.config.settings import Settings
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.explaining import last_tick_that_knew
-from cronjobs.store.job_types import remembered, runnable_types, types_recorded_at, unknown_to_schedules
+from cronjobs.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.store.listing import defined_at
 
 TYPES_DATED: Final = 20  # for each it asks the ticks
@@ -37,7 +37,7 @@ class JudgedTypes:
 
 
 def judged_types(connection: Connection, settings: Settings, types: JobTypes) -> JudgedTypes:
-    known_by_ticks = runnable_types(connection, remembered(settings.run.every))
+    known_by_ticks = present_types(connection, remembered(settings.run.every))
     return JudgedTypes(types.types.keys(), known_by_ticks, types_recorded_at(connection))
 
 

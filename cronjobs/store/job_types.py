@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -79,7 +80,9 @@ def older_versions_tick(connection: Connection, within: timedelta) -> bool:
 
 
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
-    """The job types that some host can run, as ticks of the last *within* recorded them; None: unknown.
+    """The job types that some host may still run, as ticks of the last *within* recorded them; None: unknown.
+
+    For claims and schedules: a tick that began before a deploy may still be running jobs of types that are gone.
 
     Idle ticks load no handlers. So the last list of each host that still ticks counts as well, and if no tick has
     loaded handlers for longer, the lists of the last ones that did.
@@ -102,3 +105,68 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
     if not rows or rows[0].older:
         return None
     return frozenset(str(name) for row in rows if isinstance(row.names, list) for name in row.names)
+
+
+@dataclass(frozen=True)
+class ListUse:
+    """That ticks of *host* recorded one list of job types, from the row *first* to the row *last*."""
+
+    host: str
+    hash: str
+    first: float
+    last: float
+
+
+def present_types(
+    connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Collection[str]] | None = None
+) -> frozenset[str] | None:
+    """As ``runnable_types``, without the types that a deploy has removed or renamed: for what people are shown.
+
+    *here*: a host and the job types that its tick has just loaded.
+    """
+    rows = run(
+        connection,
+        """
+        WITH newest AS (
+          SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now}),
+        used AS (
+          SELECT t.id, t.host, t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
+            AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
+          UNION
+          SELECT (SELECT t.id FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+                  ORDER BY t.id DESC LIMIT 1),
+            h.host,
+            (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+             ORDER BY t.id DESC LIMIT 1)
+          FROM (SELECT DISTINCT t.host FROM {ticks} t
+                WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h),
+        uses AS (SELECT u.host, u.job_types, min(u.id) AS first, max(u.id) AS last FROM used u
+                 GROUP BY u.host, u.job_types)
+        SELECT u.*, l.names, CASE WHEN {older_version} THEN 1 ELSE 0 END AS older
+        FROM uses u JOIN {job_type_lists} l ON l.hash = u.job_types""",
+        within_s=within.total_seconds(),
+    ).all()
+    if (rows and rows[0].older) or not (rows or here):
+        return None
+    uses = [ListUse(row.host, row.job_types, row.first, row.last) for row in rows]
+    names: dict[str, Collection[str]] = {row.job_types: row.names for row in rows if isinstance(row.names, list)}
+    if here is not None:
+        host, loaded = here
+        names[types_hash(loaded)] = loaded
+        uses = with_list(uses, host, types_hash(loaded))
+    return frozenset(str(name) for hash_ in in_use(uses) for name in names.get(hash_, ()))
+
+
+def with_list(uses: Iterable[ListUse], host: str, hash_: str) -> list[ListUse]:
+    """*uses* after *host* has loaded this list once more."""
+    now = float("inf")
+    first = min((use.first for use in uses if (use.host, use.hash) == (host, hash_)), default=now)
+    return [*(use for use in uses if (use.host, use.hash) != (host, hash_)), ListUse(host, hash_, first, now)]
+
+
+def in_use(uses: Collection[ListUse]) -> set[str]:
+    """The lists that no deploy has replaced: none of their host's lists came up only after their last use.
+
+    Two lines of one host's crontab with different handlers take turns; so both of their lists are in use.
+    """
+    return {use.hash for use in uses if not any(other.host == use.host and other.first > use.last for other in uses)}

@@ -21,7 +21,7 @@ WHY: Final = {
     "paused": "its queue, or everything, was paused",
     "--queue": "the tick was only for queue {only}",
     "--only": "the tick was only for jobs of type {only}",
-    "unknown type": "no tick knew its job type lately",
+    "unknown type": "no host knew its job type",
     "other hosts": "its job type cannot run on that host",
     "overlap": "another job of schedule {schedule} was running, or came first",
     "limits": "{limit}",

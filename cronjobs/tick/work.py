@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from sqlalchemy import Connection
+
 from cronjobs import events
 from cronjobs.errors import DatabaseError
 from cronjobs.execution.attempt import WorkerContext
@@ -18,7 +20,13 @@ from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.crashing_types import watched
-from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types, unknown_to_schedules
+from cronjobs.store.job_types import (
+    older_versions_tick,
+    present_types,
+    remembered,
+    runnable_types,
+    unknown_to_schedules,
+)
 from cronjobs.store.not_started import lanes_due
 from cronjobs.store.ticks import overran_lately
 from cronjobs.tick.context import TickContext
@@ -109,9 +117,10 @@ class Work:
         types = self.types()
         with tick.database.read() as connection:
             lanes = lanes_due(connection, types.runnable)
+            present = self._present_types(connection) if lanes else types.runnable
             running = running_by_key(connection) if lanes and tick.settings.limits else {}
         state = TickState(
-            types=types,
+            types=replace(types, elsewhere=present),
             longest_s=tick.settings.run.longest_in_tick.total_seconds(),
             remaining_s=tick.deadline - tick.clock.monotonic(),
             queue=tick.limits.queue,
@@ -128,7 +137,7 @@ class Work:
         for job_type, waiting in counted(lanes).items():
             if job_type not in types.types:
                 tick.emit(events.unresolved(job_type, waiting))
-                if types.runnable is not None and job_type not in types.runnable:
+                if present is not None and job_type not in present:
                     self.unknown_due.add(job_type)
         for left in tick.result.not_started if tick.say_not_started and not state.stopped else ():
             if left["why"] == "budget":
@@ -136,14 +145,13 @@ class Work:
 
     def note_unknown_types(self) -> None:
         """Job types of schedules and due jobs that no tick knew lately: a fault, until some host knows them."""
-        runnable = self.types().runnable
-        if runnable is None:
-            return
         with self.tick.database.read() as connection:
             # Read it again: another host that knows them may have started a tick while this one worked.
-            runnable |= runnable_types(connection, remembered(self.tick.settings.run.every)) or frozenset()
-            schedules = unknown_to_schedules(connection, runnable)
-        self.unknown_due -= runnable
+            present = self._present_types(connection)
+            if present is None:
+                return
+            schedules = unknown_to_schedules(connection, present)
+        self.unknown_due -= present
         for job_type in sorted(self.unknown_due | schedules.keys()):
             names = schedules.get(job_type, [])
             if job_type not in self.tick.settings.disabled_job_types:  # else it is reported as a problem of the file
@@ -151,6 +159,13 @@ class Work:
                 self.tick.emit(events.unknown_type(job_type, names))
             if names:
                 self.tick.result.not_started.insert(0, unknown_type(job_type, names))
+
+    def _present_types(self, connection: Connection) -> frozenset[str] | None:
+        """The types that this tick or another host knows; None: unknown."""
+        if self.types().runnable is None:
+            return None
+        here = (self.tick.identity.host, self.types().types.keys())
+        return present_types(connection, remembered(self.tick.settings.run.every), here)
 
     def report_left_behind(self) -> None:
         """Processes that handlers started and left running."""

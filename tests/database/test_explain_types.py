@@ -136,19 +136,30 @@ def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     assert "no such table: shop" in job
 
 
-def test_a_type_that_was_renamed_a_moment_ago_and_which_tick_could_still_run_it(world: World) -> None:
+def test_a_type_that_was_renamed_a_moment_ago_cannot_run(world: World) -> None:
     world.file(OK)
     put(world.database, job_type="t.ok")
     world.tick(utc("2026-03-02T09:00:10"))
     put(world.database, job_type="t.ok", idempotency_key="k")
     world.file(OK.replace("t.ok", "t.renamed"))
     world.tick(utc("2026-03-02T09:01:10"))
+    since = 'no host could run type "t.ok" since 09:01:10 (the last that could began at 09:00:10 on alpha)'
+    assert world.ask("t.ok").verdict == "not_runnable"
+    assert since in world.ask("t.ok")
+    assert since in world.ask("--key", "k")
+
+
+def test_which_tick_can_run_a_type_that_this_configuration_lacks(world: World) -> None:
+    world.file(OK)
+    put(world.database, job_type="t.ok")
+    world.tick(utc("2026-03-02T09:00:10"), host="beta")
+    world.file("")
+    world.tick(utc("2026-03-02T09:01:10"))
     why = (
         'no handler or command "t.ok" is registered in this configuration, '
-        "but the tick that began at 09:00:10 on alpha could run it"
+        "but the tick that began at 09:00:10 on beta could run it"
     )
     assert world.ask("t.ok").found["sentences"][0] == f"Job type t.ok: {why}."
-    assert why in world.ask("--key", "k")
 
 
 def test_a_broken_entry_of_a_type(world: World) -> None:

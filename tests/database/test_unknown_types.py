@@ -19,7 +19,7 @@ from cronjobs.insight.findings import troubles
 from cronjobs.insight.gathering import look
 from cronjobs.jobs import registry as jobs
 from cronjobs.jobs.job_types import load
-from cronjobs.store.job_types import runnable_types
+from cronjobs.store.job_types import ListUse, in_use, present_types, runnable_types
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
@@ -200,6 +200,58 @@ def test_while_an_older_version_ticks_nobody_can_say_what_is_unknown(
     assert (host.tick().exit_code(), told(host)) == (0, [])
     clock.advance(timedelta(minutes=15))
     assert (host.tick().exit_code(), told(host)) == (3, [("r.report", None)])
+
+
+def test_a_type_that_is_renamed_on_its_only_host_is_told_at_once(
+    database: Database, host: Host, clock: FakeClock, tmp_path: Path
+) -> None:
+    other = Host(database, tmp_path, "beta")
+    know("t.old")
+    host.tick()
+    put(database, job_type="t.old")
+    know("t.new")
+    clock.advance(MINUTE)
+    assert (host.tick().exit_code(), told(host)) == (3, [("t.old", None)])
+    [entry] = rows(database, ticks.c.not_started)[-1][0]
+    assert entry["why"] == "unknown type"
+    assert [text.partition(":")[0] for text in red(host)] == ["1 due job waits"]
+    know("t.old")
+    other.tick(queue="other")
+    know("t.new")
+    clock.advance(MINUTE)
+    assert (host.tick().exit_code(), told(host)) == (0, [])  # that host has not been deployed yet
+    assert red(host) == []
+
+
+def test_two_lines_of_one_crontab_with_different_handlers_know_the_types_of_both(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    for names in (["t.one"], ["t.two"], ["t.one"], ["t.two"]):
+        know(*names)
+        put(database, job_type=names[0])
+        clock.advance(MINUTE)
+        host.tick()
+    with database.read() as connection:
+        assert present_types(connection) == frozenset(["t.one", "t.two"])
+
+
+def test_an_idle_hosts_last_list_counts_as_long_as_it_ticks(database: Database, host: Host, clock: FakeClock) -> None:
+    host.tick()
+    for _ in range(30):
+        clock.advance(MINUTE)
+        host.tick()
+    with database.read() as connection:
+        assert present_types(connection) == frozenset(["t.say"])
+
+
+@pytest.mark.parametrize(
+    ("order", "present"),
+    [("a", "a"), ("ab", "b"), ("aabb", "b"), ("aba", "ab"), ("abab", "ab"), ("aabbc", "c"), ("abcbc", "bc")],
+)
+def test_which_lists_of_a_host_no_deploy_has_replaced(order: str, present: str) -> None:
+    uses = [ListUse("beta", "z", -2, -1)]
+    uses += [ListUse("alpha", name, order.index(name), order.rindex(name)) for name in set(order)]
+    assert in_use(uses) == {"z", *present}
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
