@@ -100,13 +100,14 @@ def review(database: Database, settings: Settings, known: JobTypes) -> Iterator[
     """
     done = PayloadReview(known)
     with database.read() as connection, only_reading(connection):
-        _require_ours(read_meta(connection), settings)
+        found = read_meta(connection)
+        _require_ours(found, settings)
         last = last_id(connection)
     yield done
     chunk: Chunk | None = Chunk((), 0)
     while chunk is not None:
         with database.read() as connection, only_reading(connection):
-            chunk = chunk_after(connection, chunk.after, last)
+            chunk = chunk_after(connection, chunk.after, last, found.schema_revision)
         if chunk is not None:
             for row in chunk.rows:
                 done.add(row)

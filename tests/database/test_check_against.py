@@ -85,6 +85,7 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
         # None of these runs again.
         ended(database, payload=BAD, status="succeeded"),
         ended(database, payload=BAD, status="cancelled"),
+        ended(database, payload=BAD, status="dead", dismissed_at=database.clock.now()),
         ended(database, payload={}, status="dead", meta={"cronjobs.stripped": "1"}),
         ended(database, job_type="exec:backup", payload={}, status="dead"),
     )
