@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import tomllib
@@ -27,7 +28,10 @@ ENTRY_POINTS: Final = frozenset(
 
 @dataclass(frozen=True)
 class AppPackage:
-    """``root``: the folder to import it from, "" or "src". ``modules``: the names in it that are taken."""
+    """``name``: its path below ``root``, the folder to import it from, "" or "src".
+
+    ``modules``: the names in it that are taken.
+    """
 
     name: str
     root: str
@@ -40,28 +44,76 @@ class AppPackage:
 
 @dataclass(frozen=True)
 class DjangoProject:
-    """``settings``: the module that manage.py names. ``sqlite``: the file beside manage.py that they use, if seen."""
+    """``settings``: the module that manage.py names. ``sqlite``: the file beside manage.py that they use, if seen.
+
+    ``app``: the folder of the first of INSTALLED_APPS that is in this project; None: none of them is.
+    """
 
     settings: str
-    sqlite: str | None
+    sqlite: str | None = None
+    app: str | None = None
 
 
 def django_project(folder: Path) -> DjangoProject | None:
     found = _SETTINGS.search(read_text(folder / "manage.py"))
     if found is None:
         return None
-    settings = read_text(folder / (found[1].replace(".", "/") + ".py"))
-    sqlite = _SQLITE_FILE.search(settings) if "backends.sqlite3" in settings else None
-    return DjangoProject(found[1], sqlite[1] if sqlite else None)
+    texts = list(_settings_texts(folder, found[1]))
+    written = "\n".join(texts)
+    sqlite = _SQLITE_FILE.search(written) if "backends.sqlite3" in written else None
+    apps = (_app_folder(folder, name) for text in texts for name in _installed_apps(text))
+    return DjangoProject(found[1], sqlite[1] if sqlite else None, next(filter(None, apps), None))
 
 
 _SETTINGS: Final = re.compile(r"""DJANGO_SETTINGS_MODULE["']\s*,\s*["']([A-Za-z_][\w.]*)["']""")
 # As startproject writes it.
 _SQLITE_FILE: Final = re.compile(r"""["']NAME["']\s*:\s*BASE_DIR\s*/\s*["']([\w.-]+)["']""")
+_BASE_SETTINGS: Final = re.compile(r"^from \.(\w+) import \*", re.MULTILINE)
+
+
+def _settings_texts(folder: Path, module: str) -> Iterator[str]:
+    """The settings, behind those beside them that they begin with (``from .base import *``)."""
+    file = folder / (module.replace(".", "/") + ".py")
+    text = read_text(file)
+    if not text:
+        file = file.with_suffix("") / "__init__.py"
+        text = read_text(file)
+    for name in _BASE_SETTINGS.findall(text):
+        yield read_text(file.parent / f"{name}.py")
+    yield text
+
+
+def _installed_apps(settings: str) -> Iterator[str]:
+    """What INSTALLED_APPS lists, and any LOCAL_APPS or the like that they are put together from."""
+    try:
+        statements = ast.parse(settings).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for statement in statements:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AugAssign(target=ast.Name(id=name), value=value)
+            ) if name.endswith("_APPS"):
+                found = [each for each in ast.walk(value) if isinstance(each, ast.Constant)]
+                for each in sorted(found, key=lambda each: (each.lineno, each.col_offset)):
+                    if isinstance(each.value, str):
+                        yield each.value
+
+
+def _app_folder(folder: Path, app: str) -> str | None:
+    """The folder of an app, listed as "shop" or "shop.apps.ShopConfig"; None: it is not in *folder*."""
+    parts = app.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    paths = ("/".join(parts[:length]) for length in (len(parts), len(parts) - 2) if length > 0)
+    return next((path for path in paths if _has_python(folder / path)), None)
 
 
 def app_package(folder: Path, django: DjangoProject | None) -> AppPackage | None:
     """The app's own package; None: there is none, or several and no sign which it is."""
+    if django is not None and django.app is not None:
+        return _package(folder, "", django.app)
     named = [django.settings.partition(".")[0]] if django else []
     named += [re.sub(r"[-.\s]+", "_", name).lower() for name in _project_names(folder)]
     for root in ("src", ""):

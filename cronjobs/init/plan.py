@@ -60,6 +60,11 @@ class JobsDatabase:
     in_shell: bool = False
     variable: str | None = None
 
+    @property
+    def is_in_reach(self) -> bool:
+        """Whether it is a SQLite file that init can find without the shell's variables, or importing settings."""
+        return self.is_sqlite and not self.in_shell and self.written != DJANGOS
+
 
 @dataclass(frozen=True)
 class InitPlan:
@@ -114,7 +119,7 @@ def plan(around: Surroundings, chosen: Choices) -> InitPlan:
         private=frozenset({DOTENV}),
         edits=edits,
         ignore=_ignore(around, database, makes_env),
-        makes_tables=database.is_sqlite and not database.in_shell,
+        makes_tables=database.is_in_reach,
         found=(
             *_about_database(around, database),
             *_about_app(around, handlers),
@@ -140,11 +145,10 @@ def _app_database(around: Surroundings) -> JobsDatabase | None:
         return _from_variable(found, f"{found.name} in {DOTENV}")
     if (around.dotenv is None or env_file) and (found := _the_one(around.shell)):
         return replace(_from_variable(found, f"{found.name} in this shell"), in_shell=True)
-    if around.django is not None and around.django.sqlite is not None:
-        file = around.django.sqlite
-        return JobsDatabase(f"sqlite:///{file}", f"{file}, as Django's settings say", Path(file).suffix)
     if around.django is not None:
-        return JobsDatabase(DJANGOS, "the one in Django's settings", is_sqlite=False)
+        file = around.django.sqlite
+        remark = f"the one in Django's settings{f', {file}' if file else ''}"
+        return JobsDatabase(DJANGOS, remark, Path(file).suffix if file else "", is_sqlite=file is not None)
     return None
 
 
@@ -282,7 +286,7 @@ def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
     if database.in_shell:
         first = "" if around.dotenv is None else f"echo >> {DOTENV}; "  # its last line may have no end
         commands.append(f'{first}echo "{database.variable}=${database.variable}" >> {DOTENV}')
-    if not database.is_sqlite or database.in_shell:
+    if not database.is_in_reach:
         return (*commands, "cronjobs db upgrade", "cronjobs check", "cronjobs crontab install")
     return (*commands, "cronjobs check", "cronjobs run-due", "cronjobs crontab install")
 

@@ -69,7 +69,9 @@ def _steps(folder: Path, planned: InitPlan, undo: list[Callable[[], object]]) ->
         with open(descriptor, "w", encoding="utf-8") as opened:
             opened.write(text)
         yield f"wrote {visible(str(file))}"
-    settings = load(folder / YAML, environ={}, need_database=False)
+    # Without tables to make nobody asks for the URL, and "database: django" would import the app's settings.
+    url = None if planned.makes_tables else f"sqlite:///{OWN_FILE}"
+    settings = load(folder / YAML, environ={}, need_database=False, database_url=url)
     if planned.makes_tables:
         yield _make_tables(settings, folder, undo)
     for file, text in planned.edits.items():

@@ -158,18 +158,22 @@ def test_alembics_env_py_is_edited_only_if_someone_said_so() -> None:
     assert "alembic" not in "\n".join(planned(done).found)
 
 
-def test_django_is_set_up_and_shares_its_sqlite_file() -> None:
+def test_django_is_set_up_and_its_settings_name_the_database() -> None:
     django = DjangoProject("shop.settings", "db.sqlite3")
     found = planned(replace(EMPTY, django=django, package=AppPackage("shop", "", frozenset({"settings"}))))
     text = yaml.safe_load(found.files["cronjobs.yaml"])
     assert (text["setup"], text["env"]) == ("django.setup", {"DJANGO_SETTINGS_MODULE": "shop.settings"})
-    assert text["database"] == "sqlite:///db.sqlite3"
+    assert text["database"] == "django"
+    assert "# the app's own: the one in Django's settings, db.sqlite3\n" in found.files["cronjobs.yaml"]
+    assert not found.makes_tables  # that would import the settings
+    assert found.commands[0] == "cronjobs db upgrade"
     assert text["imports"] == ["shop.jobs"]
     assert "  with transaction.atomic():" in found.then
-    elsewhere = planned(replace(EMPTY, django=replace(django, sqlite=None)))
+    elsewhere = planned(replace(EMPTY, django=replace(django, sqlite=None), has_postgresql_driver=False))
     assert yaml.safe_load(elsewhere.files["cronjobs.yaml"])["database"] == "django"
-    assert "cronjobs db upgrade" in elsewhere.commands
-    assert not elsewhere.makes_tables
+    assert elsewhere.commands[:2] == ("pip install 'cronjobs[postgres]'", "cronjobs db upgrade")
+    own = replace(EMPTY, django=django, dotenv=DotEnv((POSTGRESQL,)))
+    assert yaml.safe_load(planned(own).files["cronjobs.yaml"])["database"] == "${DATABASE_URL}"
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,30 @@ def test_djangos_settings_and_their_sqlite_file(tmp_path: Path) -> None:
     assert django.sqlite is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ('INSTALLED_APPS = ["django.contrib.admin", "shop", "crm"]', "shop"),
+        ('INSTALLED_APPS = ["django.contrib.admin"]\nINSTALLED_APPS += ["cronjobs.django", "shop"]', "shop"),
+        ('INSTALLED_APPS = ["shop.apps.ShopConfig"]', "shop"),
+        ('LOCAL_APPS = ["apps.orders"]\nINSTALLED_APPS = ["django.contrib.admin"] + LOCAL_APPS', "apps/orders"),
+        ('INSTALLED_APPS = ["django.contrib.admin"]', "mysite"),
+        ("INSTALLED_APPS = [", "mysite"),
+        ("raise SystemExit('init runs nothing')\nINSTALLED_APPS = ['../up', 'shop']", "shop"),
+    ],
+)
+def test_djangos_first_app_is_the_package(tmp_path: Path, settings: str, path: str) -> None:
+    files = dict.fromkeys(["mysite/__init__.py", "shop/apps.py", "crm/apps.py", "apps/orders/apps.py"], "")
+    files["manage.py"] = "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'mysite.settings')"
+    for name in ("mysite/settings.py", "mysite/settings/base.py"):
+        laid_out(tmp_path / str(name.count("/")), {**files, name: settings})
+    laid_out(tmp_path / "2", {"mysite/settings/__init__.py": "from .base import *\n"})
+    for folder in ("1", "2"):
+        package = look_around(tmp_path / folder, {}).package
+        assert package is not None
+        assert package.path == path
+
+
 def test_no_value_of_a_variable_is_among_the_facts(tmp_path: Path) -> None:
     url = f"postgresql+asyncpg://app:{SECRET}@db/{SECRET}"
     lines = (
