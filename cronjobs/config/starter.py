@@ -16,6 +16,7 @@ from cronjobs.config.writing import written
 SCHEMA_FILE: Final = "cronjobs.schema.json"
 
 OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project that has no other database
+COMMENT_AT: Final = 37  # the column where the comment behind a value begins
 
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -26,7 +27,7 @@ _YAML: Final = """\
 # Let cron do it every minute:  cronjobs crontab install
 # Quote cron expressions, and values with ": " or " #" in them. Durations: 55s, 10m, 24h, 7d.
 
-project: @project@                  # kept in the database: somebody else's jobs are never touched
+@project@# kept in the database: somebody else's jobs are never touched
 #environment: production             # likewise: a copy restored on a test machine runs nothing
 database: sqlite:///@file@      # beside this file; or postgresql://user@host/name
 #env_file: .env                      # cron does not know your shell's variables; then: database: ${DATABASE_URL}
@@ -97,7 +98,7 @@ def starter_yaml(*, timezone: str, project: str, changed: Mapping[str, str] = EM
     """
     text = (
         _YAML.replace("@schema@", SCHEMA_FILE)
-        .replace("@project@", written(project))
+        .replace("@project@", f"project: {written(project)} ".ljust(COMMENT_AT))
         .replace("@timezone@", written(timezone))
         .replace("@handlers@", handlers)
         .replace("@file@", OWN_FILE)

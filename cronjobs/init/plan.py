@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from cronjobs.config.sources import DJANGOS
-from cronjobs.config.starter import OWN_FILE, SCHEMA_FILE, starter_handlers, starter_schema, starter_yaml
+from cronjobs.config.starter import COMMENT_AT, OWN_FILE, SCHEMA_FILE, starter_handlers, starter_schema, starter_yaml
 from cronjobs.host.app_alembic import ARGUMENT, IMPORT_LINE, EnvFile, with_filter
 from cronjobs.init.surroundings import DOTENV, DatabaseVariable, Surroundings
 
 YAML: Final = "cronjobs.yaml"
 MODULES: Final = ("jobs", "cron_jobs")  # of the first handler; the second where the app has the first
-COMMENT_AT: Final = 36
 
 ChoiceName = Literal["app_database", "in_package", "filter_alembic"]
 
@@ -219,7 +218,7 @@ def _yaml(around: Surroundings, database: JobsDatabase, handlers: str, module: s
 
 
 def _line(key: str, value: str, comment: str) -> str:
-    return f"{value.ljust(COMMENT_AT - len(key) - 2)} # {comment}"
+    return f"{value} ".ljust(COMMENT_AT - len(f"{key}: ")) + f"# {comment}"
 
 
 def _about_app(around: Surroundings, handlers: str) -> list[str]:

@@ -60,6 +60,15 @@ def test_in_an_empty_folder_nothing_is_found_or_asked() -> None:
     assert asked(EMPTY, True, True, True) == []
 
 
+@pytest.mark.parametrize("project", ["s", "shop", "a-shop-with-a-long-name"])
+def test_the_comments_of_the_settings_stand_below_each_other(project: str) -> None:
+    django = DjangoProject("shop.settings", "db.sqlite3")
+    for around in (EMPTY, replace(APP, django=django)):
+        lines = planned(replace(around, project=project)).files["cronjobs.yaml"].splitlines()
+        columns = {line.index(" # ") for line in lines[5 : lines.index("")] + lines[5:15] if " # " in line}
+        assert len(columns) == 1
+
+
 def test_an_app_on_postgresql_gets_three_commands_and_a_handler_in_its_package() -> None:
     found = planned(APP)
     assert list(found.files) == ["cronjobs.yaml", "src/shop/jobs.py", "cronjobs.schema.json"]
