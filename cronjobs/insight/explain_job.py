@@ -192,6 +192,7 @@ def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
 def _acts(job: JobFacts, clock: LocalTimes) -> list[str]:
     return [
         f"{name(action).capitalize()} by {name(act.by or 'somebody')} at {clock.time(act.at)}"
+        + (f", from {clock.time(act.moved[0])} to {clock.time(act.moved[1])}" if act.moved else "")
         + (f" (why: {one_line(act.why, 300)})." if act.why else ".")
         for action, act in job.acts
     ]

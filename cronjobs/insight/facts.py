@@ -16,12 +16,13 @@ Existence = Literal["defined", "retired", "not_yet", "unreadable"]
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """Something that was done, from the audit trail. ``host``: where."""
+    """Something that was done, from the audit trail. ``host``: where. ``moved``: from when to when, by a reschedule."""
 
     at: datetime
     by: str | None = None
     host: str | None = None
     why: str | None = None
+    moved: tuple[datetime, datetime] | None = None
 
 
 @dataclass(frozen=True)

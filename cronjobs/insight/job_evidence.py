@@ -257,7 +257,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
         return None
     if job is not None:
         acts = [
-            (row.action, AuditEntry(row.at, row.actor, row.host, row.why))
+            (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
             for row in explaining.acts_on_job(connection, job_id)
         ]
         job = replace(job, acts=tuple(acts))
@@ -268,6 +268,17 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
         settlers = settlers_of(connection, {0: maker})[1].get(0, ())
     zone = made_for[0].timezone if made_for else settings.timezone
     return JobLife(job_id, zone, around, job, made_for, settlers)
+
+
+def _moved(detail: Any) -> tuple[datetime, datetime] | None:
+    """From when to when a job was moved; None: it was not, or someone else wrote this row."""
+    if not isinstance(detail, dict):
+        return None
+    try:
+        before, after = (datetime.fromisoformat(detail[word]) for word in ("from", "to"))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return (before, after) if before.tzinfo and after.tzinfo else None
 
 
 def _zone_of(definition: Any, settings: Settings) -> str:

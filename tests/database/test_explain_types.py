@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, text
@@ -13,6 +14,7 @@ from support.explained import world as world
 from support.hosts import put
 from support.postgres import OWNER
 
+from cronjobs import reschedule
 from cronjobs.database import tables
 from cronjobs.insight.explain_job import job_sentences
 from cronjobs.insight.facts import AttemptFacts, AuditEntry, JobFacts, Now
@@ -259,6 +261,21 @@ def test_what_a_person_did_stands_between_the_attempts(world: World) -> None:
     told = world.ask(str(job_id)).steady
     starts = [sentence.split(" ")[0:2] for sentence in told[1:]]
     assert starts == [["Attempt", "1"], ["Retry", "by"], ["Attempt", "2"]]
+
+
+def test_a_job_that_was_moved_says_from_when_to_when(world: World) -> None:
+    world.file(OK)
+    world.tick(utc("2026-03-02T09:00:10"))
+    job_id = put(world.database, job_type="t.ok", run_at=utc("2026-03-02T11:00:00"))
+    with world.database.write() as connection:
+        reschedule(connection, id=job_id, run_at=utc("2026-03-04T11:30:00"), reason="paid late")
+        odd: Any
+        for odd in ([1], {"from": "soon"}, {"from": "2026-03-02", "to": "2026-03-03"}, {"from": 1, "to": None}):
+            at = world.clock.now()
+            record(connection, action="reschedule", subject=f"job {job_id}", actor="ada", detail=odd, at=at)
+    told = world.ask(str(job_id))
+    assert ", from 11:00 to 2026-03-04 11:30 (why: paid late)." in told
+    assert [sentence[-12:] for sentence in told.found["sentences"] if " by ada " in sentence] == ["at 09:00:10."] * 4
 
 
 def test_attempts_alike_are_one_sentence_only_where_nobody_came_between() -> None:
