@@ -8,7 +8,8 @@ from typing import Final
 
 from cronjobs.config.yaml_nodes import UNREADABLE
 
-_PLAIN: Final = re.compile(r"(?!(?:null|none)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
+# Of the words without quotes some are a boolean or nothing, to one version of YAML or the other.
+_PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
 
 
 def can_hold(text: str) -> bool:

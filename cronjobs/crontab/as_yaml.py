@@ -77,7 +77,7 @@ def _job_type(taken: TakenLine) -> Iterator[str]:
     yield f"  stdin: {written(taken.line.stdin, plain=False) if taken.line.stdin else 'none'}"
     yield f"  folder: {written(taken.folder)}"
     yield f"  env: {_mapping(taken.env)}"
-    yield f"  inherit_env: [{', '.join(taken.inherited)}]"
+    yield f"  inherit_env: [{', '.join(written(name) for name in taken.inherited)}]"
     yield "  leftovers: leave"
     yield f"  timeout: {LONGEST_RUN}"
     yield "  retry: {max_attempts: 1}"
@@ -95,4 +95,4 @@ def _schedule(taken: TakenLine, timezone: str) -> Iterator[str]:
 
 
 def _mapping(pairs: Iterable[tuple[str, str]]) -> str:
-    return "{" + ", ".join(f"{name}: {written(value)}" for name, value in pairs) + "}"
+    return "{" + ", ".join(f"{written(name)}: {written(value)}" for name, value in pairs) + "}"

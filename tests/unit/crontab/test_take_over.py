@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import pwd
 import stat
+import string
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.configfile import read as read_config
@@ -166,6 +168,31 @@ def test_any_text_is_written_so_that_the_file_gives_it_back(
         found = read_config(f"database: sqlite:///x.db\n{yaml}\n")
     assert found.problems == ()
     assert (found.job_types["a"].command, found.job_types["a"].stdin) == (("x", text), text)
+
+
+WORDS = "true True yes NO on off y N null NULL ~ none 1e3 0x10 0o7 1_000 .inf 2026-01-01 12:30:00 a:b #x = << - a/b -1"
+
+
+@pytest.mark.parametrize("text", [*WORDS.split(), "", "a: b", "a #x", " a", "${HOME}"])
+def test_no_word_is_a_boolean_or_a_number_to_another_reader_of_yaml(text: str) -> None:
+    """Ours reads texts; those of YAML 1.1 read ``no`` as a boolean, those of YAML 1.2 ``1e3`` as a number."""
+    name = written(text)
+    assert yaml.safe_load(f"{{{name}: [{name}]}}") == {text.replace("${", "$${"): [text.replace("${", "$${")]}
+    assert name[:1] in "'\"" or text in ("a/b",)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(string.ascii_letters + string.digits + "+-._:~ ", max_size=6))
+def test_any_short_word_is_read_back_by_another_reader_of_yaml(text: str) -> None:
+    assert yaml.safe_load(f"{written(text)}: {written(text)}") == {text: text}
+
+
+def test_words_of_a_crontab_that_yaml_has_for_itself_are_quoted() -> None:
+    found = take_over("ON=off\n@daily true\n@daily /bin/yes\n")
+    read = yaml.safe_load(as_yaml(found, of="a crontab", timezone="UTC", sender="a@b"))
+    assert [*read["job_types"]] == [*read["schedules"]] == ["true", "yes"]
+    assert [each["job"] for each in read["schedules"].values()] == ["true", "yes"]
+    assert read["job_types"]["true"]["env"]["ON"] == "off"
 
 
 # --- import -----------------------------------------------------------------------------------------------------------
