@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from cronjobs.crontab.block import CrontabError, text_of
 from cronjobs.host.files import make_folder
@@ -128,22 +130,35 @@ def keep_copy(crontab: str) -> Path | None:
     return file
 
 
-def _crontab(argument: str, text: str = "") -> subprocess.CompletedProcess[bytes]:
+def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProcess[bytes]:
     program = shutil.which("crontab")
     if program is None:
         raise CrontabMissing
     # CRONTAB_NOHEADER=N would make Debian's -l print a header that is not part of the crontab: crontab(1)
     environment = {**os.environ, "LC_ALL": "C", "CRONTAB_NOHEADER": "Y"}
+    if text is None:
+        return _answer([program, argument], subprocess.DEVNULL, environment)
+    with _file_of(text) as file:
+        return _answer([program, argument], file, environment)
+
+
+def _file_of(text: str) -> IO[bytes]:
+    """No pipe: it would end in the middle of the text if we were killed, and crontab(1) would install what it has."""
     try:
-        return subprocess.run(
-            [program, argument],
-            input=text.encode("utf-8", "surrogateescape"),
-            capture_output=True,
-            env=environment,
-            timeout=30,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise CrontabError(f'"crontab {argument}" did not answer within 30 s') from None
+        file = tempfile.TemporaryFile()  # noqa: SIM115 the caller closes it
+        file.write(text.encode("utf-8", "surrogateescape"))
+        file.seek(0)
     except OSError as error:
-        raise CrontabError(f"{program} cannot be run: {error.strerror}") from None
+        raise CrontabError(f"no temporary file can be written, {error.strerror}: nothing was changed") from None
+    return file
+
+
+def _answer(
+    command: list[str], given: IO[bytes] | int, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(command, stdin=given, capture_output=True, env=environment, timeout=30, check=False)
+    except subprocess.TimeoutExpired:
+        raise CrontabError(f'"crontab {command[1]}" did not answer within 30 s') from None
+    except OSError as error:
+        raise CrontabError(f"{command[0]} cannot be run: {error.strerror}") from None

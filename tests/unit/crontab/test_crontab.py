@@ -16,6 +16,7 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import until
 from support.cronhost import Host
 from typer.testing import CliRunner
 
@@ -306,6 +307,27 @@ def test_a_crontab_that_changed_in_the_meantime_is_not_overwritten(host: Host) -
     with pytest.raises(program.CrontabChanged):
         program.replace("", host.block)
     assert host.crontab == "# theirs\n"
+
+
+def test_a_kill_while_crontab_reads_does_not_cut_the_crontab_off(host: Host) -> None:
+    old = "0 4 * * * /usr/local/bin/backup --all\n" * 4000  # more than a pipe holds
+    host.has(old)
+    reading = host.folder / "reading"
+    host.script(
+        host.folder / "bin" / "crontab",
+        f"""#!/bin/sh
+        [ "$1" = -l ] && exec cat "$FAKE_STORE"
+        echo $PPID >"{reading}.new" && mv "{reading}.new" "{reading}"
+        while kill -0 $PPID 2>/dev/null; do sleep 0.01; done
+        cat >"$FAKE_STORE.new" && mv "$FAKE_STORE.new" "$FAKE_STORE" && mv "{reading}" "{reading}.done"
+        """,
+    )
+    script = "from cronjobs.crontab import program as p; old = p.read(); p.replace(old, old + '# new\\n')"
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as process:
+        until(reading.exists)
+        process.kill()
+    until(Path(f"{reading}.done").exists)
+    assert host.crontab == old + "# new\n"
 
 
 def test_a_text_that_crontab_refuses_is_reported_in_its_words(host: Host) -> None:
