@@ -39,7 +39,7 @@ class ListKind(Kind):
         is_set = isinstance(value, set | frozenset)
         if self._hashed and not is_set:
             return self._list_for_a_set(value, path, misfits)
-        if isinstance(value, list) and all([item.__class__ in plain for item in value]):  # noqa: C419
+        if value.__class__ is list and all([item.__class__ in plain for item in value]):  # noqa: C419
             return value
         items = [self._item.encode(item, (*path, n), misfits) for n, item in enumerate(value)]
         return sorted(items, key=repr) if is_set else items
@@ -156,8 +156,8 @@ class UnionKind(Kind):
         return self._say(trials, value, path, misfits)
 
     def _say(self, trials: Sequence[Misfits], value: Any, path: Path, misfits: Misfits) -> Any:
-        """Of the one that was meant it is said what is wrong inside."""
-        meant = [trial for trial in trials if trial.found[0].path != path]
+        """Of the one that was meant, as the value is of its class, it is said what is wrong inside."""
+        meant = [trial for trial in trials if trial.found[0].path != path or not trial.found[0].value]
         if len(meant) == 1 or (len(trials) == 1 and trials[0].count):
             return misfits.take((meant or trials)[0])
         return self._refuse(value, path, misfits)

@@ -52,12 +52,14 @@ class Misfit:
 class Misfits:
     """What was found in one payload; the first few, and how many there are.
 
-    *trial_of*: this is about one of several types that a value may have.
+    *trial_of*: this is about one of several types that a value may have. *compares*: what was written is read and
+    written again, to see whether it comes back.
     """
 
-    def __init__(self, trial_of: Misfits | None = None) -> None:
+    def __init__(self, trial_of: Misfits | None = None, *, compares: bool = False) -> None:
         self.found: list[Misfit] = []
         self.count = 0
+        self.compares: bool = compares or (trial_of is not None and trial_of.compares)
         self._tried: list[int] = [0] if trial_of is None else trial_of._tried  # shared by all trials
 
     def trial(self) -> Misfits | None:
@@ -138,6 +140,14 @@ class Unchecked(Kind):
         return value
 
 
+# Of a value of a subclass, such as an IntEnum's, the one that JSON writes; the subclass may have a __str__ of its own.
+_AS_BASE: Final[dict[type, Callable[[Any], Any]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+}
+
+
 class ExactKind(Kind):
     """str, int, bool and None. A bool is no int here, though Python says so."""
 
@@ -149,8 +159,10 @@ class ExactKind(Kind):
         return value if value.__class__ is self._class else self._refuse(value, path, misfits)
 
     def encode(self, value: Any, path: Path, misfits: Misfits) -> Any:
-        if isinstance(value, self._class) and (self._class is bool or not isinstance(value, bool)):
-            return value  # also of a subclass, which JSON writes as its base
+        if value.__class__ is self._class:
+            return value
+        if isinstance(value, self._class) and not isinstance(value, bool):
+            return _AS_BASE[self._class](value)
         return self._refuse(value, path, misfits)
 
 
@@ -170,7 +182,7 @@ class FloatKind(Kind):
         return self._refuse(value, path, misfits)
 
     def encode(self, value: Any, path: Path, misfits: Misfits) -> Any:
-        return value if isinstance(value, float) else self._as_json(value, path, misfits)
+        return _AS_BASE[float](value) if isinstance(value, float) else self._as_json(value, path, misfits)
 
 
 class TextKind(Kind):

@@ -49,12 +49,14 @@ class RecordKind(Kind):
             return misfits.put(path, "", f"is refused by {self._name}: {said(error)}")
 
     def encode(self, value: Any, path: Path, misfits: Misfits) -> Any:
+        before = misfits.count
         if self._class is not None and type(value) is self._class:
             missing = object()
             found = {name: getattr(value, name, missing) for name in self._fields}
-            return self.each({n: item for n, item in found.items() if item is not missing}, path, misfits, "encode")
+            given = {name: item for name, item in found.items() if item is not missing}
+            encoded = self.each(given, path, misfits, "encode")
+            return encoded if misfits.count > before else _if_it_comes_back(self, encoded, path, misfits)
         if isinstance(value, Mapping):
-            before = misfits.count
             encoded = self.each(value, path, misfits, "encode")
             # What the class itself refuses is only known once it is made.
             return encoded if misfits.count > before else self._as_json(encoded, path, misfits)
@@ -73,6 +75,17 @@ class RecordKind(Kind):
             if field.required and field.name not in value:
                 misfits.put((*path, field.name), "", "is missing")
         return done
+
+
+def _if_it_comes_back(kind: Kind, encoded: Any, path: Path, misfits: Misfits) -> Any:
+    """*encoded*, if the handler will get what it was written from: a ``__post_init__`` may convert a second time."""
+    if misfits.compares:
+        return encoded
+    before = misfits.count
+    back, again = kind.decode(encoded, path, misfits), Misfits(misfits, compares=True)
+    if misfits.count == before and (kind.encode(back, path, again) != encoded or again.count):
+        misfits.put(path, "", f"would not be read as itself: making {kind.words} of its own values changes them")
+    return encoded
 
 
 class PydanticKind(Kind):
@@ -178,7 +191,7 @@ class MsgspecKind(Kind):
             written = self._msgspec.to_builtins(value, str_keys=True)
         except Exception as error:
             return misfits.put(path, "", f"cannot be written as JSON by msgspec: {said(error)}")
-        return self._as_json(written, path, misfits)
+        return _if_it_comes_back(self, written, path, misfits)
 
 
 def by_msgspec(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:

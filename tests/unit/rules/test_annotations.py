@@ -92,6 +92,39 @@ class Picky:
 
 
 @dataclass
+class Money:
+    cents: int  # made of an amount in euros
+
+    def __post_init__(self) -> None:
+        self.cents *= 100
+
+
+@dataclass(init=False)
+class OwnInit:
+    cents: int
+
+    def __init__(self, euros: int) -> None:
+        self.cents = 100 * euros
+
+
+class Word(str):
+    def __str__(self) -> str:
+        return "another"
+
+
+@dataclass
+class Loose:
+    name: str
+    level: int
+    share: float
+    parts: list[int]
+
+
+class Parts(list[int]):
+    pass
+
+
+@dataclass
 class Seeded:
     kept: int
     seed: InitVar[int]
@@ -130,6 +163,13 @@ class Part(msgspec.Struct):
 
 class Spot(msgspec.Struct):
     parts: list[Part]
+
+
+class Coins(msgspec.Struct):
+    cents: int
+
+    def __post_init__(self) -> None:
+        self.cents *= 100
 
 
 T = TypeVar("T")
@@ -310,12 +350,24 @@ def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, 
             "would not be read as itself: pydantic writes a Login",
         ),
         (timedelta, timedelta(days=365_000, microseconds=1), "cannot be written as a span"),
+        (Money, Money(5), "would not be read as itself: making a Money of its own values changes them"),
+        (Coins, Coins(5), "would not be read as itself: making a Coins of its own values changes them"),
+        (list[Money | None], [Money(5)], "would not be read as itself"),
+        (OwnInit, OwnInit(5), "is refused by OwnInit: TypeError"),
     ],
 )
 def test_a_value_that_would_not_come_back_is_not_written(annotation: Any, value: Any, says: str) -> None:
     misfits = Misfits()
     kind_of(annotation).encode(value, (), misfits)
     assert says in str(misfits)
+
+
+def test_a_value_of_a_subclass_is_written_as_json_has_it_also_inside_a_record() -> None:
+    loose, misfits = Loose(Word("x"), Level.LOW, type("Share", (float,), {})(0.5), Parts([1])), Misfits()
+    for value in (loose, vars(loose)):
+        written = kind_of(Loose).encode(value, (), misfits)
+        assert (written, str(misfits)) == ({"name": "x", "level": 1, "share": 0.5, "parts": [1]}, "")
+        assert [type(each) for each in written.values()] == [str, int, float, list]
 
 
 def test_what_a_model_adds_to_its_fields_is_not_written() -> None:
