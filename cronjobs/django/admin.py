@@ -97,9 +97,14 @@ class JobAdmin(ReadOnlyAdmin):
     search_help_text = "A job's id, its whole type, or its whole idempotency key"
     sortable_by = ("id",)  # others have no index
     actions = ("retry", "cancel")
+
+    def get_queryset(self, request: Any) -> Any:
+        """A list shows none of the JSON, of which each row may have much."""
+        return super().get_queryset(request).defer("payload", "meta", "result")
+
     fields = (
-        *("explanation", "status", "job_type", "queue", "priority", "run_at", "tries", "last_error"),
-        *("shown_payload", "shown_meta", "shown_result", "idempotency_key", "concurrency_key", "schedule"),
+        *("explanation", "status", "job_type", "queue", "priority", "run_at", "tries", "whole_error"),
+        *("shown_payload", "shown_meta", "shown_result", "shown_key", "shown_concurrency_key", "schedule"),
         *(
             "enqueued_by",
             "created_at",
@@ -138,10 +143,24 @@ class JobAdmin(ReadOnlyAdmin):
         import_modules_of_apps()
         with ours() as connection:
             told = explain_id(connection, job.pk, known, lambda: assembled(known, []))
-        return format_html_join("", "<p>{}</p>", ((line,) for line in (told.sentences if told else ())))
+        return format_html_join("", "<p>{}</p>", ((masking.hide(line),) for line in (told.sentences if told else ())))
+
+    @admin.display(description="last error")
+    def whole_error(self, job: Any) -> str:
+        return masking.hide(job.last_error or "")
+
+    @admin.display(description="idempotency key")
+    def shown_key(self, job: Any) -> str:
+        return masking.hide(job.idempotency_key or "")
+
+    @admin.display(description="concurrency key")
+    def shown_concurrency_key(self, job: Any) -> str:
+        return masking.hide(job.concurrency_key or "")
 
     @admin.display(description="payload")
     def shown_payload(self, job: Any) -> str:
+        if job.payload is None:
+            return "it cannot be read"
         return _json(_configuration().shown_payload(job.job_type, job.payload))
 
     @admin.display(description="meta")
@@ -215,7 +234,7 @@ def _attempt(run: Any) -> tuple[Any, ...]:
         _shown(run.started_at),
         _shown(run.finished_at),
         run.error_type or "",
-        run.error or "",
+        masking.hide(run.error or ""),
         trace,
     )
 
@@ -230,8 +249,8 @@ def _shown(instant: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    written = json.dumps(value, ensure_ascii=False, indent=2, default=str)
-    return format_html("<pre>{}</pre>", masking.hide(written[:LONGEST]))
+    written = json.dumps(masking.hide_in(value), ensure_ascii=False, indent=2, default=str)
+    return format_html("<pre>{}</pre>", written[:LONGEST])
 
 
 def _batches(ids: list[int]) -> Iterator[Collection[int]]:

@@ -6,9 +6,23 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models  # type: ignore[import-untyped]
+from django.db.models.fields.json import KeyTransform  # type: ignore[import-untyped]
 
 from cronjobs.database.column_types import from_microseconds, to_microseconds
 from cronjobs.django.instants import as_djangos, from_djangos
+
+
+class JsonField(models.JSONField):
+    """JSON that anyone may have written: None if it cannot be read, so that one such row never hides the others."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        try:
+            found = super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):  # a number of 5,000 digits, or nested too deeply
+            return None
+        # Django gives text that is no JSON as it is; of a part of it, it has read that.
+        is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)
+        return None if is_text else found
 
 
 class InstantField(models.DateTimeField):

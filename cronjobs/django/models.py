@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.db import models  # type: ignore[import-untyped]
 
 from cronjobs.django.connections import jobs_alias
-from cronjobs.django.fields import InstantField
+from cronjobs.django.fields import InstantField, JsonField
 from cronjobs.insight.saying import status_word
 from cronjobs.model import Status
 
@@ -30,8 +30,8 @@ STATUSES: Final = [(str(each.value), status_word(each.value)) for each in Status
 class JobModel(models.Model):
     id = models.BigAutoField(primary_key=True)
     job_type = models.TextField("type")
-    payload = models.JSONField()
-    meta = models.JSONField()
+    payload = JsonField()
+    meta = JsonField()
     queue = models.TextField()
     priority = models.SmallIntegerField(help_text="0, first, to 9, last")
     status = models.TextField(choices=STATUSES)
@@ -50,7 +50,7 @@ class JobModel(models.Model):
     last_error = models.TextField(null=True, blank=True)
     error_type = models.TextField(null=True, blank=True)
     last_failed_at = InstantField(null=True, blank=True)
-    result = models.JSONField(null=True, blank=True)
+    result = JsonField(null=True, blank=True)
     enqueued_by = models.TextField(null=True, blank=True)
     cancel_requested_at = InstantField(null=True, blank=True)
     created_at = InstantField("enqueued at")
@@ -105,7 +105,7 @@ class JobRunModel(models.Model):
 class ScheduleModel(models.Model):
     id = models.BigAutoField(primary_key=True)
     name = models.TextField()
-    definition = models.JSONField()
+    definition = JsonField()
     status = models.TextField(help_text="active; retired: no file has it any more")
     seen_until = InstantField(help_text="up to here every occurrence is settled")
     next_at = InstantField("next", null=True)

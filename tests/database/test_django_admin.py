@@ -143,6 +143,37 @@ def test_a_page_explains_the_job_and_shows_no_secret(site: Any, rows: Rows) -> N
     assert "Delete" not in page
 
 
+def test_no_value_of_a_job_shows_a_secret_that_the_process_knows(
+    site: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAY_API_KEY", 'sk-live-"1234567')
+    said = 'refused: sk-live-"1234567'
+    rows.job(
+        status="dead", attempts=1, last_error=said, idempotency_key=said, concurrency_key=said, payload={"url": said}
+    )
+    rows.attempt(1, "failed", error=said, traceback=said)
+    page = words(of(site, "JobModel").change_view(request(ADA), "1"))
+    assert "sk-live" not in page
+    assert page.count("refused: ***") >= 7, "each of these is still shown"
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "[" * 5000 + "1" + "]" * 5000], ids=["long", "deep"])
+def test_a_payload_that_cannot_be_read_hides_no_other_job(
+    site: Any, rows: Rows, database: Database, number: str
+) -> None:
+    rows.job(status="dead", job_type="t.pay")
+    rows.job(status="queued", job_type="t.other", payload={"invoice": 7})
+    column_type = "" if database.is_sqlite else "::jsonb"
+    with database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE cronjobs_jobs SET payload = '[{number}]'{column_type} WHERE id = 1")
+    assert "t.other" in listed(site, BOB)
+    assert "Payload: it cannot be read" in words(of(site, "JobModel").change_view(request(ADA), "1"))
+    from cronjobs.django.models import JobModel
+
+    assert [job.payload for job in JobModel.objects.order_by("id")] == [None, {"invoice": 7}]
+    assert JobModel.objects.filter(payload__invoice=7).values_list("payload__invoice", flat=True)[0] == 7
+
+
 def test_a_broken_file_hides_every_payload(site: Any, rows: Rows, tmp_path: Path) -> None:
     rows.job(status="dead", job_type="t.pay", payload={"card": "4111 1111"})
     (tmp_path / "cronjobs.yaml").write_text("job_types: [\n")
