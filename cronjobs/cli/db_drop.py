@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from datetime import timedelta
 from typing import Annotated, Final
@@ -82,7 +83,8 @@ def _tell_jobs(content: Content) -> None:
 def _tell(content: Content, verb: str) -> None:
     for each in content.relations:
         echo(f"{verb} {each.kind} {each.name}")
-    complain(f"{verb} {counted(len(content.relations), 'relation')}")
+    kinds = Counter(each.kind for each in content.relations)
+    complain(f"{verb} {', '.join(counted(number, kind) for kind, number in kinds.items())}")
     if verb != "dropped":
         _tell_jobs(content)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -278,6 +279,13 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
     assert "other.service" not in said
     assert ("DROP ROLE" in said) is not typed.url.startswith("sqlite")
     assert ("cronjobs.db-turn" in said) is typed.url.startswith("sqlite")
+
+
+def test_it_counts_what_goes_by_its_kind(typed: Project) -> None:
+    done = typed.call("db", "drop", "--dry-run")
+    kinds = Counter(line.split()[2] for line in done.out.splitlines())
+    assert f"would drop {', '.join(f'{number} {kind}s' for kind, number in kinds.items())}\n" in done.err
+    assert ("function" in kinds) is not typed.url.startswith("sqlite")
 
 
 def test_a_file_with_other_tables_is_not_to_be_removed(on_sqlite: Project) -> None:
