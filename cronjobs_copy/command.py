@@ -81,7 +81,7 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    # "${NEW_URL}" is what the configuration should say; the value of a variable would be masked anyway.
+    # "${NEW_URL}" is what the configuration should say.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 
@@ -92,7 +92,10 @@ def _filled(url: str, settings: Settings) -> str:
         text, came_in = Variables(os.environ, settings.folder).fill(url)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    masking.remember(settings.secrets | masking.long_enough(came_in) | masking.url_passwords(text))
+    passwords = masking.url_passwords(text)
+    secrets = settings.secrets | masking.long_enough(came_in) | passwords
+    # A URL without a password is no secret, and a copy to *** would say nothing.
+    masking.remember(secrets if passwords else secrets - {text})
     return text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import make_url, select, text
 from support.copied import DIGITS, ODD, add_odd_rows, everything, fill
 from support.databases import opened
 from support.postgres import OWNER, RUN, as_role
@@ -426,6 +426,25 @@ def test_a_url_from_a_variable_is_named_by_the_variable(
     answer = project.call("db", "copy", "--to", "${NEW_URL}")
     assert answer.code == 0, answer.err
     assert "the old side is closed; name ${NEW_URL} in the configuration" in answer.out
+
+
+@pytest.mark.parametrize("in_url", [True, False])
+def test_the_answer_names_the_new_database_without_its_password(
+    sqlite_migrated: str, postgres_migrated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_url: bool
+) -> None:
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write("env_file: .env\n")
+    url = make_url(postgres_migrated)
+    assert url.password
+    monkeypatch.setenv("PGPASSWORD", str(url.password))  # libpq's way to keep it out of the URL
+    given = url if in_url else url._replace(password=None)
+    written = given.render_as_string(hide_password=False)
+    (tmp_path / ".env").write_text(f"NEW_URL={written}\n")
+    monkeypatch.setenv("NEW_URL", written)
+    assert project.call("db", "adopt").code == 0
+    answer = project.call("db", "copy", "--to", "${NEW_URL}", "--json")
+    assert answer.json["to"] == given.render_as_string(hide_password=True)
+    assert str(url.password) not in answer.out + answer.err
 
 
 # --- what runs --------------------------------------------------------------------------------------------------------
