@@ -31,6 +31,7 @@ PAGES = {
     "kubernetes": {"console": 1},
     "monitoring": {"console": 1, "": 1},
     "release": {"console": 1},
+    "second-host": {"console": 2, "crontab": 1},
     "security": {},
     "systemd": {"console": 2},
     "troubleshooting": {"console": 9},
@@ -222,6 +223,23 @@ def test_the_containers_commands_work_in_their_folder(
     assert (ticked.code, ticked.err) == (0, "")
     project.url = postgres_migrated
     assert [row["host"] for row in project.rows("ticks")] == ["pod"]
+
+
+# --- a second host ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_second_host_shares_the_work_and_is_listed(typed: Project) -> None:
+    typed.write("environment: production\njob_types: {t.quick: {command: ['true']}}\n")
+    for _ in range(2):
+        assert typed.call("enqueue", "t.quick").code == 0
+    for host in ("web1", "web2"):
+        assert typed.run("run-due", "--limit", "1", env={"CRONJOBS_HOST": host}).code == 0
+    assert [row["host"] for row in typed.rows("ticks")] == ["web1", "web2"]
+    assert [row["status"] for row in typed.rows("jobs")] == ["succeeded", "succeeded"]
+    for line in typed_lines(page("second-host").blocks("console")[1].text):
+        assert call(typed, line).code == 0
+    assert {*re.findall(r"web[0-9]", typed.call("status").out)} == {"web1", "web2"}
 
 
 # --- monitoring -------------------------------------------------------------------------------------------------------
