@@ -67,14 +67,14 @@ def configuration() -> str:
         rows = (
             (
                 code(row.name),
+                cell(row.key.sentence),  # second: a narrow screen shows two columns, and scrolls to the others
                 cell(row.key.reader.words),
                 code(row.default) if _is_value(section, row.name) else cell(row.default),
                 code(row.key.example),
-                cell(row.key.sentence),
             )
             for row in section.rows
         )
-        parts.append(f"## {title}\n\n{table(('key', 'type', 'default', 'example', 'what it decides'), rows)}")
+        parts.append(f"## {title}\n\n{table(('key', 'what it decides', 'type', 'default', 'example'), rows)}")
     parts.append(
         "## Variables of the environment\n\nThese are read:\n\n"
         + table(("variable", "what it decides"), ((code(n), cell(s)) for n, s in environment.READ.items()))

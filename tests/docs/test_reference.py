@@ -87,3 +87,10 @@ def test_every_exported_name_has_a_docstring_that_is_there(module: str) -> None:
     assert [name for name in names if f"### {name}\n" not in page] == []
     silent = {name for name in names if callable(getattr(found, name)) and not generate.own_doc(getattr(found, name))}
     assert silent == set()
+
+
+def test_a_narrow_screen_shows_beside_a_key_what_it_decides() -> None:
+    lines = (ROOT / "docs/reference/configuration.md").read_text().splitlines()
+    headers = [line for line in lines if line.startswith("| key |")]
+    assert headers
+    assert all(header.startswith("| key | what it decides |") for header in headers)
