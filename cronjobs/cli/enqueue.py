@@ -6,17 +6,16 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 from zoneinfo import ZoneInfo
 
 import typer
 
 from cronjobs.cli import leaving, typed
-from cronjobs.cli.known_types import known_types, users_code
+from cronjobs.cli.known_types import warn_if_unfit
 from cronjobs.cli.options import JsonOption, Source, type_names
 from cronjobs.cli.output import complain, echo, echo_json, status_word
 from cronjobs.cli.project_database import operator, our_database
-from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
 from cronjobs.jobs.checking import new_job
@@ -24,7 +23,6 @@ from cronjobs.jobs.enqueue import OnConflict, put_job
 from cronjobs.jobs.insertion import Inserted, Patience, wait_for_room
 from cronjobs.model import duration_text, in_zone
 from cronjobs.store.queues import paused_scope
-from cronjobs.text import one_line
 
 
 def enqueue(
@@ -118,7 +116,7 @@ def enqueue(
     if (put.new or put.replaced) and paused:
         complain(f"it waits: {'everything' if paused == 'all' else 'its queue'} is paused")
     if put.id is not None and (put.new or put.replaced) and not no_import:
-        _warn(settings, job_type, arguments, put.id)
+        warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")
     leaving.leave(0, stuck=False)
 
 
@@ -126,26 +124,3 @@ def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -
     if run_at is not None:
         return in_zone(run_at, ZoneInfo(settings.timezone)).isoformat()
     return f"in {duration_text(later)}" if later else "now"
-
-
-def _warn(settings: Settings, job_type: str, arguments: dict[str, Any], job_id: int) -> None:
-    """Say what is odd about a job that is in the table already, as far as this host knows."""
-    known = known_types(settings)
-    found = known.types.get(job_type)
-    if found is not None:
-        with users_code():
-            fault = found.registration.bind(arguments) if found.registration else None
-        if fault:
-            complain(one_line(fault, 1000))
-            complain(f"if the payload is wrong: cronjobs jobs cancel {job_id}")
-        return
-    meant = nearest(job_type, known.types)
-    guess = f', did you mean "{meant}"?' if meant else "."
-    complain(
-        f'no job type "{one_line(job_type, 200)}" can run here{guess} Job {job_id} waits until some host knows it; if '
-        f"it is a mistake: cronjobs jobs cancel {job_id}"
-    )
-    for fault_ in known.faults:
-        complain(one_line(f"{fault_.where}: {fault_.what}", 1000))
-    if job_type in settings.disabled_job_types:
-        complain('its entry in the configuration is bad: see "cronjobs check"')

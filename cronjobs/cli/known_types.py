@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, redirect_stdout
+from typing import Any
 
+from cronjobs.cli.output import complain
+from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import RetryPolicy
+from cronjobs.text import one_line
 
 
 def known_types(settings: Settings) -> JobTypes:
@@ -20,6 +25,32 @@ def known_types(settings: Settings) -> JobTypes:
 def users_code() -> AbstractContextManager[object]:
     """A block in which code of the user's may run, on import or while a payload is read: what it prints is no data."""
     return redirect_stdout(sys.stderr)
+
+
+def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any], waits: str, undo: str) -> None:
+    """Say whether no handler of this host fits jobs that are in the table already: another host may have one.
+
+    *waits*: "Job 17 waits"; *undo*: the command that takes them back.
+    """
+    known = known_types(settings)
+    found = known.types.get(job_type)
+    if found is not None:
+        with users_code():
+            fault = found.registration.bind(payload) if found.registration else None
+        if fault:
+            complain(one_line(fault, 1000))
+            complain(f"if the payload is wrong: {undo}")
+        return
+    meant = nearest(job_type, known.types)
+    guess = f', did you mean "{meant}"?' if meant else "."
+    complain(
+        f'no job type "{one_line(job_type, 200)}" can run here{guess} {waits} until some host knows it; if it is a '
+        f"mistake: {undo}"
+    )
+    for import_fault in known.faults:
+        complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
+    if job_type in settings.disabled_job_types:
+        complain('its entry in the configuration is bad: see "cronjobs check"')
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:

@@ -56,6 +56,11 @@ def find(connection: Connection, name: str) -> StoredSchedule:
     return active[name]
 
 
+def definition_in_force(connection: Connection, name: str) -> ScheduleSettings:
+    """What the database has of the active schedule *name*; raises UnknownSchedule."""
+    return schedule_from_definition(name, find(connection, name).definition)
+
+
 def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str) -> int:
     """Make one job of the schedule now, outside its timing: ledger and watermark do not move. Return its id.
 

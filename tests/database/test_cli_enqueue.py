@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import update
 from support.project import Project
 
+from cronjobs.clock import SYSTEM
 from cronjobs.database.tables import jobs, meta
 
 YAML = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
@@ -263,3 +264,36 @@ def test_json_of_the_help_is_what_the_shell_takes(lite: Project) -> None:
     from cronjobs.cli.typed import EXAMPLE
 
     assert json.loads(EXAMPLE.split("'")[1]) == {"invoice_id": 42}
+
+
+# --- jobs of a schedule -----------------------------------------------------------------------------------------------
+
+MINUTE = timedelta(minutes=1)
+TYPED = """
+from cronjobs import job
+print("imported")
+@job("t.bill")
+def bill(day: int): ...
+"""
+
+
+def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Project) -> None:
+    lite.write('schedules: {s: {cron: "* * * * *", job: t.bill, payload: {day: soon}, overlap: allow}}', TYPED)
+    assert lite.call("sync").code == 0
+    misfit = 'payload does not fit t.bill: payload.day: "soon" is not an int\n'
+    now = SYSTEM.now().replace(second=30)
+    first, second = (
+        ("--from", (now - minutes * MINUTE).isoformat(), "--to", (now - (minutes - 1) * MINUTE).isoformat())
+        for minutes in (10, 20)
+    )
+    done = lite.call("trigger", "s")
+    assert (done.code, done.out) == (0, "job 1 enqueued, due now\n")
+    assert done.err.endswith(f"{misfit}if the payload is wrong: cronjobs jobs cancel 1\n")
+    assert misfit in lite.call("backfill", "s", *first, "--dry-run").err
+    assert len(lite.jobs()) == 1
+    assert lite.call("backfill", "s", *first, "--no-import").err == ""
+    filled = lite.call("backfill", "s", *second, "--json")
+    assert (len(filled.json["run"]), len(lite.jobs())) == (1, 3)
+    assert filled.err.endswith(f"{misfit}if the payload is wrong: cronjobs jobs cancel --schedule s\n")
+    again = lite.call("backfill", "s", *second)
+    assert (again.code, again.err) == (0, "")  # it enqueued nothing
