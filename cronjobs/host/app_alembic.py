@@ -91,6 +91,8 @@ def with_filter(source: str) -> str | None:
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:
         return None
+    if "\ufffd" in source:  # in place of bytes that are no UTF-8, and written back it would replace them
+        return None
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _imports_context(node)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _configures(node)]
     if len(imports) != 1 or not calls:

@@ -142,6 +142,14 @@ def test_what_somebody_wrote_otherwise_is_left_alone(source: str) -> None:
     assert with_filter(source) is None
 
 
+def test_an_env_py_that_is_not_utf8_is_left_to_its_owner(tmp_path: Path) -> None:
+    (tmp_path / "alembic").mkdir()
+    (tmp_path / "alembic.ini").write_text("[alembic]\n")
+    (tmp_path / "alembic/env.py").write_bytes(b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + SIMPLE.encode())
+    [env] = env_files(tmp_path)
+    assert with_filter(env.source) is None, "its bytes would be written back as others"
+
+
 def test_the_simplest_env_py_is_not_what_keeps_the_others_out() -> None:
     assert with_filter(SIMPLE) is not None
 
