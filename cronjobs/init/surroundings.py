@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ from cronjobs.crontab.wrapping import exec_name
 from cronjobs.database.address import parse_url
 from cronjobs.errors import CronjobsError
 from cronjobs.host.app_alembic import EnvFile, env_files
-from cronjobs.host.files import names_in, read_text
+from cronjobs.host.files import names_in, open_regular, read_text
 from cronjobs.init.app_files import AppPackage, DjangoProject, app_package, dependencies, django_project
 
 DOTENV: Final = ".env"
@@ -107,7 +108,8 @@ def _dotenv(folder: Path) -> DotEnv | None:
     if DOTENV not in names_in(folder):
         return None
     try:
-        variables, wrong = read_env_file(text_of(file.read_bytes()))
+        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:  # a FIFO would wait for its writer
+            variables, wrong = read_env_file(text_of(opened.read()))
     except OSError as error:
         return DotEnv(problem=f"it cannot be read: {error.strerror}")
     except ValueError:

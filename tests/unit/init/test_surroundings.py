@@ -173,6 +173,13 @@ def test_what_keeps_the_env_file_from_being_one(tmp_path: Path, content: bytes, 
     assert dotenv.problem == problem
 
 
+def test_a_pipe_for_an_env_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".env")
+    dotenv = look_around(tmp_path, {}).dotenv
+    assert dotenv is not None
+    assert dotenv.problem == "it cannot be read: it is no regular file"
+
+
 def test_alembic_is_found_below_the_folder_and_not_above(tmp_path: Path) -> None:
     for place in ("alembic", "app/db"):
         laid_out(tmp_path, {f"{place}/env.py": ""})
