@@ -38,8 +38,6 @@ def address(config: str | None, url: str | None) -> str:
 
 def put(where: str, run: dict[str, Any]) -> str | None:
     """Keep *run* for the project *where*; None if that worked, else why not."""
-    import json
-
     try:
         folder = _open(make=True)
     except OSError as error:
@@ -48,19 +46,35 @@ def put(where: str, run: dict[str, Any]) -> str | None:
         names = os.listdir(folder)
         if len(names) >= MOST_FILES:
             return f"{MOST_FILES} runs wait in {state_folder()}/{FOLDER} already"
-        if sum(os.stat(name, dir_fd=folder).st_size for name in names) > MOST_BYTES:
-            run = run | {"output": "", "output_dropped": True}
         name = f"{where}-{int(run['began'] * 1e6):016}-{run['token']}.json"
-        descriptor = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        with open(descriptor, "wb", buffering=0) as file:
-            file.write(json.dumps(run).encode())
-            os.fsync(descriptor)
-        os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
+        without_output = run | {"output": "", "output_dropped": True}
+        if sum(os.stat(name, dir_fd=folder).st_size for name in names) > MOST_BYTES:
+            run = without_output
+        try:
+            _write(folder, name, run)
+        except OSError:  # a full disk may have room for the rest
+            _write(folder, name, without_output)
     except OSError as error:
         return f"{state_folder()}/{FOLDER}: {error.strerror or error}"
     finally:
         os.close(folder)
     return None
+
+
+def _write(folder: int, name: str, run: dict[str, Any]) -> None:
+    import json
+
+    descriptor = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            left = json.dumps(run).encode()
+            while left:  # the last bytes of a disk are a short write, and no error
+                left = left[file.write(left) :]
+            os.fsync(descriptor)
+        os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(f".{name}", dir_fd=folder)
+        raise
 
 
 def waiting(where: str) -> list[str]:
