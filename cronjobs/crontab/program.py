@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
+from cronjobs.clock import sleep
 from cronjobs.crontab.block import CrontabError, text_of
 from cronjobs.host.files import make_folder
 from cronjobs.text import visible
 
 # How the crontab(1)s report "there is none", all with exit code 1: Vixie, Debian, cronie, BSD; busybox.
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
+
+
+LOCK_TRIES: Final = 200
+LOCK_PAUSE_S: Final = 0.05
 
 
 class CrontabMissing(CrontabError):
@@ -100,16 +108,36 @@ def replace(old: str, new: str) -> None:
                 f"line {number} of the crontab ends in a carriage return that crontab -l does not give back as it is. "
                 r"Nothing was changed: give it Unix line ends first: crontab -l | sed 's/\\r$//' | crontab -"
             )
-    if read() != old:
-        raise CrontabChanged
-    done = _crontab("-", new)
-    if done.returncode != 0:
-        raise CrontabFailed(command="crontab -", code=done.returncode, said=text_of(done.stderr))
-    if read() != new:
-        raise CrontabError(
-            "crontab took the new text but lists another one: someone else may have written at the same moment. "
-            'Look at it with "crontab -l", then run the command again'
-        )
+    with _alone():
+        if read() != old:
+            raise CrontabChanged
+        done = _crontab("-", new)
+        if done.returncode != 0:
+            raise CrontabFailed(command="crontab -", code=done.returncode, said=text_of(done.stderr))
+        if read() != new:
+            raise CrontabError(
+                "crontab took the new text but lists another one: someone else may have written at the same moment. "
+                'Look at it with "crontab -l", then run the command again'
+            )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Only one of the user's commands writes at a time: of two, the later would undo what the first has reported.
+
+    The lock is on the home folder itself, which needs no file. Where it cannot be had, the checks have to do.
+    """
+    with ExitStack() as opened:
+        with suppress(OSError, KeyError):
+            home = os.open(pwd.getpwuid(os.getuid()).pw_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, home)
+            for _ in range(LOCK_TRIES):
+                try:
+                    fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    sleep(LOCK_PAUSE_S)
+        yield
 
 
 def keep_copy(crontab: str) -> Path | None:

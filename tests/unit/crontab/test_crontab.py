@@ -8,6 +8,7 @@ import shlex
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -328,6 +329,30 @@ def test_a_kill_while_crontab_reads_does_not_cut_the_crontab_off(host: Host) -> 
         process.kill()
     until(Path(f"{reading}.done").exists)
     assert host.crontab == old + "# new\n"
+
+
+def test_of_commands_that_write_at_once_none_undoes_what_another_has_reported(host: Host) -> None:
+    host.script(
+        host.folder / "bin" / "crontab",
+        """#!/bin/sh
+        [ "$1" = -l ] && exec cat "$FAKE_STORE"
+        cat >"$FAKE_STORE.$$"; sleep 0.05; mv "$FAKE_STORE.$$" "$FAKE_STORE"
+        """,
+    )
+    host.has("# mine\n")
+
+    def install(name: str) -> None:
+        while True:
+            old = program.read()
+            try:
+                return program.replace(old, f"{old}# {name}\n")
+            except program.CrontabChanged:
+                continue
+
+    names = ["one", "two", "three", "four"]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(install, names))
+    assert sorted(str(host.crontab).split("# ")[2:]) == sorted(f"{name}\n" for name in names)
 
 
 def test_a_text_that_crontab_refuses_is_reported_in_its_words(host: Host) -> None:
