@@ -14,7 +14,7 @@ from cronjobs.config.starter import OWN_FILE
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError
-from cronjobs.host.files import make_folder
+from cronjobs.host.files import make_folder, open_regular
 from cronjobs.host.known_databases import forget, remember, require_still_there
 from cronjobs.init.plan import YAML, InitPlan
 from cronjobs.schema import migrations
@@ -106,7 +106,7 @@ def _add_ignored(file: Path, lines: Iterable[str], undo: list[Callable[[], objec
     added = "".join(f"{line}\n" for line in lines)
     said = f"{visible(str(file))}: {', '.join(lines)}"
     try:
-        before = file.read_bytes()
+        before = _content(file)
     except FileNotFoundError:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
         undo.append(file.unlink)
@@ -121,9 +121,19 @@ def _add_ignored(file: Path, lines: Iterable[str], undo: list[Callable[[], objec
 def _replace(file: Path, content: bytes, undo: list[Callable[[], object]]) -> None:
     """Put *content* in the place of what *file* has, at once and with the same mode; a link keeps leading there."""
     real = file.resolve()
-    before = real.read_bytes()
+    before = _content(real)
     _put(real, content)
     undo.append(lambda: _put(real, before))
+
+
+def _content(file: Path) -> bytes:
+    """Raises OSError for a device or a pipe, such as a link to /dev/null: a file in its place would be everybody's."""
+    try:
+        descriptor = open_regular(file, os.O_RDONLY)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
+    with open(descriptor, "rb") as opened:
+        return opened.read()
 
 
 def _put(file: Path, content: bytes) -> None:

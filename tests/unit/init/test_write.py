@@ -1,0 +1,26 @@
+"""How what was planned is written."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from cronjobs.errors import CronjobsError
+from cronjobs.init.plan import InitPlan
+from cronjobs.init.write import write
+
+pytestmark = pytest.mark.either
+
+
+def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path) -> None:
+    """As root, a .gitignore that is a link to /dev/null would take that away from everybody."""
+    device = tmp_path / "device"
+    os.mkfifo(device)
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / ".gitignore").symlink_to(device)
+    with pytest.raises(CronjobsError, match=r"/\.gitignore: it is no regular file: nothing was written"):
+        write(app, InitPlan({"cronjobs.yaml": "job_types: {}\n"}, ignore=("*.log",)))
+    assert stat.S_ISFIFO(device.stat().st_mode)
+    assert [each.name for each in app.iterdir()] == [".gitignore"]
