@@ -15,6 +15,7 @@ from cronjobs.cli.options import Source
 from cronjobs.cli.output import complain
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.errors import CronjobsError
+from cronjobs.host.files import require_replaceable
 from cronjobs.store.reading import only_reading
 from cronjobs.web import report as pages
 
@@ -47,6 +48,7 @@ def _put(file: Path, written: bytes) -> None:
     """All of it or nothing: somebody may be reading the one from before."""
     beside = file.parent / f".{file.name}.{os.getpid()}"
     try:
+        require_replaceable(file)
         with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
             opened.write(written)
         beside.replace(file)

@@ -38,6 +38,16 @@ def read_text(file: Path) -> str:
         return ""
 
 
+def require_replaceable(file: Path) -> None:
+    """Raise OSError if *file* is, or links to, a device, pipe or socket: root could put a file in /dev/null's place."""
+    try:
+        kind = file.stat().st_mode
+    except OSError:  # it does not exist, or what writes it will say the same
+        return
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
 def names_in(folder: Path) -> list[str]:
     """The names of what is in *folder*, sorted; none if it is no folder, or cannot be listed."""
     try:

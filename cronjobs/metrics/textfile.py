@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.errors import CronjobsError
+from cronjobs.host.files import require_replaceable
 
 MODE: Final = 0o644
 
@@ -22,6 +23,7 @@ def write(path: Path, lines: Iterable[str]) -> None:
     # Not *.prom: node_exporter must not read it. Each process has its own.
     beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
+        require_replaceable(path)
         try:
             with suppress(FileNotFoundError):
                 beside.unlink()  # of a process of this number that was killed
