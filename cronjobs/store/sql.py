@@ -7,7 +7,8 @@ configured schema, ``{now}`` the database's clock; a module adds its own fragmen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -71,6 +72,7 @@ FUNCTIONS: Final = (
 
 
 _KNOWN_DRIVERS: Final = frozenset({"psycopg", "pysqlite"})  # their SQLAlchemy dialects change no parameter of ours
+_LONGEST_REMEMBERED: Final = 4096  # psycopg looks for the parameters of a longer statement anew each time
 
 
 def define(**fragments: Fragment) -> None:
@@ -278,10 +280,32 @@ def run_undecoded(connection: Connection, statement: str, /, **parameters: Any) 
     """
     if not _takes_sql(connection):
         return run(connection, statement, **parameters).all()
-    sql, names, needs_clock = _rendered(statement, connection.dialect, schema_of(connection), _stands(connection))
+    # What SQLAlchemy executes by itself to begin a transaction must not meet a raw cursor.
+    numbered = (
+        connection.dialect.driver == "psycopg" and not connection.dialect.is_async and connection.in_transaction()
+    )
+    sql, names, needs_clock = _rendered(
+        statement, connection.dialect, schema_of(connection), _stands(connection), numbered=numbered
+    )
     _to_bind(connection, parameters, needs_clock)
     values: Any = parameters if names is None else tuple([parameters[name] for name in names])
-    return connection.exec_driver_sql(sql, values).all()
+    if names is None or not is_postgresql(connection):
+        return connection.exec_driver_sql(sql, values).all()
+    with _raw_cursors(connection.connection.driver_connection):
+        return connection.exec_driver_sql(sql, values).all()
+
+
+@contextmanager
+def _raw_cursors(session: Any) -> Iterator[None]:
+    """Let *session*, psycopg's, take a statement as the server takes it: its parameters are $1, $2 …"""
+    from psycopg import RawCursor
+
+    usual = session.cursor_factory
+    session.cursor_factory = RawCursor
+    try:
+        yield
+    finally:
+        session.cursor_factory = usual
 
 
 def run_decoded(connection: Connection, statement: str, /, **parameters: Any) -> list[list[Any]]:
@@ -314,11 +338,16 @@ def _decoders(names: tuple[str, ...], dialect: Dialect) -> list[tuple[int, Calla
 
 @lru_cache(maxsize=256)
 def _rendered(
-    statement: str, dialect: Dialect, schema: str | None, stands: bool
+    statement: str, dialect: Dialect, schema: str | None, stands: bool, *, numbered: bool
 ) -> tuple[str, tuple[str, ...] | None, bool]:
-    """The SQL of *statement* as the driver takes it, the order of its parameters (None: by name); is ``now_`` one?"""
+    """The SQL of *statement* as the driver takes it, the order of its parameters (None: by name); is ``now_`` one?
+
+    *numbered*: if psycopg would not remember it, for ``_raw_cursors``.
+    """
     prepared, needs_clock = _prepare(statement, dialect.name == "postgresql", schema, stands)
     compiled: Any = prepared.compile(dialect=dialect)  # type: ignore[attr-defined]
+    if numbered and len(str(compiled)) > _LONGEST_REMEMBERED:
+        compiled = prepared.compile(dialect=type(dialect)(paramstyle="numeric_dollar"))  # type: ignore[attr-defined,call-arg]
     return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup), needs_clock
 
 

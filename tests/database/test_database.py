@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from support.databases import opened
 from support.nofsync import with_fsync
 from support.postgres import PostgresServer
@@ -23,6 +23,7 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, UsageError
 from cronjobs.schema import migrations
+from cronjobs.store import sql
 from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
 
@@ -410,3 +411,18 @@ def kept(database: Database) -> int:
     with database.read() as connection:
         found: int = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
     return found
+
+
+# --- statements that psycopg does not remember ------------------------------------------------------------------------
+
+
+def test_a_long_statement_is_numbered_once_and_means_the_same(postgres_migrated: str) -> None:
+    statement = "SELECT :a AS a, '50%' || CAST(:b AS text) AS b, CAST(:a AS int) + 1 AS c" + " " * 5000
+    with opened(postgres_migrated) as database, database.read() as connection:
+        assert [tuple(row) for row in sql.run_undecoded(connection, statement, a=0, b="")] == [(0, "50%", 1)]  # begins
+        numbered: list[str] = []
+        event.listen(connection, "before_cursor_execute", lambda _c, _cursor, sent, *_: numbered.append(sent))
+        rows = sql.run_undecoded(connection, statement, a=1, b="%s $1")
+        assert [tuple(row) for row in rows] == [(1, "50%%s $1", 2)]
+        assert "$1" in numbered[0]
+        assert sql.run_undecoded(connection, "SELECT :a AS a", a="a short one")[0].a == "a short one"
