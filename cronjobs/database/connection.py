@@ -76,6 +76,8 @@ class Database(OutOfReach):
         self._sessions: WeakSet[Any] = WeakSet()  # with a server
         if not address.is_sqlite:
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
+            self._asking = self.engine.execution_options(cronjobs_begin=begin(TIMEOUTS, _WHO_SERVES, *SETTINGS))
+            event.listen(self._asking, "after_cursor_execute", _go_to_its_answer)
 
     def forked(self) -> None:
         """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""
@@ -121,7 +123,9 @@ class Database(OutOfReach):
         with self._told():
             if not self.is_sqlite:
                 with (
-                    self._write_postgresql(settle=not next_in_line) as connection,
+                    self._write_postgresql(
+                        settle=not next_in_line, engine=self._asking if next_in_line else None
+                    ) as connection,
                     _plans_kept(connection) if next_in_line else nullcontext(),
                 ):
                     yield connection
@@ -385,6 +389,8 @@ def _session(encoding: str) -> str:
 
 
 _POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SETTINGS)
+_WHO_SERVES: Final = "SELECT pg_backend_pid()"  # among what opens a transaction, for it costs no round trip there
+_SERVED_BY: Final = "cronjobs_served_by"  # key in a connection's ``info``: the answer
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -397,7 +403,15 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 def _open_postgresql(connection: Connection) -> None:
     opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
-    connection.exec_driver_sql(f"{opening}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
+    answer = connection.exec_driver_sql(f"{opening}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
+    connection.info[_SERVED_BY] = answer.scalar_one() if answer.returns_rows else None
+
+
+def _go_to_its_answer(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+    """Of the results of what opens a transaction SQLAlchemy would read the first, which has no rows."""
+    if _WHO_SERVES in statement:
+        while cursor.description is None and cursor.nextset():
+            pass
 
 
 @contextmanager
@@ -408,7 +422,7 @@ def _plans_kept(connection: Connection) -> Iterator[None]:
     making, so that the one that really serves this transaction is another.
     """
     session: Any = connection.connection.driver_connection
-    if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() == session.info.backend_pid:
+    if connection.info[_SERVED_BY] == session.info.backend_pid:
         session.prepare_threshold = PLANS_KEPT_AFTER
     try:
         yield

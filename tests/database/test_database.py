@@ -407,6 +407,20 @@ def test_behind_a_pooler_no_plan_is_kept(postgres_migrated: str, monkeypatch: py
         assert kept(database) == 0
 
 
+def test_the_loops_transaction_begins_in_one_round_trip(postgres_migrated: str) -> None:
+    sent: list[str] = []
+    with opened(postgres_migrated) as database:
+        with database.read():
+            pass
+        event.listen(
+            database.engine, "before_cursor_execute", lambda _c, _cursor, statement, *_: sent.append(statement)
+        )
+        with database.write(next_in_line=True) as connection:
+            assert len(sent) == 1
+            settings = connection.exec_driver_sql("SELECT current_setting('timezone'), current_setting('lock_timeout')")
+            assert settings.one() == ("UTC", "2s")
+
+
 def kept(database: Database) -> int:
     with database.read() as connection:
         found: int = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
