@@ -66,7 +66,7 @@ def urls(name: str) -> Iterator[tuple[str, str, str]]:
         from support import postgres
 
         postgres.SETTINGS.update(max_wal_size="4GB")
-        server = postgres.PostgresServer()
+        server = postgres.PostgresServer(on_disk=True)
         server.start()
         try:
             for database in ("bench_few", "bench_full", "bench_blocked"):

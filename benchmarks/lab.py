@@ -30,7 +30,7 @@ def database(name: str, folder: Path, **settings: str) -> Iterator[str]:
 
     # As in production: a commit is on disk. The tests' server does without.
     postgres.SETTINGS.update({"fsync": "on", "full_page_writes": "on", "max_wal_size": "1GB"} | settings)
-    server = postgres.PostgresServer()
+    server = postgres.PostgresServer(on_disk=True)
     try:
         server.start()
         server.execute("CREATE DATABASE bench")
