@@ -66,7 +66,8 @@ def run(text: str) -> str:
     _running[place] = stop
     try:
         report = _run(spec, settings, permit).encode()
-    finally:
+    finally:  # whatever broke off: a permit that goes on being confirmed would hold the attempt for ever
+        permit.confirm_no_more()
         _running.pop(place, None)
     permit.end(report)
     return report

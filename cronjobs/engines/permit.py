@@ -48,9 +48,12 @@ class HeldPermit:
         """Confirm it from now on, every quarter of a lease, in a thread."""
         threading.Thread(target=self._confirm_again, name="cronjobs-permit", daemon=True).start()
 
+    def confirm_no_more(self) -> None:
+        """Nobody attends to the attempt any more: its permit runs out."""
+        self._over.set()
+
     def end(self, report: str) -> None:
         """Nothing of the attempt runs any more: write how it ended, for a supervisor that the cluster cannot reach."""
-        self._over.set()
         if len(report) > tokens.MOST_ENDED:
             return
         for _ in range(LAST_TRIES):

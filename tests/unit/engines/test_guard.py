@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,13 +13,14 @@ from cronjobs.config.settings import ExecutorSettings, Settings
 from cronjobs.engines import guard
 from cronjobs.engines.code_on_disk import CodeOnDisk
 from cronjobs.engines.looking import faults
+from cronjobs.engines.permit import HeldPermit
 from cronjobs.engines.travelling import GuardReport, Spec, versions
 from cronjobs.execution.attempt import Attempt
 from cronjobs.jobs.job_types import JobType
 from cronjobs.jobs.registry import Registration
 from cronjobs.model import Job, RetryPolicy
 from cronjobs.rules.clusters import Versions
-from cronjobs.store.tokens import TokenKey
+from cronjobs.store.tokens import Permit, TokenKey
 
 
 def handler() -> None: ...
@@ -69,6 +71,25 @@ def test_a_worker_whose_own_file_is_broken_says_so(spec: Spec) -> None:
     found = GuardReport.decode(guard.run(spec.encode()))
     assert found.said == "differs"
     assert "cronjobs.yaml" in found.why
+
+
+def test_a_guard_that_breaks_off_confirms_its_permit_no_more(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hold the attempt for as long as its supervisor lives."""
+
+    def broken(_spec: Spec, _settings: Settings, permit: HeldPermit) -> GuardReport:
+        permit.watch()
+        raise MemoryError
+
+    monkeypatch.setenv("CRONJOBS_TOKEN_URL", "sqlite:///unused.db")
+    monkeypatch.setattr(HeldPermit, "take", lambda _: Permit("yours", 60.0))
+    monkeypatch.setattr(guard, "_run", broken)
+    with pytest.raises(MemoryError):
+        guard.run(spec.encode())
+    for thread in threading.enumerate():
+        if thread.name == "cronjobs-permit":
+            thread.join(5)
+            assert not thread.is_alive()
+    assert not guard.stop(*spec.key[:2], "cancelled")
 
 
 def test_nobody_is_stopped_who_does_not_run_here() -> None:
