@@ -20,6 +20,7 @@ from cronjobs.engines import guard
 from cronjobs.engines.travelling import Begun, Progressed, news
 
 CONNECT_WITHIN_S: Final = 5.0
+STOP_WITHIN_S: Final = 5.0  # a worker that does not answer by then is called again, if it is still to be stopped
 RESULT_WITHIN_S: Final = 5.0  # from its worker; later it is read from the database, which has it, too
 
 
@@ -50,8 +51,8 @@ class DaskCluster:
         self._heard = heard
         self._client: Client | None = None
         self._futures: dict[str, Future] = {}
-        # To reach a worker may take seconds, and nobody waits for it.
-        self._calls = ThreadPoolExecutor(4, "cronjobs-cluster-calls")
+        self._stopping: set[tuple[int, int]] = set()  # job and attempt, of calls to workers that are on their way
+        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # each waits for the scheduler
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it means is reported by us
 
     @property
@@ -99,12 +100,11 @@ class DaskCluster:
             self._calls.submit(_quietly, future.cancel)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
-        """Tell the guard of an attempt that runs on *worker* to stop. It may not be reached."""
-        client = self._client
-        if client is not None:
-            self._calls.submit(
-                _quietly, client.run, guard.stop, job_id, attempt, reason, workers=[worker], on_error="ignore"
-            )
+        """Tell the guard of an attempt that runs on *worker* to stop. It may not be reached; then call it again."""
+        client, called = self._client, (job_id, attempt)
+        if client is not None and called not in self._stopping:
+            self._stopping.add(called)
+            client.loop.add_callback(self._stop, client, worker, called, reason)
 
     def examine(self) -> Mapping[str, Any]:
         """What each worker says of itself (``guard.examine``), by its address."""
@@ -125,6 +125,22 @@ class DaskCluster:
             _quietly(client.close, timeout=1)
 
     # --- in threads of Dask -------------------------------------------------------------------------------------------
+
+    async def _stop(self, client: Client, worker: str, called: tuple[int, int], reason: str) -> None:
+        # No thread waits for the answer: a frozen worker gives none, and others are to be reached meanwhile.
+        try:
+            with suppress(Exception):
+                await client.run(
+                    guard.stop,
+                    *called,
+                    reason,
+                    workers=[worker],
+                    on_error="ignore",
+                    asynchronous=True,
+                    callback_timeout=STOP_WITHIN_S,
+                )
+        finally:
+            self._stopping.discard(called)
 
     def _done(self, future: Future) -> None:
         name = str(future.key)
