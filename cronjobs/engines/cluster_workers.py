@@ -34,7 +34,7 @@ from cronjobs.store.tokens import TokenKey, TokenRow
 LOOK_S: Final = 1.0  # how often the database is asked about attempts of which the cluster will say nothing more
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # too long, for a worker
-LOST: Final = "its worker died or was cut off, and its permit has run out"
+LOST: Final = "its worker died or was cut off"
 
 
 class TaskOver(Protocol):
@@ -85,6 +85,7 @@ class FarAttempt:
     begun: bool = False
     worker: str = ""
     asked: str | None = None  # why it has to stop
+    why: str = LOST  # it is lost, once nobody runs it
     if_unbegun: Outcome = Released()  # noqa: RUF009 it is frozen
 
     @property
@@ -114,7 +115,7 @@ class ClusterWorkers(Workers):
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
         self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported, and their tokens are not dropped yet
-        self._differs_since: dict[str, float] = {}  # by job type
+        self._differs: dict[str, tuple[float, float]] = {}  # by job type: when workers refused it first and last
         self._looked_at = self._tried_at = -1e9
         self._connecting = self._was_up = self._told_away = self._left = False
 
@@ -210,11 +211,15 @@ class ClusterWorkers(Workers):
         attempt = far.attempt
         if not far.begun:
             far.begun = attempt.begun = True
-            far.worker = worker
-            attempt.worker = f"{self.executor.name} {worker}"
+            self._note_worker(far, worker)
             attempt.started = self.clock.monotonic() - ago_s
             if self.around.on_start is not None:
                 self.around.on_start(attempt.job)
+
+    def _note_worker(self, far: FarAttempt, holder: str | None) -> None:
+        """*holder*: of its token, and first in it the address of its worker."""
+        far.worker = far.worker or (holder or "").partition(" ")[0]
+        far.attempt.worker = f"{self.executor.name} {far.worker}".rstrip()
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
@@ -293,11 +298,14 @@ class ClusterWorkers(Workers):
         elif report is not None and report.said == "cannot":
             far.if_unbegun = clusters.not_begun(report.why)
         elif report is None:
+            far.why = end.why
             far.if_unbegun = clusters.not_begun(f"executor {self.executor.name}: {end.why}")
 
     def _of_difference(self, far: FarAttempt, why: str) -> Outcome:
-        now = self.clock.monotonic()
-        return clusters.of_difference(why, now - self._differs_since.setdefault(far.attempt.job.job_type, now))
+        job_type, now = far.attempt.job.job_type, self.clock.monotonic()
+        since = clusters.differing_since(now, self._differs.get(job_type))
+        self._differs[job_type] = (since, now)
+        return clusters.of_difference(why, now - since)
 
     # --- by the tokens ------------------------------------------------------------------------------------------------
 
@@ -328,8 +336,8 @@ class ClusterWorkers(Workers):
             self._end(far, Lost() if far.begun else far.if_unbegun)
             return
         if row.holder is not None:
-            self._note_begun(far, row.holder.partition(" ")[0], row.taken_s or 0.0)
-            far.worker = far.worker or row.holder.partition(" ")[0]
+            self._note_begun(far, "", row.taken_s or 0.0)
+            self._note_worker(far, row.holder)
         if (row.left_s or 0.0) < 0 and not far.attempt.succeeded:
             far.adrift = True  # its worker is dead, frozen or cut off, whatever the cluster knows of it
         if row.ended is not None and far.adrift:
@@ -345,7 +353,7 @@ class ClusterWorkers(Workers):
         for far in some:
             if far.key.job_id in closed:
                 self.cluster.forget(far.name)
-                self._end(far, Lost(LOST) if far.begun else far.if_unbegun)
+                self._end(far, Lost(f"{far.why}, and its permit has run out") if far.begun else far.if_unbegun)
             elif far.asked == WAITING:
                 far.asked = None  # it has begun after all
             elif far.asked is not None and far.worker and self.cluster.up:
@@ -364,15 +372,16 @@ class ClusterWorkers(Workers):
         if not self._over:
             return
         with self._database.write() as connection:
-            tokens.drop(connection, [far.key for far, _ in self._over])
+            holders = tokens.drop(connection, [far.key for far, _ in self._over])
         over, self._over = self._over, []
         for far, report in over:
             assert report.outcome is not None
+            self._note_worker(far, holders.get(far.key.job_id))
             outcome = report.outcome
             if isinstance(outcome, Released) and outcome.error is not None:  # it has not begun: its code is another one
                 outcome = self._of_difference(far, f"worker {far.worker}: {outcome.error}")
             else:
-                self._differs_since.pop(far.attempt.job.job_type, None)
+                self._differs.pop(far.attempt.job.job_type, None)
             self._end(far, outcome, report)
 
     def _end(self, far: FarAttempt, outcome: Outcome, report: GuardReport | None = None) -> None:

@@ -9,6 +9,7 @@ from cronjobs.model import Failed, Outcome, Released
 from cronjobs.text import ERROR_LIMIT, one_line
 
 DIFFERS_FOR: Final = timedelta(minutes=10)  # how long workers may have other code than this host: a deploy
+DIFFERS_AFRESH: Final = timedelta(hours=1)  # after so long without any, the next one is of another deploy
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try meanwhile
 AWAY_AGAIN: Final = timedelta(seconds=10)  # and of what a scheduler or worker could not begin
 
@@ -25,6 +26,13 @@ def difference(claimed: Versions, here: Versions) -> str | None:
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} and not {wanted}" for what, wanted, there in pairs if there != wanted]
     return f"it has {' and '.join(found)} as the host that claims the jobs" if found else None
+
+
+def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
+    """When workers began to refuse a type; *seen*: when they did first and last, in seconds like *now_s*."""
+    if seen is None or now_s - seen[1] > DIFFERS_AFRESH.total_seconds():
+        return now_s
+    return seen[0]
 
 
 def of_difference(why: str, since_s: float) -> Outcome:

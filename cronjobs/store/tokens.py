@@ -109,15 +109,20 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
     return Closed(over, frozenset(row.job_id for row in gone if row.holder is None))
 
 
-def drop(connection: Connection, keys: Sequence[TokenKey]) -> None:
-    """Delete the tokens of attempts of which nothing runs any more: their guards have said so."""
-    run(
+def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
+    """Delete the tokens of attempts of which nothing runs any more, as their guards have reported.
+
+    Return who had them, by job.
+    """
+    rows = run(
         connection,
         """
         DELETE FROM {tokens} AS t
-        WHERE EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt} AND t.token = o.token)""",
+        WHERE EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt} AND t.token = o.token)
+        RETURNING job_id, holder""",
         attempts=[key._asdict() for key in keys],
     )
+    return {row.job_id: row.holder for row in rows if row.holder is not None}
 
 
 class TokenRow(NamedTuple):

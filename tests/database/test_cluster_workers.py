@@ -76,6 +76,7 @@ class Desk:
     cluster: FakeCluster
     workers: ClusterWorkers
     events: list[Any]
+    workers_named: list[str] = field(default_factory=list)  # of the attempts that have ended
 
     def hand(self) -> Attempt:
         """Claim a job and hand it over; it is submitted."""
@@ -124,6 +125,7 @@ class Desk:
                 return found
             if end is not None:
                 found.append(end.finished.outcome)
+                self.workers_named.append(end.finished.worker)
 
     def tokens(self) -> int:
         with self.database.read() as connection:
@@ -251,6 +253,36 @@ def test_other_code_on_a_worker_costs_nothing_for_ten_minutes(desk: Desk) -> Non
     desk.say(GuardReport("differs", "again"))
     desk.round(2)
     assert isinstance(desk.ended()[0], Released), "a new deploy"
+
+
+def test_a_difference_long_ago_is_no_part_of_a_new_deploy(desk: Desk) -> None:
+    """The job that was refused then never ran: it was cancelled."""
+    for after_s in (0, 3700):
+        desk.round(after_s)
+        desk.hand()
+        desk.say(GuardReport("differs", "worker x: it has Python 3.9 and not 3.12"))
+        desk.round(2)
+        assert isinstance(desk.ended()[0], Released)
+
+
+def test_the_worker_is_named_though_its_end_is_the_first_that_is_heard_of_it(desk: Desk) -> None:
+    desk.hand()
+    desk.begin()
+    desk.say(GuardReport("ended", outcome=Succeeded()))
+    desk.round()
+    assert desk.ended() == [Succeeded()]
+    assert desk.workers_named == [f"cluster {WORKER}"]
+
+
+def test_a_guard_that_broke_off_is_named_as_why_its_attempt_is_lost(desk: Desk) -> None:
+    desk.hand()
+    desk.begin()
+    desk.say(why="its worker raised OSError: no space left on device")
+    desk.round(2)
+    assert desk.ended() == []
+    desk.end_permits()
+    desk.round(2)
+    assert desk.ended() == [Lost("its worker raised OSError: no space left on device, and its permit has run out")]
 
 
 def test_a_cancel_ends_what_waits_and_stops_what_runs(desk: Desk) -> None:
