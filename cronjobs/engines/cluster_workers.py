@@ -31,7 +31,7 @@ from cronjobs.rules.progress import HowFar
 from cronjobs.store import tokens
 from cronjobs.store.tokens import TokenKey, TokenRow
 
-LOOK_S: Final = 1.0  # how often the database is asked about attempts of which the cluster will say nothing more
+LOOK_S: Final = 1.0  # how often the database is asked for cancels, and what became of attempts that the cluster let go
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # too long, for a worker
 LOST: Final = "its worker died or was cut off"
@@ -116,7 +116,7 @@ class ClusterWorkers(Workers):
         self._far: dict[int, FarAttempt] = {}
         self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported, and their tokens are not dropped yet
         self._differs: dict[str, tuple[float, float]] = {}  # by job type: when workers refused it first and last
-        self._looked_at = self._tried_at = -1e9
+        self._looked_at = self._tried_at = self._asked_at = -1e9
         self._connecting = self._was_up = self._told_away = self._left = False
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
@@ -158,6 +158,7 @@ class ClusterWorkers(Workers):
         self._take_mail(0)
         self._attend_to_link()
         self._submit()
+        self._look_for_cancels()
         self._look()
         self._let_go()
 
@@ -358,6 +359,18 @@ class ClusterWorkers(Workers):
                 far.asked = None  # it has begun after all
             elif far.asked is not None and far.worker and self.cluster.up:
                 self.cluster.stop(far.worker, far.key.job_id, far.key.attempt, far.asked)
+
+    def _look_for_cancels(self) -> None:
+        """The loop hears of them with its next renewal: a worker would be busy until then for nothing."""
+        now, running = self.clock.monotonic(), [far for far in self._far.values() if far.asked is None]
+        if not running or now < self._asked_at + LOOK_S:
+            return
+        with self._database.read() as connection:
+            found = tokens.cancelled(connection, [far.key for far in running])
+        self._asked_at = now
+        for job_id in found:
+            self._far[job_id].attempt.stop.set("cancelled")
+        self._take_mail(0)
 
     def _note_waiting(self, written: list[FarAttempt], now: float) -> None:
         """What has waited too long for a worker goes back, if it has not begun after all."""

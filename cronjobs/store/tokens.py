@@ -150,6 +150,18 @@ def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow
     return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.left_s, row.ended) for row in rows}
 
 
+def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
+    """The jobs of these attempts that somebody has asked to cancel."""
+    rows = run(
+        connection,
+        """
+        SELECT j.id FROM {jobs} j JOIN {these_attempts} AS o ON j.id = o.job_id AND j.attempts = o.attempt
+        WHERE j.cancel_requested_at IS NOT NULL AND j.status = 'running'""",
+        attempts=[key._asdict() for key in keys],
+    )
+    return list(rows.scalars())
+
+
 # --- the worker's side --------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from cronjobs.execution.attempt import Attempt, WorkerContext
 from cronjobs.jobs.job_types import JobType
 from cronjobs.model import CancelledByRequest, Failed, Lost, Outcome, Released, RetryPolicy, Succeeded
 from cronjobs.rules.progress import HowFar
-from cronjobs.store import claims, tokens
+from cronjobs.store import claims, operating, tokens
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.testing import FakeClock
 
@@ -296,6 +296,17 @@ def test_a_cancel_ends_what_waits_and_stops_what_runs(desk: Desk) -> None:
     running.stop.set("cancelled")
     desk.round()
     assert desk.ended() == []
+    assert desk.cluster.stopped == [(WORKER, running.job.id, running.job.attempt, "cancelled")]
+
+
+def test_a_cancel_is_seen_within_a_second_however_long_the_lease_is(desk: Desk) -> None:
+    running = desk.hand()
+    desk.begin()
+    with desk.database.write() as connection:
+        act = operating.OperatorAction("cancel", "ann", "h", None)
+        operating.cancel(connection, [running.job.id], act)
+    desk.round(1)
+    assert running.stop.reason == "cancelled"
     assert desk.cluster.stopped == [(WORKER, running.job.id, running.job.attempt, "cancelled")]
 
 

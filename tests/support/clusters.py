@@ -30,6 +30,7 @@ class DaskProcesses:
     folder: Path
     env: Mapping[str, str]
     threads: int = 2
+    tls: Path | None = None  # the folder of client.pem and client.key
     port: int = field(default_factory=free_port)
     scheduler: subprocess.Popen[bytes] | None = None
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -37,10 +38,17 @@ class DaskProcesses:
 
     @property
     def address(self) -> str:
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"{'tls' if self.tls else 'tcp'}://127.0.0.1:{self.port}"
+
+    @property
+    def _keys(self) -> list[str]:
+        if self.tls is None:
+            return []
+        ca = str(self.tls / "client.pem")
+        return ["--tls-ca-file", ca, "--tls-cert", ca, "--tls-key", str(self.tls / "client.key"), "--protocol", "tls"]
 
     def start_scheduler(self) -> None:
-        words = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-jupyter"]
+        words = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-jupyter", *self._keys]
         self.scheduler = self._start("dask_scheduler", "scheduler", words)
 
     def start_worker(
@@ -57,7 +65,7 @@ class DaskProcesses:
             "--host",
             "127.0.0.1",
         ]
-        given += ["--local-directory", str(self.folder / name), "--death-timeout", "60", *words]
+        given += ["--local-directory", str(self.folder / name), "--death-timeout", "60", *self._keys, *words]
         worker = self._start("dask_worker", name, given, env)
         self.workers.append(worker)
         return worker
