@@ -178,6 +178,25 @@ def test_the_role_of_a_worker_has_two_functions_and_no_table(postgres_migrated: 
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     connection.execute(f"SELECT * FROM {table}".encode())
                 connection.rollback()
+            for call in (
+                "cronjobs_enqueue('t.far')",
+                f"cronjobs_cancel({key.job_id})",
+                f"cronjobs_reschedule({key.job_id}, delay => '1h')",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(f"SELECT {call}".encode())
+                connection.rollback()
+            # Tables of its own stand in for none: the functions would write to them with their owner's rights.
+            connection.execute("CREATE TEMP TABLE cronjobs_jobs (id bigint, attempts int, status text, "
+                               "locked_until timestamptz, cancel_requested_at timestamptz)")  # fmt: skip
+            connection.execute("INSERT INTO cronjobs_jobs VALUES (1, 1, 'running', 'infinity', NULL)")
+            connection.execute(
+                "CREATE TEMP TABLE cronjobs_tokens (job_id bigint, attempt int, token text, "
+                "holder text, taken_at timestamptz, permitted_until timestamptz, ended text)"
+            )
+            connection.execute("INSERT INTO cronjobs_tokens VALUES (1, 1, 'mine')")
+            found = connection.execute("SELECT answer FROM cronjobs_take_token(1, 1, 'mine', 'me')").fetchone()
+            assert found == ("over",)
         refused = pytest.raises(psycopg.errors.InsufficientPrivilege)
         with refused, psycopg.connect(as_role(postgres_migrated, READ)) as connection:
             connection.execute("SELECT cronjobs_take_token(1, 1, 'guessed', 'me')")
