@@ -32,6 +32,7 @@ from cronjobs.store import tokens
 from cronjobs.store.tokens import TokenKey, TokenRow
 
 LOOK_S: Final = 1.0  # how often the database is asked for cancels, and what became of attempts that the cluster let go
+IDLE_S: Final = 30.0  # after so long without an attempt their supervisor ends
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # too long, for a worker
 LOST: Final = "its worker died or was cut off"

@@ -14,7 +14,7 @@ from cronjobs import events
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import ExecutorSettings, Settings
 from cronjobs.database.connection import Database
-from cronjobs.engines.cluster_workers import ClusterWorkers
+from cronjobs.engines.cluster_workers import IDLE_S, ClusterWorkers
 from cronjobs.engines.dask_cluster import DaskCluster
 from cronjobs.engines.last_words import leave_dead
 from cronjobs.execution.attempt import WorkerContext
@@ -26,7 +26,6 @@ from cronjobs.tick.pacing import NO_SLOT
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilter
 from cronjobs.tick.watchdog import Watchdog
 
-IDLE_S: Final = 30.0  # after so long without work it ends
 LOOK_S: Final = 1.0  # how often it looks for work, and whether its files have changed
 NO_DEADLINE: Final = timedelta(days=62)  # twice the longest timeout
 IDLE: Final = "it was idle"

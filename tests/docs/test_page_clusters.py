@@ -11,7 +11,7 @@ from support.pages import Page
 from cronjobs import events
 from cronjobs.config.load import load
 from cronjobs.engines import guard
-from cronjobs.engines.supervising import IDLE_S
+from cronjobs.engines.cluster_workers import IDLE_S
 from cronjobs.execution.attempt import PROCESS_GRACE
 from cronjobs.rules.clusters import DIFFERS_AGAIN, DIFFERS_FOR
 from cronjobs.tick.executors import PROGRAM
