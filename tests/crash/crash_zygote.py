@@ -38,7 +38,8 @@ NOT_TO_IMPORT = ("cronjobs.__main__", "cronjobs.launcher", "cronjobs.execution.l
 def serve() -> None:
     ours = [module.name for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs.")]
     for name in (*NEEDED, *ours):
-        if name not in NOT_TO_IMPORT:
+        # Django's models cannot be imported without a project of Django; Dask is large, and no flow needs it.
+        if name not in NOT_TO_IMPORT and not name.startswith(("cronjobs.django", "cronjobs.engines.dask")):
             importlib.import_module(name)
     with redirect_stdout(io.StringIO()):  # what typer imports when it reads its first arguments
         COMMANDS.main(["next", "0 2 * * *", "-n", "1"], standalone_mode=False)

@@ -306,9 +306,10 @@ def load() -> None:
     scripts = {"cronjobs.__main__", "cronjobs.launcher", "cronjobs.execution.launcher", "cronjobs_drill.handlers"}
     others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
     others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
+    # Models cannot be imported without a Django project; Dask is large, and each fork would carry it.
+    left_out = ("cronjobs.alembic", "cronjobs.django", "cronjobs.engines.dask")
     for name in (*others, *ours):
-        # Models cannot be imported without a Django project.
-        if name not in scripts and not name.startswith(("cronjobs.alembic", "cronjobs.django")):
+        if name not in scripts and not name.startswith(left_out):
             importlib.import_module(name)
     assert not registry.registered(), "a job type that no project has"
 
