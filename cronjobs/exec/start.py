@@ -105,6 +105,8 @@ class Supervised:
         unrecorded = recording.end(status, self.copier.tail, self.failure)
         if unrecorded:
             _say(f"this run of {self.given.name} is recorded nowhere: {unrecorded}")
+        if self.given.cron is not None and (fault := cron_fault(self.given.cron)):
+            _say(f'--cron "{self.given.cron}": {fault}; nobody notices when {self.given.name} does not run')
         _end_as(status)
 
     # --- the command ------------------------------------------------------------------------------------------------
@@ -189,6 +191,17 @@ def _from_the_terminal(number: int) -> bool:
         return False
     finally:
         os.close(terminal)
+
+
+def cron_fault(expression: str) -> str | None:
+    """Why it does not say when the next run is due; for after the command, as it imports how that is read."""
+    try:
+        from cronjobs.crontime import grammar
+
+        grammar.parse(expression)
+    except Exception as error:  # also of memory or a full disk: whatever it is, the command has its own end
+        return str(error)
+    return None
 
 
 def environment() -> dict[bytes, bytes]:

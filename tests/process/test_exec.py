@@ -167,6 +167,16 @@ def test_a_command_that_cannot_be_started_ends_as_in_a_shell(box: Box) -> None:
     until(lambda: ("exec:none", "dead", "exit status 127: not found") in box.statuses())
 
 
+def test_a_cron_expression_that_cannot_be_read_is_said_once_and_changes_nothing(box: Box) -> None:
+    code, out, err = box.run("backup", "--cron", "61 * * * *", "-c", "echo out; echo err >&2; exit 5")
+    assert (code, out) == (5, b"out\n")
+    assert err == (
+        b'err\ncronjobs exec: --cron "61 * * * *": minute 61 is not in 0\xe2\x80\x9359; '
+        b"nobody notices when backup does not run\n"
+    )
+    assert box.run("backup", "--cron", "15 2 * * *", "-c", "exit 5") == (5, b"", b"")
+
+
 def test_background_processes_live_on_and_are_heard(box: Box) -> None:
     os.mkfifo(box.folder / "gate")
     line = "(read go < gate; echo late; echo later; echo > done) & echo now"
