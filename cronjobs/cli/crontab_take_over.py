@@ -110,7 +110,8 @@ def compare(
     Cron's side is computed minute by minute as its own program does it, in this host's time zone.
     --json prints {"lines", "same", "differences"}: the first two are numbers of lines.
 
-    Exit codes: 0 every imported line is due at the same instants, 1 there are differences, which are listed.
+    Exit codes: 0 every imported line is due at the same instants, 1 there are differences, which are listed, or no line
+    can be compared.
     """
     settings = load_settings(Source(context, config), need_database=False)
     timezone = host_timezone()
@@ -132,7 +133,7 @@ def compare(
         _sum_up(pairs, len(wrong), days)
     for left in found.left:
         complain(f"line {left.number} is not compared, {left.why}: {one_line(left.text, 200)}")
-    if wrong:
+    if wrong or not pairs:
         raise typer.Exit(1)
 
 

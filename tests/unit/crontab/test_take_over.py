@@ -311,6 +311,15 @@ def compared(cron_host: Host, *options: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
+def test_compare_does_not_call_it_the_same_where_no_line_can_be_read(cron_host: Host) -> None:
+    cron_host.config.write_text("database: sqlite:///cronjobs.db\n")
+    cron_host.has("61 * * * * /opt/bin/x\nnonsense\n@reboot /opt/bin/y\n")
+    assert compared(cron_host, code=1)["lines"] == 0
+    result = cron_host.cli("compare")
+    assert result.exit_code == 1
+    assert "the crontab has no line to compare" in result.output
+
+
 def test_compare_lists_what_cron_does_otherwise_in_the_skipped_hour(cron_host: Host) -> None:
     imported(cron_host, "0,30 2 * * * twice\n15 2 * * * once\n*/5 * * * * often\n")
     found = compared(cron_host, code=1)
