@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, NoReturn
 
 import typer
@@ -41,7 +42,7 @@ def trigger(
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
-    with our_database(source) as (settings, database), database.write() as connection:
+    with our_database(source) as (settings, database), _in_file(schedule, settings), database.write() as connection:
         job_id = fill.trigger(connection, schedule, force=force, **by_hand())
         defined = fill.definition_in_force(connection, schedule)
     if as_json:
@@ -69,7 +70,7 @@ def backfill(
     Instants without an offset are in the configuration's timezone. At its end, and with --dry-run, handlers are
     imported, and you get a warning if none here fits the schedule's type or payload.
     """
-    with our_database(source) as (settings, database):
+    with our_database(source) as (settings, database), _in_file(schedule, settings):
         begin = typed.instant(first, settings.timezone, "--from")
         end = typed.instant(last, settings.timezone, "--to")
         with database.write() as connection:
@@ -90,6 +91,17 @@ def backfill(
         _tell(filling, settings, dry_run=dry_run)
     undo = "mend it before you fill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
     _leave(None if no_import or not filling.run else settings, defined, "Its jobs wait", undo)
+
+
+@contextmanager
+def _in_file(schedule: str, settings: Settings) -> Iterator[None]:
+    """Say of a schedule that no tick has applied yet what applies it."""
+    try:
+        yield
+    except fill.UnknownSchedule:
+        if schedule in settings.schedules:
+            raise fill.NotYetInForce(schedule) from None
+        raise
 
 
 def _tell(filling: fill.Filling, settings: Settings, *, dry_run: bool) -> None:

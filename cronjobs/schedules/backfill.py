@@ -41,6 +41,13 @@ class UnknownSchedule(CronjobsError):
         super().__init__(f'there is no schedule "{name}" in force{hint}')
 
 
+class NotYetInForce(CronjobsError):
+    """The file has the schedule, and the database does not."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'"{name}" is in the file, but not in force yet: "cronjobs sync" applies it, as a tick does')
+
+
 class ScheduleBusy(CronjobsError):
     """Overlap: the schedule has an unfinished job, so no other one may be made."""
 

@@ -279,6 +279,12 @@ def bill(day: int): ...
 
 def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Project) -> None:
     lite.write('schedules: {s: {cron: "* * * * *", job: t.bill, payload: {day: soon}, overlap: allow}}', TYPED)
+    early = lite.call("trigger", "s")
+    assert (early.code, '"s" is in the file, but not in force yet: "cronjobs sync" applies it' in early.err) == (
+        1,
+        True,
+    )
+    assert 'there is no schedule "t" in force' in lite.call("trigger", "t").err
     assert lite.call("sync").code == 0
     misfit = 'payload does not fit t.bill: payload.day: "soon" is not an int\n'
     now = SYSTEM.now().replace(second=30)
