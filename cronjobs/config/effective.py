@@ -124,13 +124,16 @@ class _Reading:
             )
         value = MASK if key.reader.secret else self._plain(node)
         if name == "payload":
-            value = self._payload(path, value)
+            value = self._payload(path)
         return self._from(path, _masked_by_name(value) if name == "env" else value, node)
 
-    def _payload(self, path: str, value: Any) -> Any:
+    def _payload(self, path: str) -> Any:
+        """As jobs get it: 1 is a number there, and "1" is text. Of a bad schedule it is not known what to hide."""
         schedule = self._settings.schedules.get(path.removeprefix("schedules.").removesuffix(".payload"))
-        declared = self._settings.job_types.get(schedule.job) if schedule is not None else None
-        return without(value, declared.hide if declared is not None else ())
+        if schedule is None:
+            return MASK
+        declared = self._settings.job_types.get(schedule.job)
+        return without(schedule.payload, declared.hide if declared is not None else ())
 
     def _database(self, node: Node | None) -> Setting:
         value = mask_urls(self._settings.database) or None

@@ -29,8 +29,8 @@ limits: {"smtp:": 4, "x:": {each: 1}}
 job_types:
   backup.all: {command: [pg_dump, "${APP}"], hide: [card], env: {PASSWORD: pw}}
 schedules:
-  nightly: {cron: "0 2 * * *", job: backup.all, payload: {card: 4711, region: us}}
-  bad: {cron: "0 2 * *", job: backup.all}
+  nightly: {cron: "0 2 * * *", job: backup.all, payload: {card: 4711, region: us, days: [1, "1"]}}
+  bad: {cron: "0 2 * *", job: backup.all, payload: {card: 4711}}
 alerts: {channels: {ops: {mail: {host: h, from: a@b.c, to: d@e.f, user: u, password: pw_2}}}}
 """
 ENV_FILE = "DATABASE_URL=postgresql://u:pw_3@h/x\nAPP=shop-app\nOTHER=pw_4\nPING=https://h/pw_5\n"
@@ -71,7 +71,7 @@ def test_each_value_says_where_it_comes_from(project: Project) -> None:
         "job_types.backup.all.command": (["pg_dump", "***"], "env_file", "cronjobs.yaml:14, $APP in .env"),
         "job_types.backup.all.env": ({"PASSWORD": "***"}, "file", "cronjobs.yaml:14"),
         "schedules.nightly.timezone": ("Europe/Berlin", "file", "cronjobs.yaml:4"),
-        "schedules.nightly.payload": ({"card": "***", "region": "us"}, "file", "cronjobs.yaml:16"),
+        "schedules.nightly.payload": ({"card": "***", "region": "us", "days": [1, "1"]}, "file", "cronjobs.yaml:16"),
         "schedules.nightly.queue": ("default", "default", ""),
         "schedules.bad": (None, "bad", "cronjobs.yaml:17"),
         "alerts.channels.ops.mail.password": ("***", "file", "cronjobs.yaml:18"),
