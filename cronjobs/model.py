@@ -276,12 +276,9 @@ def duration(value: timedelta | str | float) -> timedelta:
     """Read "55s", "10m", "24h", "7d", "1h30m" (a bare number is seconds); a ValueError shows how to write it."""
     if isinstance(value, timedelta):
         return value
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write it as 55s, 10m, 24h or 7d")
-    if isinstance(value, int | float):
-        seconds = float(value)
-    else:
-        seconds = _seconds(value)
+    seconds = _seconds(value) if isinstance(value, str) else value  # a whole number may be too large for a float
     if not 0 <= seconds <= 10 * 366 * 86400:
         raise ValueError(f"{value!r} is not a duration between 0 and ten years")
     return timedelta(seconds=seconds)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, from_microseconds
-from cronjobs.errors import UsageError
+from cronjobs.errors import PayloadError, UsageError
 from cronjobs.jobs.tracing import with_trace
 from cronjobs.model import duration, duration_text
 from cronjobs.rules.payload import check_meta, check_payload, text_fault
@@ -71,6 +71,8 @@ def new_job(
         raise UsageError(f"timeout {duration_text(limit)} is above {duration_text(LONGEST_TIMEOUT)}")
     if limit is not None and limit <= timedelta(0):
         raise UsageError("timeout must be above zero")
+    if meta is not None and not isinstance(meta, Mapping):
+        raise PayloadError("meta must map strings to strings")
     meta = with_trace(meta)
     return NewJob(
         job_type=job_type,
@@ -99,7 +101,9 @@ def delay_of(delay: Span) -> timedelta:
 
 
 def instant_of(run_at: datetime) -> datetime:
-    if run_at.tzinfo is None:
+    if not isinstance(run_at, datetime):
+        raise UsageError(f"run_at {run_at!r} is no datetime: pass an aware one, e.g. datetime.now(UTC)")
+    if run_at.utcoffset() is None:
         raise UsageError(f"run_at {run_at!r} has no time zone: pass an aware datetime, e.g. datetime.now(UTC)")
     try:
         instant = run_at.astimezone(UTC)

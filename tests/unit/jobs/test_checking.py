@@ -1,0 +1,43 @@
+"""What an app passes to enqueue is read, or refused in words, before anything is written."""
+
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from cronjobs.errors import CronjobsError
+from cronjobs.jobs.checking import new_job
+
+pytestmark = pytest.mark.either
+
+
+class Nowhere(tzinfo):
+    """An aware datetime is one whose zone says an offset."""
+
+    def utcoffset(self, at: datetime | None) -> None: ...
+
+    def dst(self, at: datetime | None) -> None: ...
+
+    def tzname(self, at: datetime | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "says"),
+    [
+        ("run_at", "2030-01-01T00:00:00+00:00", "is no datetime: pass an aware one"),
+        ("run_at", date(2030, 1, 1), "is no datetime"),
+        ("run_at", timedelta(days=1), "is no datetime"),
+        ("run_at", datetime(2030, 1, 1, tzinfo=Nowhere()), "has no time zone"),
+        ("delay", Decimal(1), "is not a duration"),
+        ("delay", [], "is not a duration"),
+        ("delay", 10**400, "is not a duration between 0 and ten years"),
+        ("timeout", object(), "is not a duration"),
+        ("meta", ["a"], "meta must map strings to strings"),
+        ("meta", "x", "meta must map strings to strings"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_in_words(argument: str, value: Any, says: str) -> None:
+    with pytest.raises(CronjobsError, match=says):
+        new_job("t.x", {}, **{argument: value})
+    assert new_job("t.x", {}, run_at=datetime(2030, 1, 1, tzinfo=UTC)).run_at == datetime(2030, 1, 1, tzinfo=UTC)
