@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -21,6 +22,7 @@ LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
 LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last one that has a date in every time zone
 Key = str | tuple[object, ...]
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")  # how Python writes an object that has no text of its own
 Span: TypeAlias = timedelta | str | float
 
 
@@ -138,6 +140,8 @@ def key_text(key: Key, what: str = "idempotency key") -> str:
 def _key_part(part: object, what: str) -> str:
     written = str(part)
     fault = "is empty" if not written else text_fault(written)
+    if isinstance(part, set | frozenset) or (not isinstance(part, str) and _ADDRESS.search(written)):
+        fault = "would be another one in each process: name it by its id, or by sorted values"
     if len(written) > KEY_LIMIT:
         fault = f"is longer than {KEY_LIMIT} characters"
     if fault:

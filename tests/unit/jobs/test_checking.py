@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cronjobs.errors import CronjobsError
-from cronjobs.jobs.checking import new_job
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.jobs.checking import key_text, new_job
 
 pytestmark = pytest.mark.either
 
@@ -41,3 +41,14 @@ def test_an_argument_of_another_type_is_refused_in_words(argument: str, value: A
     with pytest.raises(CronjobsError, match=says):
         new_job("t.x", {}, **{argument: value})
     assert new_job("t.x", {}, run_at=datetime(2030, 1, 1, tzinfo=UTC)).run_at == datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("part", [object(), {"a", "b"}, frozenset({1}), (1, object()), lambda: None])
+def test_a_key_that_another_process_would_write_otherwise_is_refused(part: object) -> None:
+    """With it, the same event would be done once in each process."""
+    with pytest.raises(UsageError, match="would be another one in each process"):
+        key_text(("invoice", part))
+
+
+def test_a_text_that_looks_like_an_object_is_a_text() -> None:
+    assert key_text(("invoice", "<a at 0x7f>", 42)) == "invoice:<a at 0x7f>:42"
