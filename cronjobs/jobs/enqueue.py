@@ -243,7 +243,8 @@ def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, A
     """As JSON, if the type's handler is registered here; what is no mapping is refused with what is no JSON."""
     if payload is None:
         payload = {}
-    return for_handler.encoded(job_type, payload) if isinstance(payload, Mapping) else payload
+    is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # asking an abstract class takes its time
+    return for_handler.encoded(job_type, payload) if is_mapping else payload
 
 
 def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:

@@ -61,6 +61,8 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def payload_fault(payload: Any) -> str | None:
     """What is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
+    if _is_small_and_plain(payload):
+        return None
     if isinstance(payload, BadJson):
         return f"{payload.what} is {payload.reason}"
     if not isinstance(payload, dict):
@@ -72,6 +74,29 @@ def payload_fault(payload: Any) -> str | None:
     if size > LIMIT_BYTES:
         return f"payload has {size:,} bytes, more than {LIMIT_BYTES:,}: store the data elsewhere and pass a reference"
     return None
+
+
+# What is within these has at most 32 * (200 + 1000) characters, each of which JSON may write as six: no limit is near.
+_FEW, _SHORT_NAME, _SHORT_TEXT, _SMALL = 32, 200, 1000, 2**63
+
+
+def _is_small_and_plain(payload: Any) -> bool:
+    """Whether nothing can be wrong with *payload*, without writing it as JSON: so it is with most of them."""
+    if type(payload) is not dict or len(payload) > _FEW:
+        return False
+    for name, value in payload.items():
+        if type(name) is not str or len(name) > _SHORT_NAME or not name.isascii() or "\0" in name:
+            return False
+        kind = type(value)
+        if kind is str:
+            if len(value) > _SHORT_TEXT or not value.isascii() or "\0" in value:
+                return False
+        elif kind is int:
+            if not -_SMALL < value < _SMALL:
+                return False
+        elif value is not None and kind is not bool:
+            return False
+    return True
 
 
 def check_payload(payload: Any) -> dict[str, Any]:

@@ -44,6 +44,7 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
     *("job_type", "payload", "meta", "queue", "priority", "run_at", "max_attempts", "timeout_s", "idempotency_key"),
     *("concurrency_key", "schedule", "scheduled_for", "enqueued_by"),
 )
+_JSON_TEXTS: Final = ("payload",)
 
 define(
     new_rows=group("rows", _COLUMNS),
@@ -150,7 +151,8 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     """
     values = _by_column(_storable(connection, rows))
     # Of many rows the payloads always come from JSON: it is what makes the rows, even of equal ones.
-    parameters, bound, varying = shaped(connection, values, from_json=("payload",) if len(rows) > 1 else ())
+    from_json = _JSON_TEXTS if len(rows) > 1 else ()
+    parameters, bound, varying = shaped(connection, values, from_json=from_json, as_json=_JSON_TEXTS)
     statement = _insert(is_postgresql(connection), bound, varying, into_capped)
     if not into_capped:
         parameters["queue"] = rows[0]["queue"]
@@ -188,7 +190,7 @@ def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], 
     statement += " ORDER BY r.n" if varying else ""
     statement += " ON CONFLICT (idempotency_key) DO NOTHING" if keyed else ""
     statement += " RETURNING id" + (", {key_told} AS idempotency_key" if keyed and varying else "")
-    return statement.replace("{shaped_rows}", shaped_rows(postgresql, _COLUMNS, bound, varying))
+    return statement.replace("{shaped_rows}", shaped_rows(postgresql, _COLUMNS, bound, varying, _JSON_TEXTS))
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:

@@ -151,12 +151,17 @@ def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
 
 
 def shaped(
-    connection: Connection, values: Mapping[str, Sequence[Any]], *, from_json: Collection[str]
+    connection: Connection,
+    values: Mapping[str, Sequence[Any]],
+    *,
+    from_json: Collection[str],
+    as_json: Collection[str] = (),
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """The parameters of a group of rows, given by columns; the columns with one value for all rows, and the others.
 
     A value that all rows have is bound once, unless its column is one of *from_json*; a column without any is in
     neither list. ``shaped_rows`` makes rows of them again. Rows of one group differ in little but their keys.
+    *as_json*: columns whose values are JSON texts. On PostgreSQL their JSON is not made a string within JSON.
     """
     postgresql = is_postgresql(connection)
     parameters: dict[str, Any] = {}
@@ -169,7 +174,10 @@ def shaped(
             varying[name] = found
     bound = tuple(parameters)
     if postgresql:
-        parameters |= {f"{name}_rows": group_value(connection, found) for name, found in varying.items()}
+        parameters |= {
+            f"{name}_rows": f"[{','.join(found)}]" if name in as_json else group_value(connection, found)
+            for name, found in varying.items()
+        }
     elif varying:
         parameters["rows"] = group_value(connection, list(zip(*varying.values(), strict=True)))
     return parameters, bound, tuple(varying)
@@ -192,14 +200,21 @@ def _bound(value: Any, postgresql: bool) -> Any:
     return str(value) if postgresql else value
 
 
-def shaped_rows(postgresql: bool, columns: Mapping[str, str], bound: tuple[str, ...], varying: tuple[str, ...]) -> str:
+def shaped_rows(
+    postgresql: bool,
+    columns: Mapping[str, str],
+    bound: tuple[str, ...],
+    varying: tuple[str, ...],
+    as_json: Collection[str] = (),
+) -> str:
     """All of *columns*: a column *bound* is one parameter, one *varying* comes from JSON, and the rest is NULL."""
     values = dict.fromkeys(columns, "NULL")
     if postgresql:
         # All are sent as text: drivers differ in what they send for, say, an instant or a number.
         values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
         values = {name: f"CAST({value} AS {columns[name]})" for name, value in values.items()} | {"n": "v.n"}
-        arrays = ", ".join(f"json_array_elements_text(CAST(:{name}_rows AS json))" for name in varying)
+        elements = {name: "json_array_elements" + ("" if name in as_json else "_text") for name in varying}
+        arrays = ", ".join(f"{function}(CAST(:{name}_rows AS json))" for name, function in elements.items())
         source = f"ROWS FROM ({arrays}) WITH ORDINALITY AS v({', '.join(varying)}, n)"
     else:
         values |= {name: f":{name}" for name in bound} | {"n": "v.key"}
