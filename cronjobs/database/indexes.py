@@ -1,6 +1,7 @@
 """The indexes of the tables, for what makes or compares tables: a condition of one loads both dialects of SQLAlchemy.
 
-Without this module a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python itself.
+So does a table's own option for one of them. Without this module a tick on SQLite needs nothing of PostgreSQL's, which
+takes as long to import as Python itself, and a tick on PostgreSQL nothing of SQLite's.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ from cronjobs.database.tables import (
     job_runs,
     jobs,
     occurrences,
+    schedules,
     ticks,
 )
 from cronjobs.probe.question import WAITING_SQL
+
+# SQLite would use the id of a pruned job again.
+for _table in (audit, findings, jobs, schedules, ticks):
+    _table.dialect_kwargs["sqlite_autoincrement"] = True
 
 # Due jobs: one limited branch per (queue, priority), so no flood at another priority nor future job is read.
 Index(

@@ -176,7 +176,6 @@ jobs = Table(
         "AND typeof(concurrency_key) IN ('text', 'null')",
         name="types",
     ).ddl_if(dialect="sqlite"),
-    sqlite_autoincrement=True,  # or the id of a pruned job would be used again
 )
 
 job_runs = Table(
@@ -217,7 +216,6 @@ schedules = Table(
     CheckConstraint("status IN ('active', 'retired')", name="status"),
     *_lengths("name_length", "...", name=LONGEST_NAME),
     *_instants("seen_until", "next_at"),
-    sqlite_autoincrement=True,
 )
 
 occurrences = Table(
@@ -258,7 +256,6 @@ ticks = Table(
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
     *_instants("started_at", "finished_at"),
-    sqlite_autoincrement=True,
 )
 
 job_type_lists = Table(
@@ -342,7 +339,6 @@ audit = Table(
     Column("detail", Json),
     PrimaryKeyConstraint("id"),
     *_instants("at"),
-    sqlite_autoincrement=True,
 )
 
 totals = Table(
@@ -393,7 +389,6 @@ findings = Table(
     PrimaryKeyConstraint("id"),
     CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
     *_instants("began_at", "found_at", "ended_at"),
-    sqlite_autoincrement=True,
 )
 
 alerts = Table(

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import typer
 from typer.main import get_command
@@ -91,6 +92,27 @@ def loaded():
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         [(result,)] = connection.execute("SELECT result FROM cronjobs_jobs")
     assert json.loads(result) == []
+
+
+def test_a_tick_with_work_on_postgresql_loads_nothing_of_sqlalchemys_for_sqlite(
+    tmp_path: Path, postgres_migrated: str
+) -> None:
+    (tmp_path / "cronjobs.yaml").write_text(f"database: {postgres_migrated}\nimports: [handlers]\n")
+    (tmp_path / "handlers.py").write_text("""
+import sys
+from cronjobs import job
+@job("t.loaded")
+def loaded():
+    return [name for name in sys.modules if name.startswith("sqlalchemy.dialects.")]
+""")
+    with psycopg.connect(postgres_migrated.replace("+psycopg", "")) as connection:
+        connection.execute("INSERT INTO cronjobs_jobs (job_type) VALUES ('t.loaded')")
+        connection.commit()
+        given: dict[str, Any] = {"cwd": tmp_path, "check": True, "env": {"XDG_STATE_HOME": str(tmp_path), "HOME": "/"}}
+        subprocess.run([sys.executable, "-m", "cronjobs", "run-due"], capture_output=True, **given)
+        [(result,)] = connection.execute("SELECT result FROM cronjobs_jobs").fetchall()
+    assert "sqlalchemy.dialects.postgresql.psycopg" in result
+    assert not [name for name in result if "sqlite" in name]
 
 
 @pytest.mark.parametrize("words", [("status", "--help"), ("jobs", "show", "--help"), ("enqueue", "--help")])
