@@ -16,6 +16,7 @@ from cronjobs.store.tokens import Permit, TokenKey
 
 AGAIN_S: Final = 1.0  # after an error of the database, until the permit ends
 FOR_GOOD_S: Final = 60 * 86_400.0  # twice the longest timeout
+TAKE_TRIES: Final = 3
 LAST_TRIES: Final = 3  # to write how it ended
 
 
@@ -36,12 +37,23 @@ class HeldPermit:
     _over: threading.Event = field(default_factory=threading.Event)
 
     def take(self) -> Permit:
-        """Take the token. Raises DatabaseError."""
-        sent = self.clock.monotonic()
-        with self.database.write() as connection:
-            found = tokens.take(connection, self.key, self.holder)
-        if found.answer == "yours":
-            self._holds(sent, found)
+        """Take the token. Raises DatabaseError.
+
+        It asks again if the database breaks off: the token may be ours by then, and nobody else could begin.
+        """
+        for left in reversed(range(TAKE_TRIES)):
+            sent = self.clock.monotonic()
+            try:
+                with self.database.write() as connection:
+                    found = tokens.take(connection, self.key, self.holder)
+            except DatabaseError:
+                if not left:
+                    raise
+                self._over.wait(AGAIN_S)
+                continue
+            if found.answer == "yours":
+                self._holds(sent, found)
+            break
         return found
 
     def watch(self) -> None:

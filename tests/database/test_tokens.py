@@ -13,8 +13,13 @@ from support.postgres import OWNER, READ, SUPERUSER, as_role
 from support.ticking import Project
 
 from cronjobs import enqueue
+from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
+from cronjobs.engines import permit
+from cronjobs.engines.permit import HeldPermit
+from cronjobs.errors import DatabaseError
+from cronjobs.jobs.context import StopSignal
 from cronjobs.rules.lease import Lease, lease_of
 from cronjobs.schema.grants import Role, statements
 from cronjobs.store import claims, leases, operating, tokens
@@ -86,6 +91,23 @@ def test_one_worker_takes_a_token_and_may_ask_again(database: Database) -> None:
     assert take(database, key).answer == "yours", "its first answer may have been lost"
     assert take(database, key, "worker-2") == Permit("taken")
     assert take(database, key._replace(token="guessed")) == Permit("over")
+
+
+def test_a_guard_asks_again_when_the_answer_to_its_take_was_lost(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, take_once = begun(database), tokens.take
+    assert take(database, key).answer == "yours"
+    failing = [DatabaseError("the connection broke off")]
+
+    def take_again(connection: Connection, key: TokenKey, holder: str) -> Permit:
+        if failing:
+            raise failing.pop()
+        return take_once(connection, key, holder)
+
+    monkeypatch.setattr(tokens, "take", take_again)
+    monkeypatch.setattr(permit, "AGAIN_S", 0.0)
+    assert HeldPermit(database, key, "worker-1", 60.0, SYSTEM, StopSignal()).take().answer == "yours"
 
 
 def test_an_attempt_without_a_lease_or_with_a_cancel_does_not_begin(database: Database) -> None:
