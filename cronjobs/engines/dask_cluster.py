@@ -121,6 +121,7 @@ class DaskCluster:
     def close(self) -> None:
         client, self._client = self._client, None
         self._futures.clear()
+        self._stopping.clear()
         if client is not None:
             _quietly(client.close, timeout=1)
 
