@@ -118,11 +118,15 @@ def _server() -> Iterator[PostgresServer]:
 def postgres_server(_server: PostgresServer) -> Iterator[PostgresServer]:
     """The server of this session, to stop, kill or restart; it runs again for the next test."""
     yield _server
+    _start_if_ended(_server)
+
+
+def _start_if_ended(server: PostgresServer) -> None:
     try:
-        _server.execute("SELECT 1")
+        server.execute("SELECT 1")
     except Exception:
-        _server.stop()
-        _server.start()
+        server.stop()
+        server.start()
 
 
 @pytest.fixture
@@ -203,14 +207,13 @@ def _postgres_pool(_server: PostgresServer, _postgres_template: str) -> Pool:
 
 
 @pytest.fixture
-def postgres_migrated(
-    request: pytest.FixtureRequest, postgres_server: PostgresServer, _postgres_pool: Pool
-) -> Iterator[str]:
+def postgres_migrated(request: pytest.FixtureRequest, _server: PostgresServer, _postgres_pool: Pool) -> Iterator[str]:
     """The URL of a migrated PostgreSQL database, for the role ``run`` or the one that ``connects_as`` names."""
     asked = request.node.get_closest_marker("connects_as")
     name = _postgres_pool.take()
-    yield as_role(postgres_server.url(name), asked.args[0] if asked else RUN)
-    _postgres_pool.give_back(name)
+    yield as_role(_server.url(name), asked.args[0] if asked else RUN)
+    if not _postgres_pool.give_back(name):
+        _start_if_ended(_server)
 
 
 @pytest.fixture(params=BOTH)

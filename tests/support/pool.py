@@ -79,7 +79,8 @@ class Pool:
         self._server.execute(copy_statement(name, self._template))
         return name
 
-    def give_back(self, name: str) -> None:
+    def give_back(self, name: str) -> bool:
+        """Whether it can be used again; if not, the test may also have ended the server."""
         try:
             with self._connect(name) as connection:
                 connection.execute("SET statement_timeout = '5s'")
@@ -90,13 +91,14 @@ class Pool:
                 if self._shape_of(connection) == self._shape:
                     self._wipe(connection)
                     self._free.append(name)
-                    return
+                    return True
         except psycopg.Error:
             pass  # the test ended the server, or the database
         try:
             self._server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         except psycopg.Error:
             pass
+        return False
 
     def _wipe(self, connection: psycopg.Connection[Any]) -> None:
         """Empty what is not as it was made: to truncate a table and its indexes takes longer than to look at it."""
