@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # for mypy; importing typing would take a quarter of Pyth
 if TYPE_CHECKING:
     from cronjobs.crontime.timing import fire_times
     from cronjobs.errors import (
+        CallFailure,
         Cancelled,
         ConfigError,
         CronError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         JobHeld,
         JobNotWaiting,
         LeaseLost,
+        MapFailed,
         NoSuchJob,
         PayloadError,
         QueueFull,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from cronjobs.model import RetryPolicy, Status
 
 __all__ = [
+    "CallFailure",
     "Cancelled",
     "ConfigError",
     "Context",
@@ -62,6 +65,7 @@ __all__ = [
     "JobHeld",
     "JobNotWaiting",
     "LeaseLost",
+    "MapFailed",
     "NoSuchJob",
     "PayloadError",
     "QueueFull",

@@ -27,6 +27,7 @@ from cronjobs.database.connection import Database
 from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
 from cronjobs.execution.child_protocol import Request, read_reason, write_outcome, write_progress
 from cronjobs.execution.handler import call_handler
+from cronjobs.execution.mapping import CallMaker
 from cronjobs.execution.output import log_to
 from cronjobs.jobs import job_types
 from cronjobs.jobs.context import StopSignal
@@ -38,7 +39,8 @@ from cronjobs.text import one_line
 def main() -> None:
     descriptor = int(sys.argv[1])
     told = int(sys.argv[2]) if len(sys.argv) > 2 else None  # a tick of the version before gives none
-    for each in (descriptor, told):
+    guard = int(sys.argv[3]) if len(sys.argv) > 3 else None  # which makes the calls of ctx.map, on a cluster
+    for each in (descriptor, told, guard):
         if each is not None:
             os.set_inheritable(each, False)  # processes that the handler starts must not inherit it
     stop = StopSignal()
@@ -51,12 +53,15 @@ def main() -> None:
     faulthandler.enable()  # a crash in C prints its stack to the output
     request = Request.decode(sys.stdin.buffer.read())
     _open_streams()
-    write_outcome(descriptor, run(request, stop, told))
+    write_outcome(descriptor, run(request, stop, told, guard))
     _leave()
 
 
-def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
-    """Import the user's modules and run the handler; always returns an Outcome. *told*: the file for its progress."""
+def run(request: Request, stop: StopSignal, told: int | None = None, guard: int | None = None) -> Outcome:
+    """Import the user's modules and run the handler; always returns an Outcome.
+
+    *told*: the file for its progress. *guard*: the socket to what makes its calls; None: this process does.
+    """
     faults = job_types.import_handlers(request.settings)
     registration = registered().get(request.job.job_type)
     if registration is None:
@@ -80,10 +85,25 @@ def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:
-        return attempt.refusal() or call_handler(attempt, WorkerContext(request.settings, database), SYSTEM)
+        around = WorkerContext(request.settings, database, calls=lambda _: _calls(request, guard))
+        return attempt.refusal() or call_handler(attempt, around, SYSTEM)
     finally:
         if database is not None:
             database.close()
+
+
+def _calls(request: Request, guard: int | None) -> CallMaker:
+    if guard is None:
+        from cronjobs.execution.call_pool import CallPool  # few handlers have calls
+        from cronjobs.execution.call_worker import CallerFacts
+
+        return CallPool(lambda: CallerFacts.of(request))
+    import socket
+
+    from cronjobs.execution.calls_by_guard import CallsByGuard
+    from cronjobs.execution.lines import Lines
+
+    return CallsByGuard(Lines(socket.socket(fileno=guard)))
 
 
 def _open_streams() -> None:

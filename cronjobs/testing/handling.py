@@ -13,6 +13,8 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
 from cronjobs.errors import EffectUnknown, UsageError
+from cronjobs.execution.calls_here import CallsInline
+from cronjobs.execution.mapping import mapping
 from cronjobs.jobs.checking import key_text
 from cronjobs.jobs.context import Context, StopSignal
 from cronjobs.jobs.effects import Begin, DoneEffect, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
@@ -85,8 +87,8 @@ def context(
     it is over. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what
     earlier attempts left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others
     were never begun. ``connection``: what ``ctx.transaction()`` yields, in a savepoint; None: using it raises
-    UsageError. The instants are aware; ``started_at`` and ``enqueued_at`` None: now, by *clock*. Raises UsageError for
-    an invalid field.
+    UsageError. Calls of ``ctx.map()`` are made here, one after another. The instants are aware; ``started_at`` and
+    ``enqueued_at`` None: now, by *clock*. Raises UsageError for an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):
@@ -114,7 +116,12 @@ def context(
         stop.set("cancelled" if cancelled is True else cancelled)
     reported: list[HowFar] = []
     made = FakeContext(
-        job, timeout=duration(remaining), stop=stop, clock=clock, report=lambda told, _at: reported.append(told)
+        job,
+        timeout=duration(remaining),
+        stop=stop,
+        clock=clock,
+        report=lambda told, _at: reported.append(told),
+        map_calls=mapping(CallsInline(job, stop, lambda: made.remaining_s)),
     )
     made.reported = reported
     made.scheduled_for = scheduled_for  # in the zone that the test gave it

@@ -1,0 +1,75 @@
+"""Where the calls of ``ctx.map`` run for a handler that runs in this process although it would have its own in a tick:
+in a pool beside it (``cronjobs run``), or one after another (tests).
+
+A handler that would run in a thread gets neither, so that it is refused here as it would be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from cronjobs.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from cronjobs.config.settings import RunSettings, Settings
+    from cronjobs.execution.attempt import Attempt
+    from cronjobs.execution.mapping import CallMaker
+    from cronjobs.jobs.context import StopSignal
+    from cronjobs.model import Job
+    from cronjobs.rules.calls import Call, CallEnd
+
+
+def has_its_own_process(attempt: Attempt, run: RunSettings) -> bool:
+    """Whether a tick that works by *run* would give it one."""
+    return attempt.job_type.isolation == "process" or attempt.job_type.is_long(run.longest_in_tick)
+
+
+def calls_here(settings: Settings) -> Callable[[Attempt], CallMaker | None]:
+    """A pool of processes below this one."""
+
+    def calls(attempt: Attempt) -> CallMaker | None:
+        if not has_its_own_process(attempt, settings.run):
+            return None
+        from cronjobs.execution.call_pool import CallPool
+        from cronjobs.execution.call_worker import CallerFacts
+        from cronjobs.execution.child_protocol import Request
+
+        ends_at = SYSTEM.monotonic() + attempt.timeout.total_seconds()
+        request = Request(attempt.job, settings, ends_at, attempt.timeout.total_seconds(), attempt.worker)
+        return CallPool(lambda: CallerFacts.of(request))
+
+    return calls
+
+
+def calls_inline(settings: Settings, run: RunSettings) -> Callable[[Attempt], CallMaker | None]:
+    """One after another in the handler's thread; *run*: as a tick would have it."""
+
+    def calls(attempt: Attempt) -> CallMaker | None:
+        if not has_its_own_process(attempt, run):
+            return None
+        left_s = attempt.timeout.total_seconds()
+        return CallsInline(attempt.job, attempt.stop, lambda: left_s, settings.around)
+
+    return calls
+
+
+class CallsInline:
+    """Makes calls one after another in the thread that asks for them: a test has one connection."""
+
+    def __init__(
+        self, job: Job, stop: StopSignal, remaining_s: Callable[[], float], around: Sequence[str] = ()
+    ) -> None:
+        self._job, self._stop, self._remaining_s, self._around = job, stop, remaining_s, around
+
+    def make(
+        self, these: Sequence[Call], at_once: int | None, ended: Callable[[CallEnd], None], check: Callable[[], None]
+    ) -> None:
+        from cronjobs.execution.one_call import make_call
+
+        for call in these:
+            check()
+            ended(make_call(call, self._job, remaining_s=self._remaining_s(), stop=self._stop, around=self._around))
+
+    def close(self) -> None:
+        """Nothing is left of it."""
