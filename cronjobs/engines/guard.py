@@ -17,9 +17,17 @@ from typing import Any, Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
+from cronjobs.engines.attempt_calls import AttemptCalls
 from cronjobs.engines.permit import HeldPermit
 from cronjobs.engines.travelling import GuardReport, Spec, versions
-from cronjobs.engines.worker_home import database_at, settings_here
+from cronjobs.engines.worker_home import (
+    NO_DATABASE,
+    TOKEN_URL,
+    database_at,
+    settings_here,
+    this_worker,
+    token_database,
+)
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.execution.attempt import PROCESS_GRACE
 from cronjobs.execution.command import Command
@@ -30,12 +38,7 @@ from cronjobs.rules.clusters import difference
 from cronjobs.rules.progress import HowFar
 from cronjobs.text import CappedText
 
-TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # a role that may take tokens and confirm permits, and nothing else
 TELL_S: Final = 1.0  # how often a handler's progress travels at most
-NO_DATABASE: Final = (
-    f"it has neither {TOKEN_URL} nor CRONJOBS_DATABASE_URL nor a cronjobs.yaml in its working folder, and so cannot "
-    "make sure that an attempt runs once"
-)
 
 _running: dict[tuple[int, int], StopSignal] = {}  # job and attempt → what stops it
 
@@ -44,22 +47,18 @@ def run(text: str) -> str:
     """Run one attempt, a ``Spec``, here, if nobody else does; return a ``GuardReport``."""
     spec = Spec.decode(text)
     if (why := difference(spec.versions, versions())) is not None:
-        return GuardReport("differs", f"worker {_worker()}: {why}").encode()
+        return GuardReport("differs", f"worker {this_worker()}: {why}").encode()
     try:
-        settings = settings_here(spec.request.settings)
-        url = os.environ.get(TOKEN_URL) or settings.database
-        if not url:
-            return GuardReport("differs", f"worker {_worker()}: {NO_DATABASE}").encode()
-        database = database_at(url, spec.request.settings.schema)
+        settings, database = token_database(spec.request.settings)
     except CronjobsError as error:
-        return GuardReport("differs", f"worker {_worker()}: {error}").encode()
+        return GuardReport("differs", f"worker {this_worker()}: {error}").encode()
     stop = StopSignal()
-    holder = f"{_worker()} {os.getpid()}-{secrets.token_hex(4)}"
+    holder = f"{this_worker()} {os.getpid()}-{secrets.token_hex(4)}"
     permit = HeldPermit(database, spec.key, holder, spec.lease_s, SYSTEM, stop)
     try:
         answer = permit.take().answer
     except DatabaseError as error:
-        return GuardReport("cannot", f"worker {_worker()}: {error}").encode()
+        return GuardReport("cannot", f"worker {this_worker()}: {error}").encode()
     if answer != "yours":
         return GuardReport("over" if answer == "done" else answer).encode()
     place = (spec.key.job_id, spec.key.attempt)
@@ -83,11 +82,11 @@ def stop(job_id: int, attempt: int, reason: str) -> bool:
 
 def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     tell = _teller(spec)
-    tell("begun", _worker())
+    tell("begun", this_worker())
     permit.watch()
     began = SYSTEM.monotonic()
     timeout = timedelta(seconds=spec.request.timeout_s)
-    request = spec.starting_at(began, _worker(), settings)
+    request = spec.starting_at(began, this_worker(), settings)
     command = Command(
         argv=(),
         folder=settings.folder,
@@ -108,7 +107,8 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
             told_at = at
             tell("progress", told.done, told.of, told.note)
 
-    outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
+    with AttemptCalls(spec) as calls:
+        outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed, calls=calls)
     took = timedelta(seconds=SYSTEM.monotonic() - began)
     return GuardReport("ended", outcome=outcome, output=as_stored(output, settings.secrets), took=took)
 
@@ -125,16 +125,6 @@ def _teller(spec: Spec) -> Any:
             worker.loop.add_callback(worker.log_event, spec.topic, said)
 
     return tell
-
-
-def _worker() -> str:
-    """The address of this worker."""
-    try:
-        from distributed import get_worker
-
-        return str(get_worker().address)
-    except (ImportError, ValueError):
-        return f"process {os.getpid()}"
 
 
 def examine() -> Mapping[str, Any]:

@@ -12,6 +12,13 @@ from cronjobs.config import load
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
+from cronjobs.errors import CronjobsError
+
+TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # a role that may take tokens and confirm permits, and nothing else
+NO_DATABASE: Final = (
+    f"it has neither {TOKEN_URL} nor CRONJOBS_DATABASE_URL nor a cronjobs.yaml in its working folder, and so cannot "
+    "make sure that an attempt runs once"
+)
 
 _databases: dict[tuple[str, str | None], Database] = {}
 _lock: Final = threading.Lock()
@@ -36,3 +43,22 @@ def database_at(url: str, schema: str | None) -> Database:
         if found is None:
             found = _databases[url, schema] = Database(parse_url(url, schema))
         return found
+
+
+def token_database(claimed: Settings) -> tuple[Settings, Database]:
+    """What holds here, and the database in which this worker takes tokens. Raises CronjobsError."""
+    settings = settings_here(claimed)
+    url = os.environ.get(TOKEN_URL) or settings.database
+    if not url:
+        raise CronjobsError(NO_DATABASE)
+    return settings, database_at(url, claimed.schema)
+
+
+def this_worker() -> str:
+    """The address of this worker."""
+    try:
+        from distributed import get_worker
+
+        return str(get_worker().address)
+    except (ImportError, ValueError):
+        return f"process {os.getpid()}"

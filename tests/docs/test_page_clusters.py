@@ -10,8 +10,8 @@ from support.pages import Page
 
 from cronjobs import events
 from cronjobs.config.load import load
-from cronjobs.engines import guard
 from cronjobs.engines.cluster_workers import IDLE_S
+from cronjobs.engines.worker_home import TOKEN_URL
 from cronjobs.execution.attempt import PROCESS_GRACE
 from cronjobs.rules.clusters import DIFFERS_AGAIN, DIFFERS_FOR
 from cronjobs.tick.executors import PROGRAM
@@ -36,7 +36,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"idle for {IDLE_S:g} s" in words
     assert f"after {PROCESS_GRACE.total_seconds():g} s SIGKILL" in words
     assert f"every {DIFFERS_AGAIN.total_seconds():g} s; after {DIFFERS_FOR.total_seconds() / 60:g} minutes" in words
-    assert guard.TOKEN_URL in words
+    assert TOKEN_URL in words
     assert PROGRAM in words
 
 

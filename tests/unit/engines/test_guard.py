@@ -15,6 +15,7 @@ from cronjobs.engines.code_on_disk import CodeOnDisk
 from cronjobs.engines.looking import faults
 from cronjobs.engines.permit import HeldPermit
 from cronjobs.engines.travelling import GuardReport, Spec, versions
+from cronjobs.engines.worker_home import NO_DATABASE
 from cronjobs.execution.attempt import Attempt
 from cronjobs.jobs.job_types import JobType
 from cronjobs.jobs.registry import Registration
@@ -63,7 +64,7 @@ def test_a_worker_with_other_versions_runs_nothing(spec: Spec) -> None:
 
 def test_a_worker_that_cannot_take_a_token_runs_nothing(spec: Spec) -> None:
     found = GuardReport.decode(guard.run(spec.encode()))
-    assert (found.said, guard.NO_DATABASE in found.why) == ("differs", True)
+    assert (found.said, NO_DATABASE in found.why) == ("differs", True)
 
 
 def test_a_worker_whose_own_file_is_broken_says_so(spec: Spec) -> None:
