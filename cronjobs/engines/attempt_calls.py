@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import math
 import queue
 import socket
 import threading
@@ -24,7 +25,8 @@ from cronjobs.execution.lines import Lines
 from cronjobs.rules import calls
 from cronjobs.rules.calls import Call, CallEnd
 
-MOST_AT_ONCE: Final = 500  # calls in one message to the scheduler
+MOST_AT_ONCE: Final = 500  # tasks in one message to the scheduler
+PATIENCE_S: Final = 5.0  # for the end of a first call; then each gets a task of its own
 AGAIN_S: Final = 1.0  # after an error of the cluster
 CONNECT_WITHIN_S: Final = 5.0
 PRIORITY: Final = 1  # above those of guards: what has begun comes to its end first
@@ -46,7 +48,9 @@ class AttemptCalls:
         self._client: Any = None
         self._number, self._at_once, self._missing = 0, 0, 0  # of the map: what has not come yet
         self._waiting: deque[Call] = deque()
-        self._running: dict[str, tuple[Any, Call]] = {}  # by the task's key
+        self._running: dict[str, tuple[Any, list[Call]]] = {}  # by the task's key
+        self._call_s: float | None = None  # how long a call takes; None: nobody knows yet
+        self._asked_at = 0.0  # when the first was submitted
         self._submitted = 0
         self._again_at = 0.0
 
@@ -110,6 +114,7 @@ class AttemptCalls:
             self._number, self._missing, at_once = facts
             self._at_once = at_once or self._missing
             self._waiting.clear()
+            self._call_s, self._asked_at = None, math.inf
             self._maps.set()
         elif kind == "call":
             self._waiting.append(Call.decode(facts[0]))
@@ -119,42 +124,54 @@ class AttemptCalls:
 
     def _submit(self) -> None:
         """Submit as many as may run. Raises what Dask raises when its scheduler is away."""
-        room = self._at_once - len(self._running)
-        if self._missing or room <= 0 or not self._waiting or SYSTEM.monotonic() < self._again_at:
+        if self._missing or not self._waiting or SYSTEM.monotonic() < self._again_at:
             return
         if self._client is None:
             self._client = self._task.run(_client)
         need = self._need()
+        if need is None:
+            self._refuse(list(self._waiting))
+            self._waiting.clear()
+            return
         spec = self._spec.for_calls(max(0.0, self._ends_at - SYSTEM.monotonic())).encode()
-        while self._waiting and room > 0:
-            these = [self._waiting.popleft() for _ in range(min(room, len(self._waiting), MOST_AT_ONCE))]
-            room -= len(these)
-            if need is None:
-                self._refuse(these)
-                continue
-            keys = [self._key(call) for call in these]
+        while bundles := self._bundles():
             try:
                 futures = self._client.map(
                     calls_on_worker.run,
-                    [call.encode() for call in these],
+                    [[call.encode() for call in these] for these in bundles],
                     spec_text=spec,
-                    key=keys,
+                    key=[self._key(these[0]) for these in bundles],
                     pure=False,
                     retries=0,
                     priority=PRIORITY,
                     resources=need or None,
                 )
             except BaseException:
-                self._waiting.extendleft(reversed(these))
+                self._waiting.extendleft(call for these in reversed(bundles) for call in reversed(these))
                 raise
-            self._running |= {str(future.key): (future, call) for future, call in zip(futures, these, strict=True)}
+            self._running |= {str(future.key): (future, these) for future, these in zip(futures, bundles, strict=True)}
             for future in futures:
                 future.add_done_callback(self._mail.put)
+
+    def _bundles(self) -> list[list[Call]]:
+        """The calls of the next tasks: a few until one has ended and it is known how long they take."""
+        slots = max(1, sum(self._client.nthreads().values()))
+        now = SYSTEM.monotonic()
+        room = self._at_once - len(self._running)
+        self._asked_at = min(self._asked_at, now)
+        if self._call_s is None and now < self._asked_at + PATIENCE_S:
+            room = min(room, 2 * slots - len(self._running))
+        found: list[list[Call]] = []
+        while self._waiting and len(found) < min(room, MOST_AT_ONCE):
+            size = 1 if self._call_s is None else calls.bundle(len(self._waiting), slots, self._call_s)
+            found.append([self._waiting.popleft() for _ in range(size)])
+        return found
 
     def _key(self, call: Call) -> str:
         self._submitted += 1
         key = self._spec.key
-        return f"cronjobs-{key.job_id}-{key.attempt}-{key.token}-call-{call.number}-{self._submitted}"
+        # Dask takes the words in front for the name of a kind of task, and estimates by it how long one takes.
+        return f"cronjobs-call-{key.job_id}-{key.attempt}-{key.token}-{call.number}-{self._submitted}"
 
     def _need(self) -> dict[str, float] | None:
         """What the calls need of a worker; None: what their job holds, so that they might wait for it for ever."""
@@ -178,19 +195,21 @@ class AttemptCalls:
                 mail = self._mail.get_nowait()
                 (others if mail is None or isinstance(mail, bytes) else over).append(mail)
         mine = [found for future in over if (found := self._running.pop(str(future.key), None)) is not None]
-        finished = [(future, call) for future, call in mine if future.status == "finished"]
-        for future, call in mine:
+        finished = [(future, these) for future, these in mine if future.status == "finished"]
+        for future, these in mine:
             if future.status == "error":
-                self._hand_back([_raised(future, call)])
+                self._hand_back(_raised(future, these))
             elif future.status != "finished":  # the scheduler has forgotten it
-                self._try_again([call])
+                self._try_again(these)
         if finished:
             try:
                 texts = self._client.gather([future for future, _ in finished])
             except Exception:  # the worker that had one of them died meanwhile
-                self._try_again([call for _, call in finished])
+                self._try_again([call for _, these in finished for call in these])
             else:
-                self._hand_back([CallEnd.decode(text) for text in texts])
+                ends = [CallEnd.decode(text) for of_task in texts for text in of_task]
+                self._call_s = sum(end.took_s for end in ends) / len(ends)
+                self._hand_back(ends)
         for mail in others:
             self._take(mail)
             if mail is None:
@@ -223,14 +242,15 @@ def _client() -> Any:
     return get_client(timeout=CONNECT_WITHIN_S)
 
 
-def _raised(future: Any, call: Call) -> CallEnd:
-    """The end of a call whose task failed: nothing of ours raises, so its worker could not run it, or died."""
+def _raised(future: Any, these: Sequence[Call]) -> list[CallEnd]:
+    """The ends of calls whose task failed: nothing of ours raises, so its worker could not run it, or died."""
     from distributed.scheduler import KilledWorker
 
     try:
         raised = future.exception(timeout=CONNECT_WITHIN_S)
     except Exception as error:
         raised = error
+    kind, why = type(raised).__name__, f"its worker could not make it: {raised}"
     if isinstance(raised, KilledWorker):
-        return calls.failed(call.number, "KilledWorker", "its worker died, and so did those that were tried next")
-    return calls.failed(call.number, type(raised).__name__, f"its worker could not make it: {raised}")
+        why = "its worker died, and so did those that were tried next"
+    return [calls.failed(call.number, kind, why) for call in these]

@@ -1,4 +1,4 @@
-"""The calls of ``ctx.map`` on a worker of a cluster: one task each, made in reusable processes of their own.
+"""The calls of ``ctx.map`` on a worker of a cluster: made in reusable processes of their own.
 
 The processes are an attempt's: they end with it. Its guard says so, on whichever worker; where it cannot, this worker
 finds out itself. Every quarter of a lease it asks the database whether the attempt goes on, and what it has not heard
@@ -39,6 +39,7 @@ OVER: Final = "the attempt that asked for it is over"
 
 _lock: Final = threading.Lock()
 _pools: dict[str, FarPool] = {}  # by the attempt's token
+_by_spec: dict[str, FarPool] = {}  # the one that was asked for last, since reading a Spec takes a tenth of a ms
 _over: deque[str] = deque(maxlen=1000)  # tokens of attempts whose calls may still be on their way here
 
 
@@ -46,13 +47,16 @@ class AttemptOver(CronjobsError):
     """No call of the attempt is to be made any more."""
 
 
-def run(text: str, spec_text: str) -> str:
-    """Make one call for the attempt of *spec_text*; return its end. Runs as a task of the cluster."""
-    call = Call.decode(text)
+def run(texts: list[str], spec_text: str) -> list[str]:
+    """Make these calls, one after another, for the attempt of *spec_text*; return their ends. A task of the cluster."""
+    return [_ended(Call.decode(text), spec_text).encode() for text in texts]
+
+
+def _ended(call: Call, spec_text: str) -> CallEnd:
     try:
-        return _pool(spec_text).make(call).encode()
+        return _pool(spec_text).make(call)
     except CronjobsError as error:
-        return calls.failed(call.number, type(error).__name__, f"worker {this_worker()}: {error}").encode()
+        return calls.failed(call.number, type(error).__name__, f"worker {this_worker()}: {error}")
 
 
 def end(token: str, forever: bool) -> None:
@@ -66,6 +70,10 @@ def end(token: str, forever: bool) -> None:
 
 
 def _pool(spec_text: str) -> FarPool:
+    with _lock:
+        found = _by_spec.get(spec_text)
+    if found is not None and found.stop.reason is None:
+        return found
     spec = Spec.decode(spec_text)
     if (why := difference(spec.versions, versions())) is not None:
         raise CronjobsError(why)
@@ -75,6 +83,8 @@ def _pool(spec_text: str) -> FarPool:
         found = _pools.get(spec.key.token)
         if found is None or found.stop.reason is not None:
             found = _pools[spec.key.token] = FarPool(spec)
+        _by_spec.clear()  # what is not here any more is found by its token
+        _by_spec[spec_text] = found
         return found
 
 

@@ -76,13 +76,13 @@ class CallWorker:
         while True:
             call = Call.decode(self._next())
             printed_before = os.fstat(1).st_size if caller.keeps_output else 0
-            self._stop = stop = StopSignal()
+            began, self._stop = SYSTEM.monotonic(), StopSignal()
             try:
                 end = make_call(
                     call,
                     request.job,
                     remaining_s=request.ends_at - SYSTEM.monotonic(),
-                    stop=stop,
+                    stop=self._stop,
                     around=request.settings.around,
                     unknown=unknown,
                 )
@@ -93,7 +93,7 @@ class CallWorker:
             if caller.keeps_output:
                 end = end._replace(printed=_printed_since(printed_before))
             self._stop = None
-            self._send(end)
+            self._send(end._replace(took_s=SYSTEM.monotonic() - began))
 
     def _next(self) -> bytes:
         while not self._unread:
