@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from cronjobs.clock import SYSTEM
+from cronjobs.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
     from cronjobs.config.settings import RunSettings, Settings
@@ -58,9 +58,14 @@ class CallsInline:
     """Makes calls one after another in the thread that asks for them: a test has one connection."""
 
     def __init__(
-        self, job: Job, stop: StopSignal, remaining_s: Callable[[], float], around: Sequence[str] = ()
+        self,
+        job: Job,
+        stop: StopSignal,
+        remaining_s: Callable[[], float],
+        around: Sequence[str] = (),
+        clock: Clock = SYSTEM,
     ) -> None:
-        self._job, self._stop, self._remaining_s, self._around = job, stop, remaining_s, around
+        self._job, self._stop, self._remaining_s, self._around, self._clock = job, stop, remaining_s, around, clock
 
     def make(
         self, these: Sequence[Call], at_once: int | None, ended: Callable[[CallEnd], None], check: Callable[[], None]
@@ -69,7 +74,10 @@ class CallsInline:
 
         for call in these:
             check()
-            ended(make_call(call, self._job, remaining_s=self._remaining_s(), stop=self._stop, around=self._around))
+            left_s = self._remaining_s()
+            ended(
+                make_call(call, self._job, remaining_s=left_s, stop=self._stop, around=self._around, clock=self._clock)
+            )
 
     def close(self) -> None:
         """Nothing is left of it."""

@@ -121,7 +121,7 @@ def context(
         stop=stop,
         clock=clock,
         report=lambda told, _at: reported.append(told),
-        map_calls=mapping(CallsInline(job, stop, lambda: made.remaining_s)),
+        map_calls=mapping(CallsInline(job, stop, lambda: made.remaining_s, clock=clock)),
     )
     made.reported = reported
     made.scheduled_for = scheduled_for  # in the zone that the test gave it

@@ -12,7 +12,7 @@ import pytest
 from support.clusters import wait_until
 from support.ticking import Project
 
-pytestmark = pytest.mark.either
+pytestmark = [pytest.mark.slow, pytest.mark.either]
 
 HANDLERS = """
 from cronjobs import MapFailed
