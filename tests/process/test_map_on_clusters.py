@@ -50,13 +50,13 @@ def far_map(ctx, todo, of="far.call", at_once=None):
         return {"failures": [[f.index, f.type, f.message] for f in failed.failures], "kept": failed.results}
 
 
-@job("far.gathered", executor="cluster", timeout="60s")
+@job("far.gathered", executor="cluster", timeout="120s")
 def gathered(ctx, parents):
     say("parent", ctx)
-    end = time.monotonic() + 50
+    ctx.map("far.call", [{"n": 0}])
+    end = time.monotonic() + 100
     while open(os.path.join(HERE, "effects")).read().count(" parent ") < parents and time.monotonic() < end:
         time.sleep(0.02)
-        ctx.map("far.call", [{"n": 0}])
     return [each["n"] for each in ctx.map("far.call", [{"n": n} for n in range(3)])]
 """
 YAML = """
@@ -85,7 +85,7 @@ class Maps:
     def add(self, todo: list[dict[str, Any]], **more: Any) -> int:
         return self.project.add("far.map", json.dumps({"todo": todo, **more}))
 
-    def until(self, status: str, job_id: int, within_s: float = 60) -> None:
+    def until(self, status: str, job_id: int, within_s: float = 120) -> None:
         try:
             wait_until(lambda: self.project.job(job_id)["status"] == status, within_s)
         except AssertionError:
@@ -131,7 +131,7 @@ def test_calls_run_on_the_workers_and_come_back_in_order_with_what_they_printed(
 
 
 def test_more_parents_than_slots_come_to_their_end(maps: Maps) -> None:
-    """None of the four returns before all have begun, on one slot, and each makes calls meanwhile."""
+    """None of the four returns before all have begun, on one slot, and each has made a call by then."""
     maps.begin(1)
     parents = [maps.project.add("far.gathered", '{"parents": 4}') for _ in range(4)]
     maps.project.tick()
