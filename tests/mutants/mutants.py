@@ -932,6 +932,13 @@ MUTANTS = (
         ("tests/database/test_cluster_workers.py",),
     ),
     Mutant(
+        "a guard that broke off holds its attempt",
+        "cronjobs/engines/guard.py",
+        "        permit.confirm_no_more()\n",
+        "",
+        ("tests/unit/engines/test_guard.py",),
+    ),
+    Mutant(
         "a worker runs what was claimed with other code",
         "cronjobs/engines/guard.py",
         "if (why := difference(spec.versions, versions())) is not None:",
