@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -188,7 +189,8 @@ def _fight(field_: Battlefield, faults: int, workers: int, until: float, ticks: 
         field_.thaw()
         if now >= next_tick:
             next_tick = now + 3.0
-            project.make_due()
+            with suppress(sqlite3.OperationalError):  # a process was frozen while it held SQLite's lock
+                project.make_due()
             project.start()
         for tick in project.ticks:
             tick.process.poll()
