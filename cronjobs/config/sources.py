@@ -142,6 +142,9 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
     return None
 
 
+_NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
+
+
 def checked_url(url: str, folder: Path) -> str:
     """*url* with an absolute path if it is SQLite's. FieldError never tells it: it may hold a password.
 
@@ -164,4 +167,9 @@ def checked_url(url: str, folder: Path) -> str:
     name = path[1:]
     if not name or name == ":memory:" or name.startswith("file:"):
         raise FieldError("a database in memory ends with the tick: name a file, sqlite:///cronjobs.db")
+    if not name.startswith("/") and _NOT_IN_URLS.search(str(folder)):
+        raise FieldError(
+            'the folder\'s path has a "?", a "%" with two digits, or bytes that are no UTF-8, which a URL reads '
+            "otherwise: the file would be elsewhere. Choose another folder"
+        )
     return f"{scheme[0]}/{folder / name}{question}{options}"

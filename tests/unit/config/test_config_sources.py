@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from cronjobs.config import yaml_nodes
 from cronjobs.config.keys import FILE
 from cronjobs.config.keys_of_jobs import JOB_TYPE, SCHEDULE
 from cronjobs.config.load import load
+from cronjobs.config.reader import FieldError
+from cronjobs.config.sources import checked_url
 from cronjobs.errors import ConfigError
 
 
@@ -44,6 +47,15 @@ def test_a_relative_sqlite_path_is_meant_from_the_files_folder(tmp_path: Path, u
     assert read(f"database: {url}").database == expected
     assert read("database: sqlite:///y.db", database_url=url).database == expected
     assert read("database: sqlite:///y.db", {"CRONJOBS_DATABASE_URL": url}).database == expected
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%41b", os.fsdecode(b"m\xff")])
+def test_a_folder_that_a_url_would_read_as_another_is_refused(tmp_path: Path, name: str) -> None:
+    """The file was made in the folder above, in that of a neighbour, or ended in a fault of ours."""
+    with pytest.raises(FieldError, match="the file would be elsewhere"):
+        checked_url("sqlite:///jobs.db", tmp_path / name)
+    assert checked_url("sqlite:////srv/jobs.db", tmp_path / name) == "sqlite:////srv/jobs.db"
+    assert checked_url("sqlite:///jobs.db", Path("/srv/100% mine")) == "sqlite:////srv/100% mine/jobs.db"
 
 
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file() -> None:
