@@ -173,8 +173,8 @@ MUTANTS = (
     Mutant(
         "one job for equal rows",
         ENQUEUE,
-        'from_json=("payload",) if len(rows) > 1 else ()',
-        "from_json=()",
+        "from_json = _JSON_TEXTS if len(rows) > 1 else ()",
+        "from_json = ()",
         (f"{SHAPES}::test_equal_rows_are_as_many_jobs",),
     ),
     Mutant(
@@ -503,8 +503,8 @@ MUTANTS = (
     Mutant(
         "plans are kept in a session that a pooler passes on",
         "cronjobs/database/connection.py",
-        ".scalar_one() == session.info.backend_pid:",
-        ".scalar_one() != session.info:",
+        "connection.info[_SERVED_BY] == session.info.backend_pid:",
+        "connection.info[_SERVED_BY] != session.info:",
         ("tests/database/test_database.py",),
     ),
     Mutant(
