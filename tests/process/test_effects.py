@@ -166,6 +166,7 @@ def test_a_job_stopped_by_an_effect_says_how_to_settle_it(project: Project) -> N
     assert f"cronjobs effects settle mail:{job_id} done (or not-done)" in job["last_error"]
 
 
+@pytest.mark.either
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "done"),
@@ -191,6 +192,7 @@ def test_work_of_several_steps_goes_on_after_the_last_recorded_one(project: Proj
     assert results == [f"{name} by {1 if n < firsts else 2}" for n, name in enumerate(("one", "two", "three"))]
 
 
+@pytest.mark.either
 @pytest.mark.slow
 @pytest.mark.parametrize(("at", "times"), [("sent", 2), (None, 1)])
 def test_effects_work_in_an_async_handler(project: Project, at: str | None, times: int) -> None:
@@ -210,6 +212,7 @@ def test_run_in_the_foreground_keeps_the_same_ledger(project: Project) -> None:
     assert project.times_ran("sent") == {job_id: 1}
 
 
+@pytest.mark.either
 @pytest.mark.slow
 @pytest.mark.parametrize(("verdict", "sent"), [("done", ["sent"]), ("not-done", ["sent", "sent"])])
 def test_a_settled_effect_lets_its_job_go_on(project: Project, verdict: str, sent: list[str]) -> None:
@@ -247,6 +250,7 @@ def test_a_job_whose_effect_another_one_is_doing_comes_back_for_it_uncharged(pro
     assert project.times_ran("sent") == {first_id: 1}
 
 
+@pytest.mark.either
 @pytest.mark.slow
 @pytest.mark.parametrize(("on_unknown", "times", "status"), [("again", 2, "succeeded"), ("stop", 1, "dead")])
 def test_a_handler_in_a_process_of_its_own_keeps_the_same_ledger(

@@ -71,6 +71,7 @@ def command(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
     return forked.run(argv, env=CRONS)
 
 
+@pytest.mark.either
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", "process", "long", "command"])
 def test_what_an_attempt_reports_is_seen_while_it_runs_and_gone_when_it_ends(live: Project, kind: str) -> None:
@@ -113,6 +114,7 @@ def test_kill_9_leaves_no_stale_progress_after_recovery(live: Project) -> None:
     assert row(live, job_id) == (None, None)
 
 
+@pytest.mark.either
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", "command"])
 def test_tail_f_on_a_terminal_follows_a_job_from_before_its_beginning_to_its_end(live: Project, kind: str) -> None:
@@ -139,6 +141,7 @@ def test_tail_f_on_a_terminal_follows_a_job_from_before_its_beginning_to_its_end
     assert lines == [re.sub("[\x1b]", r"\\x1b", line) for line in stored.replace("\r\n", "\n").split("\n") if line]
 
 
+@pytest.mark.either
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["run", "t.thread"], ["dev", "--every", "1h"]])
 def test_run_and_dev_show_a_bar_on_a_terminal(live: Project, words: list[str]) -> None:
@@ -162,6 +165,7 @@ def test_run_and_dev_show_a_bar_on_a_terminal(live: Project, words: list[str]) -
     assert "(50 %)" not in live.value("SELECT output FROM cronjobs_job_runs")
 
 
+@pytest.mark.either
 @pytest.mark.slow
 def test_a_tick_that_talks_says_progress_in_plain_lines_and_the_log_does_not(live: Project) -> None:
     live.add("t.thread")
@@ -193,6 +197,7 @@ class Seen:
         return re.sub("\r[^\r\n]*\x1b\\[K", "", self.text).replace("\r\n", "\n").replace("\r", "")
 
 
+@pytest.mark.either
 @pytest.mark.slow
 def test_a_tail_that_follows_ends_with_1_when_the_job_fails_and_with_130_at_ctrl_c(live: Project) -> None:
     bad, waits = live.add("t.unknown", status="queued", run_at=_far(live)), live.add("t.silent", run_at=_far(live))
