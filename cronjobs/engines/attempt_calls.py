@@ -85,6 +85,7 @@ class AttemptCalls:
                     attending.start()
                 for line in found:
                     self._mail.put(line)
+        self._lines.close()
 
     def _attend(self) -> None:
         mail: Any = b""

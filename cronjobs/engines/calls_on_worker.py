@@ -185,7 +185,8 @@ class FarProcess:
         self.lives = True
         self._outcome: Outcome | None = None
         threading.Thread(target=self._attend, name="cronjobs-call", daemon=True).start()
-        self.lines.send(pool.caller().encode())
+        with suppress(OSError):  # it has ended already, as its call will say
+            self.lines.send(pool.caller().encode())
 
     def make(self, call: Call) -> CallEnd:
         found: list[bytes] | None = []

@@ -30,7 +30,7 @@ LEAVE_S: Final = 0.5  # for idle ones to end by themselves
 
 
 class PoolProcess:
-    """One process of the pool. ``busy``: the index of the call that it makes."""
+    """One process of the pool. ``busy``: the number of the call that it makes."""
 
     def __init__(self, caller: CallerFacts) -> None:
         ours, theirs = socket.socketpair()
@@ -57,31 +57,44 @@ class PoolProcess:
         """The end of its call, if that has come; the process having died is one, too."""
         found = self.lines.receive()
         if found is None:
-            status = self.process.wait()
-            index, self.busy = self.busy, None
-            return None if index is None else died(index, status)
+            return self.end()
         if not found:
             return None
         self.busy = None
         return CallEnd.decode(found[0])
+
+    def end(self) -> CallEnd | None:
+        """It talks to nobody any more: the end of its call."""
+        try:
+            status = self.process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:  # its call has closed descriptors that are not its own
+            self.process.kill()
+            status = self.process.wait()
+        number, self.busy = self.busy, None
+        return None if number is None else died(number, status)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it is gone, which its stream does not say while a forked copy of it has that open."""
+        return self.busy is not None and self.process.poll() is not None
 
     @property
     def lives(self) -> bool:
         return self.process.returncode is None
 
 
-def died(index: int, status: int) -> CallEnd:
+def died(number: int, status: int) -> CallEnd:
     """The end of a call whose process ended with it, with exit *status*; negative: the signal."""
     if status >= 0:
         return calls.failed(
-            index, f"exit-{status}", f"its process ended before the call did, with exit status {status}"
+            number, f"exit-{status}", f"its process ended before the call did, with exit status {status}"
         )
     try:
         name = signal.Signals(-status).name
     except ValueError:  # one of the real-time signals, most of which have no name
         name = f"signal {-status}"
     hint = " (by hand, or because memory ran out)" if name == "SIGKILL" else ""
-    return calls.failed(index, name, f"its process was killed by {name}{hint}")
+    return calls.failed(number, name, f"its process was killed by {name}{hint}")
 
 
 class CallPool:
@@ -115,9 +128,10 @@ class CallPool:
                 self._hand_out(waiting, most, selector)
                 if not waiting and all(process.busy is None for process in self._processes):
                     return
-                for key, _ in selector.select(POLL_S):
-                    one: PoolProcess = key.data
-                    end = one.read()
+                ready = [key.data for key, _ in selector.select(POLL_S)]
+                silent = [] if ready else [one for one in self._processes if one.has_died]
+                for one in (*ready, *silent):
+                    end = one.end() if one in silent else one.read()
                     if not one.lives:
                         selector.unregister(one.lines)
                         one.lines.close()

@@ -46,6 +46,13 @@ def call(ctx, n: int, do: str = ""):
         while not ctx.cancelled:
             time.sleep(0.005)
         open("was-asked", "w").close()
+    if do == "leave a copy and die":
+        if os.fork() == 0:
+            time.sleep(5)
+            os._exit(0)
+        do = "die"
+    if do == "close":
+        os.closerange(3, 256)
     if do == "die":
         os.kill(os.getpid(), 9)
     return [n, os.getpid()]
@@ -227,9 +234,9 @@ def made(pool: CallPool, *todo: dict[str, Any], stop: StopSignal | None = None, 
 
 
 def test_a_pool_makes_all_calls_whatever_becomes_of_its_processes_and_keeps_those_that_are_left(pool: CallPool) -> None:
-    ends = made(pool, *({"n": n, "do": "die" if n == 1 else ""} for n in range(5)))
+    ends = made(pool, *({"n": n, "do": do} for n, do in enumerate(["", "leave a copy and die", "", "close", ""])))
     assert [end.number for end in ends] == list(range(5))
-    assert [end.error_type for end in ends] == [None, "SIGKILL", None, None, None]
+    assert [end.error_type for end in ends] == [None, "SIGKILL", None, "exit-0", None]
     assert "(by hand, or because memory ran out)" in ends[1].error
     there = {each.process.pid for each in pool._processes}
     again = made(pool, {"n": 7})
