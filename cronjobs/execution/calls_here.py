@@ -1,7 +1,6 @@
-"""Where the calls of ``ctx.map`` run for a handler that runs in this process although it would have its own in a tick:
-in a pool beside it (``cronjobs run``), or one after another (tests).
+"""Where the calls of ``ctx.map`` run, by where their handler does: in a pool, on a cluster, or inline in tests.
 
-A handler that would run in a thread gets neither, so that it is refused here as it would be there.
+``cronjobs run`` and tests refuse it to a handler that a tick would run in a thread.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from cronjobs.clock import SYSTEM, Clock
 if TYPE_CHECKING:
     from cronjobs.config.settings import RunSettings, Settings
     from cronjobs.execution.attempt import Attempt
+    from cronjobs.execution.child_protocol import Request
     from cronjobs.execution.mapping import CallMaker
-    from cronjobs.jobs.context import StopSignal
+    from cronjobs.jobs.context import MapCalls, StopSignal
     from cronjobs.model import Job
     from cronjobs.rules.calls import Call, CallEnd
 
@@ -31,15 +31,35 @@ def calls_here(settings: Settings) -> Callable[[Attempt], CallMaker | None]:
     def calls(attempt: Attempt) -> CallMaker | None:
         if not has_its_own_process(attempt, settings.run):
             return None
-        from cronjobs.execution.call_pool import CallPool
-        from cronjobs.execution.call_worker import CallerFacts
         from cronjobs.execution.child_protocol import Request
 
         ends_at = SYSTEM.monotonic() + attempt.timeout.total_seconds()
         request = Request(attempt.job, settings, ends_at, attempt.timeout.total_seconds(), attempt.worker)
-        return CallPool(lambda: CallerFacts.of(request))
+        return calls_of_child(request, None)
 
     return calls
+
+
+def calls_of_child(request: Request, guard: int | None) -> CallMaker:
+    """Those of a handler whose process this is: a pool, or on a cluster its *guard*, by the socket to it."""
+    if guard is None:
+        from cronjobs.execution.call_pool import CallPool
+        from cronjobs.execution.call_worker import CallerFacts
+
+        return CallPool(lambda: CallerFacts.of(request))
+    import socket
+
+    from cronjobs.execution.calls_by_guard import CallsByGuard
+    from cronjobs.execution.lines import Lines
+
+    return CallsByGuard(Lines(socket.socket(fileno=guard)))
+
+
+def map_inline(job: Job, stop: StopSignal, remaining_s: Callable[[], float], clock: Clock) -> MapCalls:
+    """What ``ctx.map`` calls in a test of one handler."""
+    from cronjobs.execution.mapping import mapping
+
+    return mapping(CallsInline(job, stop, remaining_s, clock=clock))
 
 
 def calls_inline(settings: Settings, run: RunSettings) -> Callable[[Attempt], CallMaker | None]:

@@ -25,9 +25,9 @@ from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
+from cronjobs.execution.calls_here import calls_of_child
 from cronjobs.execution.child_protocol import Request, read_reason, write_outcome, write_progress
 from cronjobs.execution.handler import call_handler
-from cronjobs.execution.mapping import CallMaker
 from cronjobs.execution.output import log_to
 from cronjobs.jobs import job_types
 from cronjobs.jobs.context import StopSignal
@@ -85,25 +85,11 @@ def run(request: Request, stop: StopSignal, told: int | None = None, guard: int 
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:
-        around = WorkerContext(request.settings, database, calls=lambda _: _calls(request, guard))
+        around = WorkerContext(request.settings, database, calls=lambda _: calls_of_child(request, guard))
         return attempt.refusal() or call_handler(attempt, around, SYSTEM)
     finally:
         if database is not None:
             database.close()
-
-
-def _calls(request: Request, guard: int | None) -> CallMaker:
-    if guard is None:
-        from cronjobs.execution.call_pool import CallPool  # few handlers have calls
-        from cronjobs.execution.call_worker import CallerFacts
-
-        return CallPool(lambda: CallerFacts.of(request))
-    import socket
-
-    from cronjobs.execution.calls_by_guard import CallsByGuard
-    from cronjobs.execution.lines import Lines
-
-    return CallsByGuard(Lines(socket.socket(fileno=guard)))
 
 
 def _open_streams() -> None:

@@ -13,8 +13,7 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
 from cronjobs.errors import EffectUnknown, UsageError
-from cronjobs.execution.calls_here import CallsInline
-from cronjobs.execution.mapping import mapping
+from cronjobs.execution.calls_here import map_inline
 from cronjobs.jobs.checking import key_text
 from cronjobs.jobs.context import Context, StopSignal
 from cronjobs.jobs.effects import Begin, DoneEffect, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
@@ -121,7 +120,7 @@ def context(
         stop=stop,
         clock=clock,
         report=lambda told, _at: reported.append(told),
-        map_calls=mapping(CallsInline(job, stop, lambda: made.remaining_s, clock=clock)),
+        map_calls=map_inline(job, stop, lambda: made.remaining_s, clock),
     )
     made.reported = reported
     made.scheduled_for = scheduled_for  # in the zone that the test gave it
