@@ -129,7 +129,8 @@ def main() -> None:
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+            # Whole lines at a time: the processes of a pool share one file, and print() writes each word by itself.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=False)
     log_to(logging.StreamHandler(sys.stderr))
     worker.run()
 
