@@ -62,12 +62,12 @@ def mapped(ctx, todo, of="map.call", at_once=None):
         return {"said": str(failed), "failures": [[f.index, f.type, f.message] for f in failed.failures], "kept": kept}
 
 
-@job("map.apart", isolation="process", timeout="40s")
+@job("map.apart", isolation="process", timeout="20s")
 def apart(ctx, todo, of="map.call", at_once=None):
     return mapped(ctx, todo, of, at_once)
 
 
-@job("map.twice", isolation="process", timeout="40s")
+@job("map.twice", isolation="process", timeout="20s")
 def twice(ctx):
     first, second = (ctx.map("map.call", [{"n": n, "do": "slow"} for n in range(2)], at_once=2) for _ in range(2))
     return [sorted(each["pid"] for each in one) for one in (first, second)]
