@@ -26,10 +26,15 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
             return {}
         cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:
-        grammar.parse(cron)
+        check(cron)
     except (CronjobsError, ValueError):  # @reboot, or what only this cron understands
         return {}
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by
+
+
+def check(cron: str) -> None:
+    """Raise CronjobsError or ValueError for an expression that does not say when the next run is due."""
+    grammar.parse(cron)
 
 
 def lines_with(name: str) -> list[CrontabEntry] | None:
