@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -288,7 +289,7 @@ def test_a_process_that_started_soon_gives_its_job_no_more_than_its_timeout(
         seen.append(attempt.timeout)
         return Succeeded()
 
-    monkeypatch.setattr(child, "registered", lambda: {"t": object()})
+    monkeypatch.setattr(child, "registered", lambda: {"t": SimpleNamespace(source=None)})
     monkeypatch.setattr(worker.Attempt, "refusal", refuse)
     ends_at = SYSTEM.monotonic() + 8
     request = Request(Job(1, "t", {}), Settings(Path("cronjobs.yaml"), Path(), sqlite_url), ends_at, timeout_s=3)
