@@ -13,8 +13,8 @@ from chaos.plan import Size
 pytestmark = pytest.mark.slow
 
 SHORT = {
-    "sqlite": Size(jobs=250, kills=28, freezes=8),
-    "postgresql": Size(jobs=250, kills=28, freezes=8, restarts=2, cuts=5),
+    "sqlite": Size(jobs=160, kills=18, freezes=6),
+    "postgresql": Size(jobs=160, kills=18, freezes=6, restarts=1, cuts=4),
 }
 
 

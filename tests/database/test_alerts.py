@@ -262,6 +262,7 @@ def test_a_threshold_counts_within_its_time(database: Database, tmp_path: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.either
 def test_a_quiet_week_sends_nothing(database: Database, tmp_path: Path, web: Web) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=2)
     schedules = {
