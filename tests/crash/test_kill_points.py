@@ -1,7 +1,7 @@
 """Every flow is killed before each of its SQL statements, before and after each COMMIT, and in its handlers.
 
 A real process, really killed; then the next runners come to rest, and the judge looks: nothing lost, nothing doubled
-beyond what "at least once" says. Effects, steps and transactions: every eighth point on one database and those halfway
+beyond what "at least once" says. Effects, steps and transactions: every twelfth point on one database and those halfway
 between on the other; of other flows half as many, to save time. CRONJOBS_KILL_POINTS=all: all of them on both.
 """
 
@@ -78,7 +78,7 @@ def test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing(labs: list
             found += [*judge_rest(case), *flow.check(case)]
         complaints.extend(f"{name}, {where}\n    {complaint}" for complaint in found)
 
-    step = 1 if ALL else 8 if flow.everywhere else 16
+    step = 1 if ALL else 12 if flow.everywhere else 24
     first = 1 if isinstance(labs[0].store, SqliteStore) else 1 + step // 2
     points = kill_at_each_point(labs, name, look, step=step, first=first)
     assert not complaints, f"{len(complaints)} complaints\n" + "\n".join(complaints[:SHOWN])

@@ -128,6 +128,7 @@ def spans(project: Project) -> dict[str, Any]:
     return {span["name"]: span for span in map(json.loads, lines)}
 
 
+@pytest.mark.either
 def test_both_recipes_around_every_kind_of_job(shop: Project, inbox: HTTPServer) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     meta = json.dumps({"traceparent": parent})

