@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psycopg
@@ -31,8 +32,7 @@ from lab import cronjobs, database
 from psycopg.conninfo import conninfo_to_dict
 
 HOSTS, DELAYS_MS = (1, 2, 4, 8, 16, 50), (0.0, 0.5, 5.0)
-LEAST_ROUNDS, LEAST_TICKS = 3, 30
-OWN_TRANSACTIONS = 6  # of three sessions that asked for figures: a session's begin is one, too
+WARM_UP, LEAST_ROUNDS, LEAST_TICKS = 3, 3, 30  # the first ticks leave what the fast path needs
 STATISTICS_S = 1.5  # a session tells the statistics of its transactions as it ends, or a second later
 HANDLERS = """\
 from cronjobs import job
@@ -42,9 +42,8 @@ def noop(**payload):
     pass
 """
 HEAD = "database: {url}\nimports: [bench_jobs]\nrun: {{workers: 4}}\nschedules:\n"
-COUNTED = """
-  SELECT pg_current_wal_insert_lsn() - '0/0', xact_commit + xact_rollback FROM pg_stat_database
-  WHERE datname = current_database()"""
+WRITTEN = "SELECT pg_current_wal_insert_lsn() - '0/0'"
+TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
 
 
 @dataclass(frozen=True)
@@ -134,6 +133,11 @@ def drawn(found: Sequence[Figures]) -> str:
     return curves(panels, "hosts")
 
 
+def _stat(pid: int | str) -> list[str]:
+    """What the kernel says of a process, from its state on. proc_pid_stat(5)"""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 class Fleet:
     """So many hosts of one project on the database *url*, behind a network with a delay."""
 
@@ -214,44 +218,41 @@ class Fleet:
         return total / float(self._one(took)), (min(counts) / share, max(counts) / share)
 
     def _idle(self, network: Delay) -> tuple[float, float, float, float, float]:
-        """Of one host's idle tick: of ticks alone, without the server's own housekeeping."""
+        """Of one host's idle tick, medians of rounds: of ticks alone, without the server's own housekeeping."""
         self._sql("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()", "VACUUM ANALYZE", "CHECKPOINT")
-        for _ in range(2):  # the first leaves what the fast path needs
+        for _ in range(WARM_UP):
             self._all_tick()
-        rounds = max(LEAST_ROUNDS, LEAST_TICKS // self.hosts)
+        rounds, found = max(LEAST_ROUNDS, LEAST_TICKS // self.hosts), []
         time.sleep(STATISTICS_S)
-        (wal, transactions), before = self._rows(COUNTED)[0], self._load(network)
+        transactions, cpu_ms = self._one(TRANSACTIONS), self._cpu_ms()
         for _ in range(rounds):
+            before = network.asked, network.sent_bytes, self._one(WRITTEN)
             self._all_tick()
-        after = self._load(network)
+            after = network.asked, network.sent_bytes, self._one(WRITTEN)
+            found.append([float(new - old) / self.hosts for new, old in zip(after, before, strict=True)])
+        cpu_ms = (self._cpu_ms() - cpu_ms) / rounds / self.hosts
         time.sleep(STATISTICS_S)
-        wal_after, transactions_after = self._rows(COUNTED)[0]
-        asked, sent, cpu_ms = ((new - old) / rounds / self.hosts for new, old in zip(after, before, strict=True))
-        written = float(wal_after - wal) / rounds / self.hosts
-        transactions_each = float(transactions_after - transactions - OWN_TRANSACTIONS) / rounds / self.hosts
-        return asked, sent, written, transactions_each, cpu_ms
+        own = 2 * (2 * rounds + 3)  # of the sessions that asked for figures: a session's begin is one, too
+        transactions = (self._one(TRANSACTIONS) - transactions - own) / rounds / self.hosts
+        asked, sent, written = (median(column) for column in zip(*found, strict=True))
+        return asked, sent, written, float(transactions), cpu_ms
 
     def _woken(self, network: Delay) -> tuple[float, float]:
         """Of one host's tick, when a single job is due as all of them begin."""
         rounds = max(LEAST_ROUNDS, LEAST_TICKS // 3 // self.hosts)
-        before = self._load(network)
+        asked, cpu_ms = network.asked, self._cpu_ms()
         for _ in range(rounds):
             self._sql("INSERT INTO cronjobs_jobs (job_type) VALUES ('bench.noop')")
             self._all_tick()
-        asked, _, cpu_ms = (
-            (new - old) / rounds / self.hosts for new, old in zip(self._load(network), before, strict=True)
-        )
-        return asked, cpu_ms
+        return (network.asked - asked) / rounds / self.hosts, (self._cpu_ms() - cpu_ms) / rounds / self.hosts
 
-    def _load(self, network: Delay) -> tuple[float, float, float]:
-        """What clients asked and sent so far, and the CPU of the server's sessions that have ended, in ms."""
+    def _cpu_ms(self) -> float:
+        """Of the server's sessions that have ended."""
         with psycopg.connect(self.url) as connection:
             row = connection.execute("SELECT pg_backend_pid()").fetchone()
             assert row is not None
-            backend = Path(f"/proc/{row[0]}/stat").read_text().rpartition(")")[2].split()
-            postmaster = Path(f"/proc/{backend[1]}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(postmaster[13]) + int(postmaster[14])  # cutime and cstime, proc_pid_stat(5)
-        return network.asked, network.sent_bytes, ticks * 1000 / os.sysconf("SC_CLK_TCK")
+            postmaster = _stat(_stat(row[0])[1])
+        return (int(postmaster[13]) + int(postmaster[14])) * 1000 / os.sysconf("SC_CLK_TCK")  # cutime, cstime
 
     def _sql(self, *statements: Any) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
