@@ -37,6 +37,7 @@ from cronjobs.tick import alerting as alerting_of_ticks
 
 
 @pytest.mark.slow
+@pytest.mark.either
 def test_a_death_is_told_at_once_then_hourly_then_daily_and_its_end_once(
     database: Database, tmp_path: Path, web: Web
 ) -> None:

@@ -210,6 +210,6 @@ def test_months_of_trouble_settle_every_occurrence_exactly_once(
             assert {job.id: job.scheduled_for for job in made} == enqueued, (
                 f"{name}: a job for each enqueued one, no other"
             )
-            assert len(enqueued) > 10 or walk.wanted[name].cron == "0 3 29 2 *"
+            assert len(enqueued) > 5 or walk.wanted[name].cron == "0 3 29 2 *"
     kinds = {row[0] for row in (name_row for name in walk.wanted for name_row in walk.yard.ledger(name))}
     assert kinds == {"enqueued", "missed", "skipped", "coalesced"}, "the walk met every outcome"

@@ -342,6 +342,7 @@ def _message_id(payload: Any) -> str:
 # --- the weekly report ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.either
 def test_the_weekly_report_goes_out_once_per_user_and_week(shop: Shop, post: Post) -> None:
     shop.seed(users=3 * PAGE)
     post.answers["user2@example.com"] = [b"451 4.2.0 try again later\r\n"]

@@ -31,6 +31,7 @@ def test_exactly_the_paid_orders_are_invoiced_each_once_while_ticks_are_killed(s
     assert report["orders"] == {"PAID": 20, "sold out": 20}
 
 
+@pytest.mark.either
 def test_an_hour_without_mail_server_delays_a_thousand_mails_and_loses_or_doubles_none(stage: Stage) -> None:
     """Fifty of them, for the sake of time; the long form has a thousand."""
     report = hour(stage, 50)

@@ -307,6 +307,7 @@ def test_djangos_record_of_our_migrations_is_named(typed: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.either
 def test_a_tick_whose_tables_are_dropped_ends_and_says_why(
     empty_url: str, new_project: Callable[[str], Ticking]
 ) -> None:

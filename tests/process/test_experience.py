@@ -46,6 +46,7 @@ def test_a_saturated_tick_is_used_to_its_end(project: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.either
 def test_a_job_that_took_longer_than_expected_goes_back_uncharged_and_its_type_to_its_timeout(project: Project) -> None:
     project.configure(YAML, HANDLERS)
     project.add_many("t.turns", 2000)

@@ -284,6 +284,7 @@ def ended(project: Project, count: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("due", [0, 1])
+@pytest.mark.either
 def test_a_lingering_tick_runs_what_is_due_at_first_and_what_comes_later_each_once(
     lingering: Project, due: int
 ) -> None:
@@ -321,6 +322,7 @@ def test_a_signal_ends_an_idle_lingering_tick_within_a_second(lingering: Project
 
 
 @pytest.mark.slow
+@pytest.mark.either
 def test_a_signal_reaches_the_full_tick_of_a_lingering_one(lingering: Project) -> None:
     lingering.add("t.gated")
     tick = lingering.start()

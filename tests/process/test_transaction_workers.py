@@ -51,6 +51,7 @@ def two_ticks(project: Project) -> tuple[Tick, Tick]:
 
 
 @pytest.mark.slow
+@pytest.mark.either
 def test_no_lease_is_lost_and_everything_is_done_once(working: Project) -> None:
     seconds = [0.5, 0.75, 1.0] if working.is_sqlite else [1.0, 3.0, 6.0]
     jobs = [working.add("w.busy", json.dumps({"seconds": seconds[n % 3]})) for n in range(12)]
