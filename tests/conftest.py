@@ -73,7 +73,7 @@ def _is_for_the_other(item: pytest.Item) -> bool:
     """Whether a test that needs either database is to run on the one that this item does not have."""
     if item.get_closest_marker("either") is None or not isinstance(item, pytest.Function):
         return False
-    if not {"project", "cronjobs", "world", "browser"} & {*item.fixturenames} or not hasattr(item, "callspec"):
+    if not {"project", "cronjobs", "world", "browser", "stage", "shop", "database"} & {*item.fixturenames} or not hasattr(item, "callspec"):
         return False
     of = item.callspec.params.get("database_url")
     return of in BOTH and of != BOTH[crc32(item.originalname.encode()) % 2]
