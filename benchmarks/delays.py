@@ -28,9 +28,9 @@ class Delay:
 
     async def _connected(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         server_in, server_out = await asyncio.open_connection(*self.target)
-        await asyncio.gather(
-            self._pump(client_in, server_out, counted=True), self._pump(server_in, client_out, counted=False)
-        )
+        ways = self._pump(client_in, server_out, counted=True), self._pump(server_in, client_out, counted=False)
+        with suppress(asyncio.CancelledError):  # at the block's end; asyncio would report it
+            await asyncio.gather(*ways)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, counted: bool) -> None:
         loop = asyncio.get_running_loop()

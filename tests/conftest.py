@@ -41,6 +41,7 @@ nofsync.install()
 LONGEST = ("test_drill", "test_walk", "test_wheel", "test_chaos", "test_kill_points", "test_long_jobs_stop")
 SLOW_S = 2.0
 SLOW_SHOWN = 20
+WITH_A_DATABASE = {"project", "cronjobs", "world", "browser", "stage", "shop", "database"}  # fixtures
 MARKERS = (
     "connects_as(role): the role of the migrated PostgreSQL database, else RUN",
     "slow: takes more than two seconds, or kills processes on purpose; the everyday run is without",
@@ -73,7 +74,7 @@ def _is_for_the_other(item: pytest.Item) -> bool:
     """Whether a test that needs either database is to run on the one that this item does not have."""
     if item.get_closest_marker("either") is None or not isinstance(item, pytest.Function):
         return False
-    if not {"project", "cronjobs", "world", "browser", "stage", "shop", "database"} & {*item.fixturenames} or not hasattr(item, "callspec"):
+    if not WITH_A_DATABASE & {*item.fixturenames} or not hasattr(item, "callspec"):
         return False
     of = item.callspec.params.get("database_url")
     return of in BOTH and of != BOTH[crc32(item.originalname.encode()) % 2]
