@@ -11,8 +11,8 @@ from cronjobs.crontab import program
 from cronjobs.crontab.block import CrontabError
 from cronjobs.crontab.lines import CrontabEntry
 from cronjobs.crontab.wrapping import exec_name, job_lines
-from cronjobs.crontime import grammar
 from cronjobs.errors import CronjobsError
+from cronjobs.exec.expression import check
 
 LONGEST: Final = 200  # characters of an expression
 
@@ -30,11 +30,6 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
     except (CronjobsError, ValueError):  # @reboot, or what only this cron understands
         return {}
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by
-
-
-def check(cron: str) -> None:
-    """Raise CronjobsError or ValueError for an expression that does not say when the next run is due."""
-    grammar.parse(cron)
 
 
 def lines_with(name: str) -> list[CrontabEntry] | None:

@@ -196,7 +196,7 @@ def _from_the_terminal(number: int) -> bool:
 def cron_fault(expression: str) -> str | None:
     """Why it does not say when the next run is due; for after the command, as it imports how that is read."""
     try:
-        from cronjobs.exec.due_by import check
+        from cronjobs.exec.expression import check
 
         check(expression)
     except Exception as error:  # also of memory or a full disk: whatever it is, the command has its own end

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -103,20 +102,15 @@ class CallPool:
     def __init__(self, caller: Callable[[], CallerFacts]) -> None:
         self._caller = caller
         self._processes: list[PoolProcess] = []
-        self._one_map = threading.Lock()
 
     def make(
         self, these: Sequence[Call], at_once: int | None, ended: Callable[[CallEnd], None], check: Callable[[], None]
     ) -> None:
-        while not self._one_map.acquire(timeout=POLL_S):  # another thread of the handler maps
-            check()
         try:
             self._make(deque(these), at_once or _cpus(), ended, check)
         except BaseException:
             self.kill()
             raise
-        finally:
-            self._one_map.release()
 
     def _make(
         self, waiting: deque[Call], most: int, ended: Callable[[CallEnd], None], check: Callable[[], None]

@@ -23,26 +23,20 @@ class CallsByGuard:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
         self._number = 0
-        self._one_map = threading.Lock()
 
     def make(
         self, these: Sequence[Call], at_once: int | None, ended: Callable[[CallEnd], None], check: Callable[[], None]
     ) -> None:
-        while not self._one_map.acquire(timeout=POLL_S):  # another thread of the handler maps
-            check()
+        self._number += 1
+        asking = threading.Thread(target=self._ask, args=(self._number, these, at_once), daemon=True)
+        asking.start()
         try:
-            self._number += 1
-            asking = threading.Thread(target=self._ask, args=(self._number, these, at_once), daemon=True)
-            asking.start()
-            try:
-                self._hear({call.number for call in these}, ended, check)
-            except BaseException:
-                asking.join()
-                with suppress(OSError):
-                    self._lines.send(json.dumps(["stop"]))
-                raise
-        finally:
-            self._one_map.release()
+            self._hear({call.number for call in these}, ended, check)
+        except BaseException:
+            asking.join()
+            with suppress(OSError):
+                self._lines.send(json.dumps(["stop"]))
+            raise
 
     def _ask(self, number: int, these: Sequence[Call], at_once: int | None) -> None:
         with suppress(OSError):  # the guard is gone, and so will this process be

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
 
 from cronjobs.errors import MapFailed, PayloadError, UsageError
 from cronjobs.jobs.context import Context
@@ -13,9 +15,11 @@ from cronjobs.jobs.registry import Registration, registered
 from cronjobs.rules.calls import Call, CallEnd
 from cronjobs.rules.payload import check_payload
 
+POLL_S: Final = 0.05  # how late a thread that waits for another one's map notices a stop
+
 
 class CallMaker(Protocol):
-    """Where calls run."""
+    """Where calls run. It makes those of one map at a time."""
 
     def make(
         self, these: Sequence[Call], at_once: int | None, ended: Callable[[CallEnd], None], check: Callable[[], None]
@@ -28,6 +32,7 @@ class CallMaker(Protocol):
 
 def mapping(maker: CallMaker) -> Callable[[Context, str, Iterable[Mapping[str, Any]], int | None], list[Any]]:
     """What ``ctx.map`` calls."""
+    one_map = threading.Lock()
 
     def map_calls(ctx: Context, job_type: str, payloads: Iterable[Mapping[str, Any]], at_once: int | None) -> list[Any]:
         if at_once is not None and (type(at_once) is not int or at_once < 1):
@@ -45,10 +50,22 @@ def mapping(maker: CallMaker) -> Callable[[Context, str, Iterable[Mapping[str, A
         ctx.check()
         if these:
             ctx.progress(0, len(these), job_type)
-            maker.make(these, at_once, ended, ctx.check)
+            with _alone(one_map, ctx.check):
+                maker.make(these, at_once, ended, ctx.check)
         return _results(job_type, [ends[call.number] for call in these])
 
     return map_calls
+
+
+@contextmanager
+def _alone(lock: threading.Lock, check: Callable[[], None]) -> Iterator[None]:
+    """Of several threads of one handler that map, each waits for the others."""
+    while not lock.acquire(timeout=POLL_S):
+        check()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _calls(job_type: str, payloads: Iterable[Mapping[str, Any]]) -> list[Call]:

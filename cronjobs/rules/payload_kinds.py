@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def shown(value: Any) -> str:
     return "an object" if isinstance(value, Mapping) else f"a value of type {type(value).__name__}"
 
 
-class Kind:
+class Kind(ABC):
     """How values of one annotation are read and written.
 
     ``words``: "an int". ``plain``: classes of JSON values that are JSON and what the handler gets at once.
@@ -113,11 +114,13 @@ class Kind:
     plain: frozenset[type] = frozenset()
     accepts: frozenset[type] = ANY_JSON
 
+    @abstractmethod
     def decode(self, value: Any, path: Path, misfits: Misfits) -> Any:
-        raise NotImplementedError
+        """What the handler gets for this JSON."""
 
+    @abstractmethod
     def encode(self, value: Any, path: Path, misfits: Misfits) -> Any:
-        raise NotImplementedError
+        """The JSON that is written for what somebody enqueues."""
 
     def _refuse(self, value: Any, path: Path, misfits: Misfits) -> Any:
         return misfits.add(path, value, f"is not {self.words}")

@@ -201,20 +201,18 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
         rows = run(connection, "UPDATE {tokens} AS t " + over, ended=ended, **key._asdict()).all()
         return Permit("yours" if rows else "over")
     lease = _lease_here(connection, key)
-    held = (
-        lease
-        and run(
-            connection,
-            """
+    if lease is None:
+        itself = run(connection, "SELECT 1 FROM {job_runs} r WHERE {ended_itself}", **key._asdict()).first()
+        return Permit("done" if itself else "over")
+    held = run(
+        connection,
+        """
         UPDATE {tokens} AS t SET permitted_until = :leased_until
         WHERE {this_token} AND t.holder IS NOT NULL AND t.ended IS NULL RETURNING job_id""",
-            leased_until=lease.locked_until,
-            **key._asdict(),
-        ).all()
-    )
-    if lease is None and run(connection, "SELECT 1 FROM {job_runs} r WHERE {ended_itself}", **key._asdict()).first():
-        return Permit("done")
-    if not lease or not held:
+        leased_until=lease.locked_until,
+        **key._asdict(),
+    ).all()
+    if not held:
         return Permit("over")
     return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
 

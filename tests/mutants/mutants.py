@@ -962,8 +962,8 @@ MUTANTS = (
     Mutant(
         "calls go on after a stop",
         "cronjobs/execution/call_pool.py",
-        "        except BaseException:\n            self.kill()\n            raise\n        finally:",
-        "        finally:",
+        "            self.kill()\n            raise\n\n    def _make(",
+        "            raise\n\n    def _make(",
         (f"{MAPPING}::test_a_stop_kills_what_hangs_and_asks_what_looks",),
     ),
     Mutant(
