@@ -7,8 +7,10 @@ enqueue as ``enqueue``: a right that is missing turns them red. A test that is a
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
+import pkgutil
 import random
 import shutil
 import signal
@@ -24,6 +26,7 @@ from support.pool import Pool, copy_statement
 from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from support.ticking import Project
 
+from cronjobs import cli
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.schema import migrations
@@ -81,8 +84,12 @@ def _is_for_the_other(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """A module that a test rewrites within a second, at the same length, would come from its bytecode as it was."""
+    """Make tests independent of their order where modules are loaded late."""
+    # A module that a test rewrites within a second, at the same length, would come from its bytecode as it was.
     sys.dont_write_bytecode = True
+    # Commands are loaded when they are called: one first loaded while a test replaces a function would keep that.
+    for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
+        importlib.import_module(module.name)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

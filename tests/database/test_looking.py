@@ -13,7 +13,7 @@ from support.lookingrows import HOLDER, NOW, Answer, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.cli import output, project_database
+from cronjobs.cli import output
 from cronjobs.cli.jobs_list import next_step
 from cronjobs.cli.output import Times
 from cronjobs.database import tables
@@ -481,12 +481,7 @@ def test_a_payload_that_nobody_can_read_is_shown_as_such(cronjobs: Cronjobs, row
 
 
 @pytest.mark.slow
-def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(
-    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "cronjobs.cli.check_live.open_database", project_database.open_database
-    )  # under the clock that stands still
+def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(cronjobs: Cronjobs, rows: Rows) -> None:
     rows.tick()
     rows.job(status="dead", finished_at=ago(hours=9))
     rows.schedule("nightly-report", next_at=ago(minutes=40))

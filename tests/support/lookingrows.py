@@ -15,7 +15,7 @@ from sqlalchemy import Table, insert
 
 from cronjobs.cli import main, project_database
 from cronjobs.database import tables
-from cronjobs.database.address import parse_url
+from cronjobs.database.address import Address
 from cronjobs.database.connection import Database
 from cronjobs.testing import FakeClock
 
@@ -72,11 +72,12 @@ def cronjobs(
     def leave(code: int, *, stuck: bool) -> None:
         raise SystemExit(code)  # the real one ends the process if a thread of any other test is left
 
-    def open_database(settings: Any) -> Database:
-        return Database(parse_url(settings.database, settings.schema), clock=clock)
+    def under_the_clock(address: Address, *, connections: int) -> Database:
+        return Database(address, connections=connections, clock=clock)
 
     monkeypatch.setattr("cronjobs.cli.leaving.leave", leave)
-    monkeypatch.setattr(project_database, "open_database", open_database)
+    # Not open_database: a module first imported meanwhile would keep it, and its clock, for all tests that follow.
+    monkeypatch.setattr(project_database, "Database", under_the_clock)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["cronjobs", *arguments])
