@@ -22,8 +22,6 @@ from cronjobs.config.host_timezone import host_timezone
 from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host, program, swapping
 from cronjobs.crontab.comparing import paired
-from cronjobs.crontab.lines import CrontabEntry
-from cronjobs.crontab.taking_over import LeftLine
 from cronjobs.text import one_line
 
 EARLY: Final = range(2, 40)  # seconds of a minute: cron has read the crontab by then, and a tick has time enough
@@ -141,9 +139,9 @@ def swap(
             complain("the trial went on into another minute: what was due there may have run twice")
     for pair in pairs:
         if not pair.same_command:
-            _tell_line(pair.taken.line, "no schedule runs it")
+            _tell_line(pair.taken.line.number, "no schedule runs it", pair.taken.line.text)
     for left in found.left:
-        _tell_line(left, left.why)
+        _tell_line(left.number, left.why, left.text)
 
 
 @app.command()
@@ -282,8 +280,8 @@ def _minute(instant: datetime) -> datetime:
     return instant.replace(second=0, microsecond=0)
 
 
-def _tell_line(line: CrontabEntry | LeftLine, why: str) -> None:
-    complain(f"line {line.number} stays with cron, {why}: {one_line(line.text, 200)}")
+def _tell_line(number: int, why: str, text: str) -> None:
+    complain(f"line {number} stays with cron, {why}: {one_line(text, 200)}")
 
 
 def _tell_tick(tick: host.BareTick) -> None:

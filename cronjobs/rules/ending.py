@@ -32,7 +32,7 @@ from cronjobs.model import (
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.lease import Expired, Finish, lease_of
 from cronjobs.rules.payload import result_json
-from cronjobs.text import OUTPUT_LIMIT, cap, clean
+from cronjobs.text import OUTPUT_LIMIT, cap, clean, one_line
 
 NOT_COMMITTED: Final = "NotCommitted"  # the error type if success depended on a transaction of the user's
 
@@ -182,6 +182,12 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case other:
             # Written by a newer version: the attempt did end, so it is charged as a failure and not simply run again.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
+
+
+def in_words(outcome: Outcome) -> str:
+    """The outcome and its error in one line, for a person who waits for it."""
+    error = getattr(outcome, "error", None)
+    return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
 
 
 def without_texts(finish: Finish) -> Finish:

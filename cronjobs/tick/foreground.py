@@ -31,7 +31,6 @@ from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import JobType
 from cronjobs.model import (
-    OUTCOME_WORDS,
     CancelledByRequest,
     Failed,
     Finished,
@@ -42,8 +41,7 @@ from cronjobs.model import (
     Released,
     Succeeded,
 )
-from cronjobs.rules.ending import Decided
-from cronjobs.text import one_line
+from cronjobs.rules.ending import Decided, in_words
 from cronjobs.tick.loop import Loop
 
 SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
@@ -184,7 +182,7 @@ class Foreground:
                 self._wait_for(beside)
         decided = self._loop.ends.last
         if decided is None and not self._lost:
-            self._streams.say(f"the job has ended, and this could not be recorded: {_in_words(finished.outcome)}")
+            self._streams.say(f"the job has ended, and this could not be recorded: {in_words(finished.outcome)}")
             raise self._loop.outage.error or TransientTrouble(f"the end could not be recorded: {LOCKED}")
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
@@ -312,8 +310,3 @@ class Foreground:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _in_words(outcome: Outcome) -> str:
-    error = getattr(outcome, "error", None)
-    return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
