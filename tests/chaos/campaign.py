@@ -42,7 +42,7 @@ WAITING = 6  # jobs that are there to be claimed: few, so that one that was lost
 CRASHES = 20  # of ticks, by exceptions of ours: then nothing works, and going on shows nothing
 UNWRITTEN_S = 0.1  # for so long an end may not be in the database yet
 TURN_S = 0.004
-LONGEST = 3.5  # leases that a freeze lasts when nobody takes over
+LONGEST = 8.0  # leases that a freeze lasts when nobody takes over
 BRIEF = 0.3  # of a lease: how long a frozen process may hold the only write lock before all others lose theirs
 RELIEF = 0.9  # of a lease after a freeze: another tick ends, and the one after it finds what the frozen one held
 
