@@ -294,10 +294,15 @@ def _leave(end: SystemExit) -> NoReturn:
 
 def load() -> None:
     """Import all that a command may need, and nothing that is run as a script."""
+    import contextlib
     import importlib
+    import io
     import pkgutil
 
+    import typer.main
+
     import cronjobs
+    from cronjobs.cli.main import app
     from cronjobs.jobs import registry
     from support import nofsync
 
@@ -311,6 +316,8 @@ def load() -> None:
     for name in (*others, *ours):
         if name not in scripts and not name.startswith(left_out):
             importlib.import_module(name)
+    with contextlib.redirect_stdout(io.StringIO()):  # what typer imports when it reads its first arguments: pydantic
+        typer.main.get_command(app).main(["next", "0 2 * * *", "-n", "1"], standalone_mode=False)
     assert not registry.registered(), "a job type that no project has"
 
 
