@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import insert, update
 from support.alerted import HOUR, MINUTE, Stage, alerting, webhook
 from support.inboxes import Web, served
+from support.rounds import rounds
 
 from cronjobs.alerts import looking
 from cronjobs.alerts.decide import OFTEN
@@ -87,6 +88,6 @@ def test_nothing_is_lost_and_ends_are_told(database: Database, tmp_path: Path, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 12))
+@pytest.mark.parametrize("seed", range(10, rounds(11, 12)))
 def test_nothing_is_lost_in_longer_nights(database: Database, tmp_path: Path, seed: int) -> None:
-    campaign(database, tmp_path, seed, 150)
+    campaign(database, tmp_path, seed, rounds(90, 150))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support import forked
 from support.ticking import CRONS, Project
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "invoices"
@@ -66,7 +67,7 @@ class Stage(Project):
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a program of the app's, which knows the app's environment."""
-        return subprocess.Popen(
+        return forked.start(
             [sys.executable, *arguments],
             cwd=self.folder,
             env=CRONS | self.env,
