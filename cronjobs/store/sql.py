@@ -7,6 +7,7 @@ configured schema, ``{now}`` the database's clock; a module adds its own fragmen
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -63,6 +64,10 @@ _TYPES: Final = {
     "last_tick_at": Instant(),
     "handlers_at": Instant(),
 }
+
+
+_EVERY_COLUMN: Final = re.compile(r"(^|\b(SELECT|ALL|DISTINCT)|[,.])\s*\*", re.I)  # not the star of count(*) or 2 * 3
+_WORD: Final = re.compile(r"\w+")
 
 
 FUNCTIONS: Final = (
@@ -379,7 +384,8 @@ def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool)
 def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
     """Those of ``_TYPES`` that *statement* may return: SQLAlchemy compares each with the result, every time."""
     told = statement.rpartition("RETURNING")[2]
-    return {name: kind for name, kind in _TYPES.items() if name in told or "*" in told}
+    words = None if _EVERY_COLUMN.search(told) else set(_WORD.findall(told))
+    return {name: kind for name, kind in _TYPES.items() if words is None or name in words}
 
 
 def inserted_into(connection: Connection, table: Table) -> Any:
