@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -77,7 +76,7 @@ class DaskProcesses:
         with (self.folder / f"{name}.log").open("ab") as log:
             argv = [sys.executable, "-m", f"distributed.cli.{program}", *words]
             given: dict[str, Any] = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL, "cwd": self.folder}
-            return forked.start(argv, env={**os.environ, **self.env, **(env or {})}, **given)
+            return forked.start(argv, env=forked.environment() | {**self.env, **(env or {})}, **given)
 
     def wait_for_workers(self, count: int, within_s: float = 60) -> None:
         """Until so many have registered, by the scheduler's log."""

@@ -1,4 +1,4 @@
-"""Processes of ``python -m cronjobs`` for tests, forked from one that has everything imported.
+"""Processes of ``python -m cronjobs``, and of Dask, for tests, forked from one that has everything imported.
 
 Starting an interpreter and importing takes half a second of a core, and the tests start thousands; a fork takes some
 milliseconds. It is a process like any other, with its own pid, start time, environment, descriptors and end, to be
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 HEAD: Final = 8  # bytes of a length, and of a pid
+DASK: Final = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 FOR_THE_INTERPRETER: Final = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
 UNDERSTOOD: Final = {"stdin", "stdout", "stderr", "cwd", "env", "text", "start_new_session"}
 ALWAYS_FRESH: Final = bool(os.environ.get("CRONJOBS_TESTS_FRESH"))
@@ -31,15 +32,14 @@ ALWAYS_FRESH: Final = bool(os.environ.get("CRONJOBS_TESTS_FRESH"))
 
 def start(argv: Sequence[str], *, fresh: bool = False, **options: Any) -> subprocess.Popen[Any]:
     """``subprocess.Popen(argv, …)``, forked where that makes no difference; *fresh*: not forked."""
-    if fresh or ALWAYS_FRESH or _words(argv) is None or not options.keys() <= UNDERSTOOD or not _plain(options):
+    if fresh or ALWAYS_FRESH or _program(argv) is None or not options.keys() <= UNDERSTOOD or not _plain(options):
         return subprocess.Popen(argv, **options)
     return Forked(argv, **options)
 
 
 def run(argv: Sequence[str], *, within_s: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
     """Start it and wait for its end; what it printed is text. Without ``env``: this process's, as far as that goes."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(FOR_THE_INTERPRETER)}
-    given: dict[str, Any] = {"env": env | _environment(), "stdin": subprocess.DEVNULL}
+    given: dict[str, Any] = {"env": environment(), "stdin": subprocess.DEVNULL}
     process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **(given | options))
     try:
         out, err = process.communicate(timeout=within_s)
@@ -50,13 +50,20 @@ def run(argv: Sequence[str], *, within_s: float = 60, **options: Any) -> subproc
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
-def _words(argv: Sequence[str]) -> list[str] | None:
-    """The arguments of ``python -m cronjobs``, a "-P" in front; None: it is something else."""
-    words = [str(word) for word in argv]
-    for head, kept in ((["-m", "cronjobs"], []), (["-P", "-m", "cronjobs"], ["-P"])):
-        if words[:1] == [sys.executable] and words[1 : 1 + len(head)] == head:
-            return kept + words[1 + len(head) :]
-    return None
+def environment() -> dict[str, str]:
+    """This process's, without what only an interpreter's start understands."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOR_THE_INTERPRETER)}
+    return env | _environment()
+
+
+def _program(argv: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The module that ``python -m`` runs, and its arguments, a "-P" in front; None: it is something else."""
+    executable, *words = [str(word) for word in argv]
+    kept = words[:1] if words[:1] == ["-P"] else []
+    dash, module, *arguments = [*words[len(kept) :], "", ""]
+    if executable != sys.executable or dash != "-m" or module not in ("cronjobs", *DASK):
+        return None
+    return module, kept + arguments[:-2]
 
 
 def _plain(options: Mapping[str, Any]) -> bool:
@@ -87,14 +94,18 @@ class Forked(subprocess.Popen[Any]):
     def _execute_child(self, args: Any, *rest: Any) -> None:
         _, _, _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = rest
         streams = [given if given >= 0 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        program = _program(args)
+        assert program is not None
+        module, words = program
         order = {
-            "words": _words(args),
+            "module": module,
+            "words": words,
             "cwd": os.fspath(cwd or Path.cwd()),
             "env": dict(env),
             "session": bool(rest[-2]),
             "umask": _umask(),
         }
-        self.pid, self._end = _forker().fork(order, streams)
+        self.pid, self._end = _forker("dask" if module in DASK else "cronjobs").fork(order, streams)
         self._child_created = True
         self._close_pipe_fds(  # type: ignore[attr-defined]
             p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
@@ -129,11 +140,11 @@ def _umask() -> int:
 
 
 class Forker:
-    """The process that forks, and the line to it."""
+    """The process that forks what is of one *kind*, and the line to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         ours, theirs = socket.socketpair()
-        argv = [sys.executable, __file__, str(theirs.fileno())]
+        argv = [sys.executable, __file__, str(theirs.fileno()), kind]
         self._process = subprocess.Popen(
             argv,
             env=_environment(),
@@ -161,17 +172,17 @@ class Forker:
         self._process.wait(10)
 
 
-_one: list[Forker] = []
+_made: dict[str, Forker] = {}
 _making = threading.Lock()
 
 
-def _forker() -> Forker:
-    """This process's own, made when it is first needed."""
+def _forker(kind: str) -> Forker:
+    """This process's own of its *kind*, made when it is first needed."""
     with _making:
-        if not _one:
-            _one.append(Forker())
-            atexit.register(_one[0].close)
-        return _one[0]
+        if kind not in _made:
+            _made[kind] = Forker(kind)
+            atexit.register(_made[kind].close)
+        return _made[kind]
 
 
 def _read(line: socket.socket, length: int) -> bytes:
@@ -231,7 +242,7 @@ def _tell_ends(ends: dict[int, int]) -> None:
 
 
 def become(order: dict[str, Any], streams: list[int]) -> None:
-    """Be ``python -m cronjobs …``, down to what it finds around it."""
+    """Be ``python -m cronjobs …``, or the other module, down to what it finds around it."""
     import runpy
     import time
 
@@ -255,7 +266,7 @@ def become(order: dict[str, Any], streams: list[int]) -> None:
     sys.argv = ["-m", *words]
     _open_standard_streams()
     try:
-        runpy.run_module("cronjobs", run_name="__main__", alter_sys=True)
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
     except SystemExit as end:
         _leave(end)
 
@@ -321,12 +332,21 @@ def load() -> None:
     assert not registry.registered(), "a job type that no project has"
 
 
+def load_dask() -> None:
+    """Import what its scheduler and its workers do."""
+    import importlib
+
+    for name in ("deploy.utils", "nanny", "preloading", "proctitle", "scheduler", "worker"):
+        importlib.import_module(f"distributed.{name}")
+    assert threading.active_count() == 1, "a fork would leave a thread behind"
+
+
 def main() -> None:
     import gc
 
     line = socket.socket(fileno=int(sys.argv[1]))
     sys.path[0] = str(Path(__file__).parents[1])
-    load()
+    {"cronjobs": load, "dask": load_dask}[sys.argv[2]]()
     del sys.path[0]
     gc.freeze()
     try:
