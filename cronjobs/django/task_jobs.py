@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from django.db import connections  # type: ignore[import-untyped]
 
 from cronjobs.jobs.context import Context
-from cronjobs.jobs.registry import job
+from cronjobs.jobs.registry import INNER_FAULT, job, signature_of
 
 KNOWN: Final[dict[str, Any]] = {}  # by path; in one process, whichever thread's backend met it first
 
@@ -30,7 +30,32 @@ def _handler(task: Any) -> Any:
     # As whose errors and logs it is known.
     run.__module__, run.__qualname__, run.__name__ = task.func.__module__, task.func.__qualname__, task.func.__name__
     run.__doc__ = task.func.__doc__
+    setattr(run, INNER_FAULT, _fault_of_call(task))
     return run
+
+
+def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
+    """How the arguments in a payload do not fit the task's function by number and name.
+
+    Their types are not compared with annotations: Django gives a task its arguments as JSON has them.
+    """
+
+    def fault(payload: Mapping[str, Any]) -> str | None:
+        try:
+            signature = signature_of(task.func)
+        except Exception:  # whatever its annotations raise: the call itself will show
+            return None
+        args, kwargs = payload.get("args") or [], payload.get("kwargs") or {}
+        if not isinstance(args, list) or not isinstance(kwargs, dict):  # which the types of the handler above say
+            return None
+        context = [None] if task.takes_context else []
+        try:
+            signature.bind(*context, *args, **kwargs)
+        except TypeError as error:
+            return f"the arguments do not fit {task.module_path}{signature}: {error}"
+        return None
+
+    return fault
 
 
 def _call(task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -97,7 +97,8 @@ class CronjobsBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Write the job, and return what is known of it now.
 
-        Raises TypeError or PayloadError for arguments that JSON does not have, QueueFull for a queue that refuses more.
+        Raises TypeError or PayloadError for arguments that JSON does not have, PayloadError for those with which the
+        task cannot be called, QueueFull for a queue that refuses more.
         """
         self.validate_task(task)
         result = TaskResult(

@@ -13,6 +13,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
+    Final,
     Generic,
     ParamSpec,
     Protocol,
@@ -58,6 +59,20 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
+# The attribute of a handler that calls another function with what its payload holds, as one of Django's tasks does: a
+# function from a payload that fits by names to how its contents do not fit that other one, or None.
+INNER_FAULT: Final = "cronjobs_inner_fault"
+
+
+def signature_of(function: Handler) -> inspect.Signature:
+    """Raises what its annotations and objects raise, too."""
+    if sys.version_info >= (3, 14):  # where annotations are evaluated now, and some are for type checkers alone
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
 @dataclass(frozen=True)
 class Registration:
     """The options of ``@job``; ``retry`` None: the configuration's defaults."""
@@ -70,11 +85,7 @@ class Registration:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        if sys.version_info >= (3, 14):  # where annotations are evaluated now, and some are for type checkers alone
-            from annotationlib import Format
-
-            return inspect.signature(self.handler, annotation_format=Format.FORWARDREF)
-        return inspect.signature(self.handler)
+        return signature_of(self.handler)
 
     @cached_property
     def takes_ctx(self) -> bool:
@@ -119,12 +130,12 @@ class Registration:
     def bind_names(self, payload: Mapping[str, Any]) -> str | None:
         """How *payload*'s keys do not fit the handler's parameters, or None."""
         try:
-            if self.accepts.takes_names(payload.keys()):
-                return None
-            self.signature.bind(*([None] if self.takes_ctx else []), **payload)
+            if not self.accepts.takes_names(payload.keys()):
+                self.signature.bind(*([None] if self.takes_ctx else []), **payload)
         except Exception as error:  # not only TypeError: a callable object may have an unreadable signature
             return f"payload does not fit {self.name}{self._shown_signature}: {error}"
-        return None
+        inner = getattr(self.handler, INNER_FAULT, None)
+        return None if inner is None else inner(payload)
 
     def decoded(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
         """What the handler gets for a *payload* whose names fit, and which values do not."""
@@ -134,7 +145,7 @@ class Registration:
         """The JSON of a *payload*, whose values may be those that the handler gets; raises PayloadError."""
         if self.fault is not None:
             return payload  # nothing can run it here, so nothing is known of it
-        if self.accepts.takes_as_it_is(payload):
+        if self.accepts.takes_as_it_is(payload) and not hasattr(self.handler, INNER_FAULT):
             return payload
         fault, encoded = self.bind_names(payload), payload
         if fault is None:

@@ -188,6 +188,34 @@ def test_arguments_that_json_does_not_have_are_refused_and_the_transaction_goes_
     assert str(tasks.add.get_result(made.id).status) == "READY"
 
 
+def test_arguments_with_which_the_task_cannot_be_called_are_refused(tasks: Any) -> None:
+    from cronjobs.django.models import JobModel
+
+    for task, args, kwargs, words in (
+        (tasks.add, [], {}, "missing a required argument: 'a'"),
+        (tasks.add, [1, 2, 3], {}, "too many positional arguments"),
+        (tasks.add, [1], {"c": 3}, "got an unexpected keyword argument 'c'"),
+        (tasks.look, [None, "x"], {}, "too many positional arguments"),
+    ):
+        with pytest.raises(PayloadError, match=f"the arguments do not fit {task.module_path}.*: {words}"):
+            task.enqueue(*args, **kwargs)
+    assert not JobModel.objects.exists()
+    tasks.add.enqueue("one")  # as Django has it: annotations are not compared
+
+
+def test_arguments_that_the_next_version_may_take_wait_for_it(tasks: Any) -> None:
+    """In a deploy a task of the new shape is met by code of the old one."""
+    made = enqueue(connections["default"], "support.django_app.tasks.add", {"args": [1]})
+    with connections["default"].cursor() as cursor:
+        cursor.execute("UPDATE cronjobs_jobs SET payload = %s", ['{"args": [1], "kwargs": {"new": 1}}'])
+    [ran] = run_due().ran
+    assert (ran.job_id, ran.became) == (made.id, "failed")
+    [error] = tasks.add.get_result(str(made.id)).errors
+    assert "got an unexpected keyword argument 'new'" in error.traceback
+    found = tasks.add.get_result(str(made.id))
+    assert (str(found.status), found.attempts) == ("READY", 1)
+
+
 def test_what_the_backend_does_not_take_is_refused(tasks: Any, alias: str) -> None:
     for wrong in ({"queue_name": "nowhere"}, {"priority": 101}, {"run_after": NAIVE}):
         with pytest.raises(Exception, match=r"not valid|whole number|aware"):
