@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.checks import Error, register  # type: ignore[import-untyped]
 from django.core.checks import Warning as CheckWarning
-from django.db import connections  # type: ignore[import-untyped]
+from django.db import connections, router  # type: ignore[import-untyped]
 
 from cronjobs.config.django_project import alias, config_file, database_url
 from cronjobs.config.load import load
@@ -18,6 +18,7 @@ from cronjobs.django.connections import VENDORS
 from cronjobs.errors import CronjobsError
 
 KEYS: Final = ("config", "database")
+LABEL: Final = "cronjobs"
 
 
 @register
@@ -42,13 +43,13 @@ def _place(address: Address) -> tuple[str, str | None]:
 
 
 @register
-def settings_fit(app_configs: Any, **_: Any) -> list[Error]:
-    """What is wrong with ``CRONJOBS``: a key that there is not, a database that is none of ours."""
+def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
+    """What is wrong with ``CRONJOBS``: a key that there is not, a database that is none of ours, or gets no tables."""
     given = getattr(settings, "CRONJOBS", {})
     if not isinstance(given, dict):
         hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
         return [Error("CRONJOBS is no dict", hint=hint, id="cronjobs.E001")]
-    found = [
+    found: list[Error | CheckWarning] = [
         Error(f"CRONJOBS has the unknown key {key!r}", hint=f"Allowed: {', '.join(KEYS)}", id="cronjobs.E002")
         for key in given
         if key not in KEYS
@@ -62,4 +63,10 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error]:
         found.append(
             Error(f"cronjobs runs on PostgreSQL and SQLite, and {name!r} is {vendor}", hint=hint, id="cronjobs.E004")
         )
+    elif not router.allow_migrate(name, LABEL):
+        said = f"DATABASE_ROUTERS keep migrate from making the tables of cronjobs in {name!r}, which has the jobs"
+        hint = (
+            f'For app_label {LABEL!r}, allow_migrate is to return True or None there, or: CRONJOBS = {{"database": …}}'
+        )
+        found.append(CheckWarning(said, hint=hint, id="cronjobs.W002"))
     return found

@@ -207,6 +207,21 @@ def test_djangos_check_knows_the_setting(said: Any, ids: list[str], sqlite_url: 
         assert [each.id for each in settings_fit(None)] == ids
 
 
+class KeepsOut:
+    """A router as many projects have one: what it does not know of goes nowhere else."""
+
+    def allow_migrate(self, db: str, app_label: str, **_: Any) -> bool:
+        return app_label == "auth"
+
+
+@pytest.mark.either
+def test_djangos_check_warns_of_a_router_that_keeps_our_tables_out(sqlite_url: str) -> None:
+    from cronjobs.django.checks import settings_fit
+
+    with django_project(sqlite_url, DATABASE_ROUTERS=[f"{__name__}.KeepsOut"]):
+        assert [each.id for each in settings_fit(None)] == ["cronjobs.W002"]
+
+
 @pytest.mark.parametrize(
     ("written", "ids"),
     [
