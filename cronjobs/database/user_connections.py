@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from abc import ABC, abstractmethod
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -75,11 +76,12 @@ class PlainConnection(ABC):
         text, names = _rendered(statement, self.dialect)
         cursor = self.cursor()
         try:
-            cursor.execute(text, tuple(parameters[name] for name in names))
-            if cursor.description is None:
-                return Answer([])
-            row_of = _row_of(tuple(column[0] for column in cursor.description))
-            return Answer([row_of(_text(row)) for row in cursor.fetchall()])
+            with texts_decoded(self.driver_connection):
+                cursor.execute(text, tuple(parameters[name] for name in names))
+                if cursor.description is None:
+                    return Answer([])
+                row_of = _row_of(tuple(column[0] for column in cursor.description))
+                return Answer([row_of(_text(row)) for row in cursor.fetchall()])
         finally:
             cursor.close()
 
@@ -163,6 +165,19 @@ def _is_psycopg(kind: type[Any]) -> bool:
 
 def is_django(target: Any) -> bool:
     return all(hasattr(target, name) for name in ("vendor", "in_atomic_block", "settings_dict", "ensure_connection"))
+
+
+@contextmanager
+def texts_decoded(raw: Any) -> Iterator[None]:
+    """Let *raw*, if it is sqlite3's, read texts that are not UTF-8 for the block: on its own it would raise."""
+    if not isinstance(raw, sqlite3.Connection):
+        yield
+        return
+    owners, raw.text_factory = raw.text_factory, decoded
+    try:
+        yield
+    finally:
+        raw.text_factory = owners
 
 
 def no_connection(what: str, sqlalchemys: str, target: Any) -> TypeError:

@@ -56,7 +56,11 @@ class RecentFilter(admin.SimpleListFilter):
         return [(value, value) for value in sorted({*recent})]
 
     def queryset(self, request: Any, queryset: Any) -> Any:
-        return queryset if self.value() is None else queryset.filter(**{self.parameter_name: self.value()})
+        if (value := self.value()) is None:
+            return queryset
+        if clean(value) != value:  # PostgreSQL would refuse a NUL
+            return queryset.none()
+        return queryset.filter(**{self.parameter_name: value})
 
 
 class TypeFilter(RecentFilter):

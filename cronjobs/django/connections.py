@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from cronjobs.config import django_project
 from cronjobs.database.borrowed import by_sqlalchemy
-from cronjobs.database.user_connections import WrappedConnection
+from cronjobs.database.user_connections import WrappedConnection, texts_decoded
 
 VENDORS: Final = ("postgresql", "sqlite")
 
@@ -42,5 +42,7 @@ def ours(alias: str | None = None) -> Iterator[Connection]:
     """The same as ``store`` and ``insight`` take it."""
     with in_transaction(alias) as connection:
         connection.ensure_connection()
-        lent = by_sqlalchemy(connection.connection, "cronjobs.django")
-        yield cast("Connection", WrappedConnection(lent, None))
+        raw = connection.connection
+        lent = by_sqlalchemy(raw, "cronjobs.django")
+        with texts_decoded(raw):
+            yield cast("Connection", WrappedConnection(lent, None))

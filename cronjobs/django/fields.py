@@ -10,12 +10,37 @@ from django.db.models.fields.json import KeyTransform  # type: ignore[import-unt
 
 from cronjobs.database.column_types import from_microseconds, to_microseconds
 from cronjobs.django.instants import as_djangos, from_djangos
+from cronjobs.text import BrokenText, decoded
+
+
+def _undecoded(connection: Any, sql: str) -> str:
+    """A column as its bytes: SQLite keeps any in a text, and its driver would raise for those that are not UTF-8."""
+    is_column = "(" not in sql
+    return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
+
+
+class AnyTextField(models.TextField):
+    """Text that anyone may have written: with replacement characters if it is not UTF-8."""
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        # Another query compares with what a subquery selects, and a text is never equal to bytes.
+        return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return str(decoded(value)) if isinstance(value, bytes) else value
 
 
 class JsonField(models.JSONField):
     """JSON that anyone may have written: None if it cannot be read, so that one such row never hides the others."""
 
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
+
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if isinstance(value, bytes):
+            value = decoded(value)
+            if isinstance(value, BrokenText):
+                return None
         try:
             found = super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):  # a number of 5,000 digits, or nested too deeply

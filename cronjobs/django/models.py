@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.db import models  # type: ignore[import-untyped]
 
 from cronjobs.django.connections import jobs_alias
-from cronjobs.django.fields import InstantField, JsonField
+from cronjobs.django.fields import AnyTextField, InstantField, JsonField
 from cronjobs.insight.saying import status_word
 from cronjobs.model import Status
 
@@ -29,29 +29,29 @@ STATUSES: Final = [(str(each.value), status_word(each.value)) for each in Status
 
 class JobModel(models.Model):
     id = models.BigAutoField(primary_key=True)
-    job_type = models.TextField("type")
+    job_type = AnyTextField("type")
     payload = JsonField()
     meta = JsonField()
-    queue = models.TextField()
+    queue = AnyTextField()
     priority = models.SmallIntegerField(help_text="0, first, to 9, last")
-    status = models.TextField(choices=STATUSES)
+    status = AnyTextField(choices=STATUSES)
     run_at = InstantField("due")
     attempts = models.IntegerField(help_text="how often a runner has claimed it")
     failures = models.IntegerField(help_text="how many of these count against max_attempts")
     losses = models.IntegerField(help_text="how often its runner died")
     max_attempts = models.IntegerField(null=True, blank=True)
     timeout_s = models.FloatField(null=True, blank=True)
-    locked_by = models.TextField(null=True, blank=True)
+    locked_by = AnyTextField(null=True, blank=True)
     locked_until = InstantField(null=True, blank=True)
-    idempotency_key = models.TextField(null=True, blank=True)
-    concurrency_key = models.TextField(null=True, blank=True)
-    schedule = models.TextField(null=True, blank=True)
+    idempotency_key = AnyTextField(null=True, blank=True)
+    concurrency_key = AnyTextField(null=True, blank=True)
+    schedule = AnyTextField(null=True, blank=True)
     scheduled_for = InstantField(null=True, blank=True)
-    last_error = models.TextField(null=True, blank=True)
-    error_type = models.TextField(null=True, blank=True)
+    last_error = AnyTextField(null=True, blank=True)
+    error_type = AnyTextField(null=True, blank=True)
     last_failed_at = InstantField(null=True, blank=True)
     result = JsonField(null=True, blank=True)
-    enqueued_by = models.TextField(null=True, blank=True)
+    enqueued_by = AnyTextField(null=True, blank=True)
     cancel_requested_at = InstantField(null=True, blank=True)
     created_at = InstantField("enqueued at")
     started_at = InstantField(null=True, blank=True)
@@ -78,15 +78,15 @@ class JobRunModel(models.Model):
     pk = models.CompositePrimaryKey("job_id", "attempt")
     job = models.ForeignKey(JobModel, models.DO_NOTHING, related_name="runs")
     attempt = models.IntegerField()
-    outcome = models.TextField()
+    outcome = AnyTextField()
     started_at = InstantField()
     finished_at = InstantField()
-    runner = models.TextField()
-    worker = models.TextField(null=True)
-    error_type = models.TextField(null=True)
-    error = models.TextField(null=True)
-    traceback = models.TextField(null=True)
-    output = models.TextField(null=True)
+    runner = AnyTextField()
+    worker = AnyTextField(null=True)
+    error_type = AnyTextField(null=True)
+    error = AnyTextField(null=True)
+    traceback = AnyTextField(null=True)
+    output = AnyTextField(null=True)
 
     objects = JobsManager()
 
@@ -104,9 +104,9 @@ class JobRunModel(models.Model):
 
 class ScheduleModel(models.Model):
     id = models.BigAutoField(primary_key=True)
-    name = models.TextField()
+    name = AnyTextField()
     definition = JsonField()
-    status = models.TextField(help_text="active; retired: no file has it any more")
+    status = AnyTextField(help_text="active; retired: no file has it any more")
     seen_until = InstantField(help_text="up to here every occurrence is settled")
     next_at = InstantField("next", null=True)
 
@@ -132,8 +132,8 @@ class OccurrenceModel(models.Model):
     first_for = InstantField()
     last_for = InstantField()
     count = models.IntegerField()
-    outcome = models.TextField(help_text="enqueued, skipped, missed or coalesced")
-    reason = models.TextField(null=True)
+    outcome = AnyTextField(help_text="enqueued, skipped, missed or coalesced")
+    reason = AnyTextField(null=True)
     job = models.ForeignKey(JobModel, models.DO_NOTHING, null=True, db_constraint=False, related_name="occurrences")
     decided_at = InstantField()
 

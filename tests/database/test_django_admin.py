@@ -174,6 +174,43 @@ def test_a_payload_that_cannot_be_read_hides_no_other_job(
     assert JobModel.objects.filter(payload__invoice=7).values_list("payload__invoice", flat=True)[0] == 7
 
 
+def test_texts_that_are_not_utf8_hide_no_job(site: Any, rows: Rows, database: Database) -> None:
+    if not database.is_sqlite:  # PostgreSQL takes none
+        return
+    from cronjobs.django.models import JobModel, ScheduleModel
+
+    number = rows.schedule("nightly-report")
+    rows.occurrence(number, ago(hours=1))
+    for broken in ("CAST(x'ff4f' AS TEXT)", "x'ff4f'"):
+        row = rows.job(status="dead", job_type="t.pay", attempts=1)
+        rows.attempt(row, "failed")
+        with database.write() as connection:
+            for table, names in {
+                "jobs": ["last_error", "enqueued_by", "result"],
+                "job_runs": ["error", "traceback"],
+            }.items():
+                changes = ", ".join(f"{name} = {broken}" for name in names)
+                key = "id" if table == "jobs" else "job_id"
+                connection.exec_driver_sql(f"UPDATE cronjobs_{table} SET {changes} WHERE {key} = {row}")
+        assert "\ufffdO" in listed(site, BOB, "q=t.pay")
+        assert words(of(site, "JobModel").change_view(request(ADA), str(row))).count("\ufffdO") >= 4
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE cronjobs_schedules SET definition = CAST(x'ff4f' AS TEXT)")
+        connection.exec_driver_sql("UPDATE cronjobs_occurrences SET reason = CAST(x'ff4f' AS TEXT)")
+    admin = of(site, "ScheduleModel")
+    assert "nightly-report active" in words(admin.changelist_view(request(BOB)))
+    assert "\ufffdO" in words(admin.change_view(request(BOB), str(number)))
+    same = JobModel.objects.filter(job_type__in=JobModel.objects.filter(pk=row).values("job_type"))
+    assert same.count() == 2, "a subquery compares texts"
+    assert list(ScheduleModel.objects.values_list("name", flat=True)) == ["nightly-report"]
+
+
+def test_a_filter_for_what_no_column_can_hold_finds_nothing(site: Any, rows: Rows) -> None:
+    rows.job(status="dead")
+    for query in ("job_type=%00", "queue=a%00"):
+        assert "0 jobs" in listed(site, BOB, query), query
+
+
 def test_a_broken_file_hides_every_payload(site: Any, rows: Rows, tmp_path: Path) -> None:
     rows.job(status="dead", job_type="t.pay", payload={"card": "4111 1111"})
     (tmp_path / "cronjobs.yaml").write_text("job_types: [\n")
