@@ -20,9 +20,10 @@ from cronjobs.errors import UsageError
 from cronjobs.host.app_alembic import unfiltered
 from cronjobs.host.known_databases import forget, remember
 from cronjobs.schema import migrations
-from cronjobs.schema.grants import DEFAULT_NAMES, Role, statements
-from cronjobs.store.examining import migrated_by_an_app
+from cronjobs.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
+from cronjobs.store.examining import migrated_by_an_app, roles_left_behind
 from cronjobs.store.meta import reopen
+from cronjobs.text import one_line
 
 
 class DbGroup(LazyGroup):
@@ -77,6 +78,7 @@ def upgrade(
         before, after = migrations.upgrade(database)
         remember(settings, database.address)
         _warn_of_autogenerate(settings.folder, database)
+        _warn_of_rights(database)
     if before == after:
         echo(f"revision {after}: nothing to do")
     else:
@@ -91,6 +93,16 @@ def _warn_of_autogenerate(folder: Path, database: Database) -> None:
     with database.read() as connection:
         if migrated_by_an_app(connection):
             complain(said)
+
+
+def _warn_of_rights(database: Database) -> None:
+    """New tables come without rights: a role with those of ``db grants`` lacks them until they are granted again."""
+    if database.is_sqlite:
+        return
+    with database.read() as connection:
+        for role, tables in roles_left_behind(connection, RELATIONS).items():
+            lacks = f"the role {one_line(role, 200)} has no rights on {', '.join(tables)}"
+            complain(f'{lacks}: apply what "cronjobs db grants" prints, as after each upgrade that adds tables')
 
 
 def current(source: Source, as_json: JsonOption = False) -> None:

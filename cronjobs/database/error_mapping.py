@@ -26,6 +26,7 @@ ROOM: Final = 1 << 16  # with less space than this left, SQLite's "I/O error" me
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and see how the disk is mounted"
 _SERVER_REMEDY: Final = "see whether it is a standby, or default_transaction_read_only is set"
+_RIGHTS_REMEDY: Final = '"cronjobs db grants" prints the rights that each role needs; after an upgrade they may be more'
 _TABLE_REMEDY: Final = 'dropped ("cronjobs db drop")? "cronjobs db check" lists what is missing'
 _DISK_REMEDY: Final = "look at the disk, its quota and the limit on file sizes (ulimit -f)"
 
@@ -135,7 +136,7 @@ def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
     if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is about something of the user's own
-        return DatabaseError(f'database {url}: {reason}: "cronjobs db grants" prints the rights that each role needs')
+        return DatabaseError(f"database {url}: {reason}: {_RIGHTS_REMEDY}")
     if sqlstate == _NO_TABLE and "cronjobs_" in reason:
         # Leave out the statement, which follows: one cause would be reported once per statement.
         return DatabaseError(f"database {url}: {reason.partition(' LINE ')[0]}: {_TABLE_REMEDY}")

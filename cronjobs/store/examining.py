@@ -108,6 +108,32 @@ def rights_of(connection: Connection, role: str, relations: Collection[str]) -> 
     return found
 
 
+def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
+    """Roles that were given the right to read the audit trail, by name, and which *relations* they may not read.
+
+    Who reads that one reads all of them, by ``db grants``: so these are what a migration added since.
+    """
+    rows = connection.execute(
+        text(
+            """SELECT r.rolname, o.name FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+              JOIN pg_roles r ON r.oid = a.grantee CROSS JOIN unnest(CAST(:names AS text[]), CAST(:places AS text[])) AS
+              o(name, place)
+            WHERE c.oid = to_regclass(:audit) AND a.privilege_type = 'SELECT' AND a.grantee <> c.relowner
+              AND to_regclass(o.place) IS NOT NULL AND NOT has_table_privilege(r.oid, to_regclass(o.place), 'SELECT')
+            ORDER BY r.rolname, o.name"""
+        ),
+        {
+            "audit": qualified(connection, "cronjobs_audit"),
+            "names": list(relations),
+            "places": [qualified(connection, name) for name in relations],
+        },
+    )
+    found: dict[str, list[str]] = {}
+    for role, name in rows:
+        found.setdefault(role, []).append(name)
+    return found
+
+
 def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, bool]:
     """Those of *names* that there are, and whether the session's user is, or belongs to, each."""
     rows = connection.execute(

@@ -141,6 +141,17 @@ def test_the_command_finds_the_schema_of_the_tables(postgres_migrated: str, tmp_
     assert 'GRANT USAGE ON SCHEMA "jobs" TO "cronjobs_enqueue"' in project.call("db", "grants").out
 
 
+def test_an_upgrade_names_the_roles_that_lack_rights_on_new_tables(postgres_migrated: str, tmp_path: Path) -> None:
+    project = Project(tmp_path, as_role(postgres_migrated, OWNER))
+    project.write()
+    assert "role" not in project.call("db", "upgrade").err
+    in_psql(as_role(postgres_migrated, OWNER), f"REVOKE ALL ON cronjobs_tokens FROM {RUN}, {READ}, {ENQUEUE}")
+    told = project.call("db", "upgrade").err.splitlines()
+    assert [line.partition(":")[0] for line in told] == [
+        f"the role {role} has no rights on cronjobs_tokens" for role in sorted((RUN, READ))
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
