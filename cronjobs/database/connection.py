@@ -25,6 +25,7 @@ from sqlalchemy.pool import QueuePool
 from cronjobs.clock import SYSTEM, Clock, sleep
 from cronjobs.database.address import Address
 from cronjobs.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
+from cronjobs.database.one_trip import PLANS_KEPT_AFTER, begin_first, opens_later, serves_directly, takes_numbered
 from cronjobs.database.own_transaction import MARK, Unbroken
 from cronjobs.database.retrying import patiently
 from cronjobs.database.sqlite_connection import StayingConnection
@@ -41,7 +42,7 @@ from cronjobs.errors import (
     ServerTooOld,
 )
 from cronjobs.host.forks import OutOfReach, replace_by_nothing
-from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SETTINGS, TIMEOUTS, begin
+from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
 from cronjobs.rules.payload import read_json
 from cronjobs.text import decoded, is_utf8
 
@@ -54,7 +55,6 @@ READ_PATIENCE_S: Final = 5.0
 SETTLE_S: Final = 8.0  # for a server that restarts to come back, so that we can ask whether a COMMIT succeeded
 SETTLE_PAUSE_S: Final = 0.1
 HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may keep SQLite's only write lock
-PLANS_KEPT_AFTER: Final = 2  # executions of one statement in a session
 LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
 HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for that lock behind others
 
@@ -76,8 +76,9 @@ class Database(OutOfReach):
         self._sessions: WeakSet[Any] = WeakSet()  # with a server
         if not address.is_sqlite:
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
-            self._asking = self.engine.execution_options(cronjobs_begin=begin(TIMEOUTS, _WHO_SERVES, *SETTINGS))
+            self._asking = self.engine.execution_options(cronjobs_begin=begin(TIMEOUTS, _WHO_SERVES, *SET_SETTINGS))
             event.listen(self._asking, "after_cursor_execute", _go_to_its_answer)
+            event.listen(self._asking, "before_cursor_execute", begin_first)
 
     def forked(self) -> None:
         """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""
@@ -388,7 +389,7 @@ def _session(encoding: str) -> str:
     return f"SET LOCAL client_encoding = '{encoding}'"
 
 
-_POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SETTINGS)
+_POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
 _WHO_SERVES: Final = "SELECT pg_backend_pid()"  # among what opens a transaction, for it costs no round trip there
 _SERVED_BY: Final = "cronjobs_served_by"  # key in a connection's ``info``: the answer
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
@@ -403,8 +404,21 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 def _open_postgresql(connection: Connection) -> None:
     opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
-    answer = connection.exec_driver_sql(f"{opening}; {_session(connection.info.get(_ENCODING, 'UTF8'))}")
+    encoding = connection.info.get(_ENCODING, "UTF8")
+    opening = f"{opening}; {_session(encoding)}"
+    if opens_later(connection, opening, asks=_WHO_SERVES in opening):
+        return
+    answer = connection.exec_driver_sql(opening)
     connection.info[_SERVED_BY] = answer.scalar_one() if answer.returns_rows else None
+    if encoding == "UTF8" and _is_served_directly(connection):
+        serves_directly(connection)
+
+
+def _is_served_directly(connection: Connection) -> bool:
+    """Not by a pooler: it tells its clients a process of its own making, so that another serves the transaction."""
+    session: Any = connection.connection.driver_connection
+    served: bool = connection.info[_SERVED_BY] == session.info.backend_pid
+    return served
 
 
 def _go_to_its_answer(_connection: object, cursor: Any, statement: str, *_: object) -> None:
@@ -418,11 +432,11 @@ def _go_to_its_answer(_connection: object, cursor: Any, statement: str, *_: obje
 def _plans_kept(connection: Connection) -> Iterator[None]:
     """Let the server keep the plans of statements that are repeated: to plan a claim takes longer than to do it.
 
-    Not behind a pooler, which may give the next transaction another session: it tells its clients a process of its own
-    making, so that the one that really serves this transaction is another.
+    Not behind a pooler, which may give the next transaction another session. And not beside the plans of ``one_trip``:
+    psycopg drops all plans of a session with a ROLLBACK, if some are its own.
     """
     session: Any = connection.connection.driver_connection
-    if connection.info[_SERVED_BY] == session.info.backend_pid:
+    if _is_served_directly(connection) and not takes_numbered(connection):
         session.prepare_threshold = PLANS_KEPT_AFTER
     try:
         yield

@@ -10,7 +10,7 @@ import select
 import time
 
 from cronjobs.probe.question import LOOK, fill
-from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SETTINGS, TIMEOUTS, begin
+from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class ServerSession:
     def _run(self, template: str, facts: Mapping[str, object]) -> list[str | None]:
         """Run a statement in a transaction of its own, and return its one row."""
         sql = bound(fill(template, True, self._schema), facts, self._literal)
-        text = f"{begin(TIMEOUTS, *SETTINGS)}; {sql}; COMMIT"
+        text = f"{begin(TIMEOUTS, *SET_SETTINGS)}; {sql}; COMMIT"
         if not self._pq.PQsendQuery(self._connection, text.encode()):
             raise OSError("the query cannot be sent")
         rows: list[list[str | None]] = []

@@ -25,20 +25,21 @@ TIMEOUTS = {
 }
 # UTC: days have 24 hours in our statements whatever the server's zone is, and instants need no conversion. The others:
 # psycopg reads instants only in that style, and floats must come back exactly as written.
-SETTINGS = (
-    "SET LOCAL timezone = 'UTC'",
-    "SET LOCAL datestyle = 'ISO, MDY'",
-    "SET LOCAL intervalstyle = 'postgres'",
-    "SET LOCAL standard_conforming_strings = on",
-    "SET LOCAL extra_float_digits = 1",
+SETTINGS = {
+    "timezone": "UTC",
+    "datestyle": "ISO, MDY",
+    "intervalstyle": "postgres",
+    "standard_conforming_strings": "on",
+    "extra_float_digits": "1",
     # Compiling a claim would take longer than a thousand of them, as the planner takes its recursive parts for huge.
-    "SET LOCAL jit = off",
+    "jit": "off",
     # Without statistics (autovacuum is off, or has not come yet) the planner takes a third of all rows for leased, and
     # reads ten million finished ones to find one. Each of our statements about a big table has its index.
-    "SET LOCAL enable_seqscan = off",
-    "SET LOCAL enable_bitmapscan = off",  # it sorts all of what an index has in order already
-    "SET LOCAL max_parallel_workers_per_gather = 0",  # starting them takes longer than what they would do
-)
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",  # it sorts all of what an index has in order already
+    "max_parallel_workers_per_gather": "0",  # starting them takes longer than what they would do
+}
+SET_SETTINGS = tuple([f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items()])
 
 
 def begin(timeouts_ms: Mapping[str, int], *more: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.probe.server_session import SETTINGS
+from cronjobs.probe.server_session import SET_SETTINGS
 from cronjobs.store.sql import is_postgresql, run
 
 LIMIT_S: Final = 5.0
@@ -24,7 +24,7 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
     """
     if is_postgresql(connection):
         run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        for setting in SETTINGS if lent else ():
+        for setting in SET_SETTINGS if lent else ():
             run(connection, setting)
         run(connection, f"SET LOCAL statement_timeout = {LIMIT_S * 1000:.0f}")
         yield

@@ -18,7 +18,7 @@ from sqlalchemy import BigInteger, Column, Connection, CursorResult, Dialect, Ex
 from sqlalchemy.types import TypeEngine
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.database import tables
+from cronjobs.database import one_trip, tables
 from cronjobs.database.column_types import Instant, Json, to_microseconds
 from cronjobs.database.encoding import ANY_BYTES, server_encoding
 from cronjobs.probe import question
@@ -301,16 +301,20 @@ def run_undecoded(connection: Connection, statement: str, /, **parameters: Any) 
     if not _takes_sql(connection):
         return run(connection, statement, **parameters).all()
     # What SQLAlchemy executes by itself to begin a transaction must not meet a raw cursor.
-    numbered = (
+    may_number = (
         connection.dialect.driver == "psycopg" and not connection.dialect.is_async and connection.in_transaction()
     )
+    in_one_trip = may_number and one_trip.takes_numbered(connection)
+    numbered_from = 0 if in_one_trip else _LONGEST_REMEMBERED + 1 if may_number else None
     sql, names, needs_clock = _rendered(
-        statement, connection.dialect, schema_of(connection), _stands(connection), numbered=numbered
+        statement, connection.dialect, schema_of(connection), _stands(connection), numbered_from
     )
     _to_bind(connection, parameters, needs_clock)
     values: Any = parameters if names is None else tuple([parameters[name] for name in names])
     if names is None or not is_postgresql(connection):
         return connection.exec_driver_sql(sql, values).all()
+    if in_one_trip and (rows := one_trip.fetch(connection, sql, values)) is not None:
+        return rows
     with _raw_cursors(connection.connection.driver_connection):
         return connection.exec_driver_sql(sql, values).all()
 
@@ -358,15 +362,15 @@ def _decoders(names: tuple[str, ...], dialect: Dialect) -> list[tuple[int, Calla
 
 @lru_cache(maxsize=256)
 def _rendered(
-    statement: str, dialect: Dialect, schema: str | None, stands: bool, *, numbered: bool
+    statement: str, dialect: Dialect, schema: str | None, stands: bool, numbered_from: int | None
 ) -> tuple[str, tuple[str, ...] | None, bool]:
     """The SQL of *statement* as the driver takes it, the order of its parameters (None: by name); is ``now_`` one?
 
-    *numbered*: if psycopg would not remember it, for ``_raw_cursors``.
+    *numbered_from*: how long a statement is at least for its parameters to be $1, $2 …; None: they never are.
     """
     prepared, needs_clock = _prepare(statement, dialect.name == "postgresql", schema, stands)
     compiled: Any = prepared.compile(dialect=dialect)  # type: ignore[attr-defined]
-    if numbered and len(str(compiled)) > _LONGEST_REMEMBERED:
+    if numbered_from is not None and len(str(compiled)) >= numbered_from:
         compiled = prepared.compile(dialect=type(dialect)(paramstyle="numeric_dollar"))  # type: ignore[attr-defined,call-arg]
     return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup), needs_clock
 

@@ -503,9 +503,16 @@ MUTANTS = (
     Mutant(
         "plans are kept in a session that a pooler passes on",
         "cronjobs/database/connection.py",
-        "connection.info[_SERVED_BY] == session.info.backend_pid:",
-        "connection.info[_SERVED_BY] != session.info:",
+        "connection.info[_SERVED_BY] == session.info.backend_pid",
+        "connection.info[_SERVED_BY] != session.info",
         ("tests/database/test_database.py",),
+    ),
+    Mutant(
+        "a plan is used in whatever session a pooler gives",
+        "cronjobs/database/one_trip.py",
+        "                    raise ServedByAnother",
+        "                    continue",
+        ("tests/database/test_one_trip.py",),
     ),
     Mutant(
         "a launcher's last report is not read",
