@@ -252,15 +252,25 @@ def _kind(column: Column[Any]) -> str:
 def group_value(connection: Connection, rows: Any) -> str:
     """The JSON parameter of ``group`` and ``among``; instants become what the database compares."""
     postgresql = is_postgresql(connection)
+    written = (_AS_POSTGRESQL if postgresql else _AS_SQLITE).encode(rows)
+    if postgresql and "\\u" in written and server_encoding(connection) == ANY_BYTES:
+        # A server without an encoding (SQL_ASCII) cannot turn an escape into a character.
+        return _UNESCAPED.encode(rows)
+    return written
 
+
+def _encoder(instant: Callable[[datetime], object], *, escape: bool = True) -> json.JSONEncoder:
     def encode(value: Any) -> Any:
         if isinstance(value, datetime):
-            return value.isoformat() if postgresql else to_microseconds(value)
+            return instant(value)
         raise TypeError(f"{type(value).__name__} does not travel in a group of rows")
 
-    # A server without an encoding (SQL_ASCII) cannot turn an escape into a character.
-    escape = not postgresql or server_encoding(connection) != ANY_BYTES
-    return json.dumps(rows, default=encode, separators=(",", ":"), allow_nan=False, ensure_ascii=escape)
+    return json.JSONEncoder(default=encode, separators=(",", ":"), allow_nan=False, ensure_ascii=escape)
+
+
+_AS_POSTGRESQL: Final = _encoder(datetime.isoformat)
+_AS_SQLITE: Final = _encoder(to_microseconds)
+_UNESCAPED: Final = _encoder(datetime.isoformat, escape=False)
 
 
 def json_text(value: Mapping[str, Any]) -> str:
