@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
+
+from cronjobs.records import dataclass
 
 
 class Status(StrEnum):

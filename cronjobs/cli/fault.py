@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -18,6 +17,7 @@ from cronjobs.cli import leaving
 from cronjobs.cli.output import complain
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
+from cronjobs.records import dataclass
 from cronjobs.text import one_line
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from cronjobs.cli.output import coloured, complain, did
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError
+from cronjobs.records import dataclass
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
 from cronjobs.tick.result import NOTHING_DUE, Result

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from cronjobs.host.files import open_regular
+from cronjobs.records import dataclass
 
 _MAX_SECRET_FILE: Final = 64 * 1024
 

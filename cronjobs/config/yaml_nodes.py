@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import yaml
 
 from cronjobs.crontime.grammar import NAMES
+from cronjobs.records import dataclass
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20

@@ -10,10 +10,11 @@ write instead.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NoReturn
 
 from cronjobs.errors import CronError
+from cronjobs.records import dataclass
 
 MAX_LENGTH: Final = 256
 

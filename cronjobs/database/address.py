@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 from cronjobs.errors import (
     UsageError,
 )
+from cronjobs.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from cronjobs.jobs.checking import LONGEST_TIMEOUT
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import JobType
 from cronjobs.model import Failed, Finished, Job, Outcome
+from cronjobs.records import dataclass
 from cronjobs.rules.lease import Lease, Report, lease_margin_s, lease_of
 from cronjobs.rules.payload import payload_fault
 from cronjobs.text import ERROR_LIMIT, one_line

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from logging import Logger
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -31,6 +30,7 @@ from cronjobs.errors import (
 )
 from cronjobs.jobs.checking import KEY_LIMIT, key_text
 from cronjobs.jobs.unsent import Watch
+from cronjobs.records import dataclass
 from cronjobs.rules.lease import Lease
 from cronjobs.rules.payload import result_json
 from cronjobs.store import effects as store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.registry import Registration, registered
 from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
+from cronjobs.records import dataclass
 from cronjobs.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
 from cronjobs.text import one_line
 

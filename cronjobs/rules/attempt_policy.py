@@ -10,11 +10,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.model import OnLost, RetryPolicy, duration
+from cronjobs.records import dataclass
 
 RUNNER_SLACK: Final = timedelta(seconds=5)  # how long a runner may outlive its own limit, to finish its last writes
 

@@ -12,7 +12,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -21,6 +20,7 @@ from uuid import UUID
 
 from cronjobs.masking import MASK, is_secret_name
 from cronjobs.model import duration
+from cronjobs.records import dataclass
 from cronjobs.text import one_line
 
 Path = tuple[str | int, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,6 +12,7 @@ from sqlalchemy import Connection
 
 from cronjobs.database.tables import job_type_lists
 from cronjobs.probe.question import after_now, shifted
+from cronjobs.records import dataclass
 from cronjobs.store.overlap import runnable_value
 from cronjobs.store.sql import define, inserted_into, run
 

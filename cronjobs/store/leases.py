@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,7 @@ from cronjobs.database.encoding import UTF8, fitted, server_encoding
 from cronjobs.database.tables import job_runs, jobs
 from cronjobs.model import Job, Status
 from cronjobs.probe.question import after_now
+from cronjobs.records import dataclass
 from cronjobs.rules.ending import late_output
 from cronjobs.rules.lease import Finish, Lease, Report
 from cronjobs.rules.progress import row_value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, func, insert, select, text, update
 from cronjobs.config.settings import Settings
 from cronjobs.database.tables import SCHEMA_REVISION, audit, meta
 from cronjobs.errors import ForeignDatabase, MovedDatabase, SchemaMissing, SchemaTooNew, SchemaTooOld
+from cronjobs.records import dataclass
 from cronjobs.store.sql import schema_of
 
 MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere

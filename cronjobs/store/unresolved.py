@@ -6,7 +6,6 @@ Every statement uses an index and is bounded, however many jobs have finished; a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,6 +13,7 @@ from sqlalchemy import Connection
 
 from cronjobs.database.tables import UNSETTLED_DEAD_SQL
 from cronjobs.probe.question import after_now
+from cronjobs.records import dataclass
 from cronjobs.store.sql import define, run
 
 DEATHS_COUNTED: Final = 10_000

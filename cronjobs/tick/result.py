@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.errors import EX_SOFTWARE
 from cronjobs.model import Interrupted, Released, Status, TimedOut
 from cronjobs.probe import question
+from cronjobs.records import dataclass
 from cronjobs.text import one_line
 
 if TYPE_CHECKING:
