@@ -167,6 +167,8 @@ class Loop:
         self.ends.note_overdue()
         self._give_back_what_waits()
         self._turn()
+        if self.pace.long_jobs_wait:  # for the first others to begin
+            self._turn()
         self._lose_what_ran_out()
         state = self._state()
         ended = why_ended(state)
@@ -268,6 +270,7 @@ class Loop:
             room=room,
             admission=self.planner.admission(timedelta(seconds=self.deadline - now), self.in_flight),
             long=long,
+            long_waits=not self.pace.next_long_claim,
             long_jobs=self.settings.run.long_jobs - len(self.in_flight.handing_over()),
             long_room=self.planner.left(),
             host=self.host,
@@ -291,7 +294,8 @@ class Loop:
             return False
         self.planner.write_s = self.clock.monotonic() - turn.sent
         self.outage.over()
-        if long is not None:
+        self.pace.long_jobs_wait = turn.long_waits
+        if long is not None and not turn.long_waits:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if room:
             self.pace.looked(turn.sent, room=room, found=len(turn.claimed), more_due=turn.more_due)
