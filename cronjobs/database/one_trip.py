@@ -36,8 +36,10 @@ _LISTENERS: Final = 2  # of our own: ``begin_first``, and one that finds the ans
 
 def serves_directly(connection: Connection) -> None:
     """The server has just told that the session of *connection* is its own: there is no pooler in between."""
-    if _KEY not in connection.info:
-        connection.info[_KEY] = OneTrip(connection.connection.driver_connection)
+    from psycopg import Pipeline
+
+    if _KEY not in connection.info:  # a system's libpq may be older than 14, which was the first to have pipelines
+        connection.info[_KEY] = OneTrip(connection.connection.driver_connection) if Pipeline.is_supported() else None
 
 
 def opens_later(connection: Connection, opening: str, *, asks: bool) -> bool:

@@ -211,3 +211,10 @@ def test_a_session_with_another_encoding_begins_as_ever(postgres_migrated: str) 
     ):
         assert not one_trip.takes_numbered(connection)
         assert connection.execute(text("SELECT CAST(:a AS text)"), {"a": "€"}).scalar_one() == "€"
+
+
+def test_a_libpq_without_pipelines_begins_as_ever(postgres_migrated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
+    with opened(postgres_migrated) as database, known(database).write(next_in_line=True) as connection:
+        assert not one_trip.takes_numbered(connection)
+        assert run_undecoded(connection, "SELECT 1")[0][0] == 1
