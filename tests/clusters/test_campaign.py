@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.rounds import rounds
 from support.ticking import Effect, Project
 
 from clusters.campaign import campaign, intervals, violations
@@ -12,11 +13,20 @@ from clusters.campaign import campaign, intervals, violations
 
 @pytest.mark.slow
 def test_no_attempt_runs_twice_while_a_cluster_is_under_fire(tmp_path: Path) -> None:
+    jobs = rounds(10, 16)
     report = campaign(
-        tmp_path, database="sqlite", seed=3, jobs=16, faults=4, workers=2, threads=3, limit_s=400, without_tokens=False
+        tmp_path,
+        database="sqlite",
+        seed=3,
+        jobs=jobs,
+        faults=rounds(3, 4),
+        workers=2,
+        threads=3,
+        limit_s=400,
+        without_tokens=False,
     )
     assert report["violations"] == [], report
-    assert report["statuses"] == {"succeeded": 16}
+    assert report["statuses"] == {"succeeded": jobs}
     assert sum(report["faults"].values()) > 0
 
 

@@ -32,7 +32,7 @@ from cronjobs.testing import FakeClock
 pytestmark = pytest.mark.slow
 
 START = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
-LENGTH = timedelta(days=int(os.environ.get("CRONJOBS_WALK_DAYS", "120")))
+LENGTH = timedelta(days=int(os.environ.get("CRONJOBS_WALK_DAYS", "100")))
 MINUTE = timedelta(minutes=1)
 
 CRONS = ["15 */6 * * *", "30 2 * * *", "45 1,13 * * 1-5", "5 0 1,15 * *", "0 3 29 2 *", "20 22 * * sun"]

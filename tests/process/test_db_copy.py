@@ -15,6 +15,7 @@ from support.copied import DIGITS, ODD, add_odd_rows, everything, fill
 from support.databases import opened
 from support.postgres import OWNER, RUN, as_role
 from support.project import Project
+from support.rounds import rounds
 
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
@@ -508,7 +509,7 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.config.settings import Settings
 
-old, new, kills = sys.argv[1], sys.argv[2], 0
+old, new, step, kills = sys.argv[1], sys.argv[2], int(sys.argv[3]), 0
 while True:
     child = os.fork()
     if not child:
@@ -537,7 +538,7 @@ while True:
         ]
     found.close()
     assert all(counts) or not any(counts), counts
-    kills += 1
+    kills += step
 """
 
 
@@ -546,7 +547,8 @@ def test_a_copy_killed_anywhere_is_whole_or_not_there_and_can_be_run_again(move:
     before = everything(move.old)
     move.old.close()
     move.new.close()
-    program = [sys.executable, "-c", KILLED, f"sqlite:///{move.old.address.url.database}", postgres_migrated]
+    step = rounds(2, 1)  # every other point: a COMMIT has two, one before it and one after
+    program = [sys.executable, "-c", KILLED, f"sqlite:///{move.old.address.url.database}", postgres_migrated, str(step)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 60  # kill points passed
