@@ -349,7 +349,7 @@ def good(ctx): say("ran", ctx)
 @pytest.mark.slow
 def test_many_jobs_that_crash_keep_the_good_ones_waiting_for_two_ticks(sqlite_project: Project) -> None:
     project = sqlite_project.configure("run: {budget: 20s}\n", MANY)
-    for _ in range(12):
+    for _ in range(8):
         project.add("c.crash", timeout_s=5)
         project.add("t.good")
     ticks = 0

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import select, update
 from support.databases import until
+from support.rounds import rounds
 from support.targets import each_target, opened
 
 from cronjobs import enqueue, enqueue_many
@@ -22,7 +23,7 @@ from cronjobs.database.tables import jobs
 from cronjobs.errors import JobHeld
 from cronjobs.model import Status
 
-THREADS, EACH = 8, 300
+THREADS, EACH = 8, rounds(100, 300)
 
 
 def only_row(database: Database) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ ONLY = {
 }
 
 
+@cache
 def modules() -> list[tuple[str, Path]]:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -49,7 +51,15 @@ def modules() -> list[tuple[str, Path]]:
 
 def imported(path: Path, *, types: bool = False) -> set[str]:
     """Full names of what a file imports when it is loaded or later; with *types*, also for the type checker alone."""
-    names: set[str] = set()
+    when_run, for_types = _imported(path)
+    return when_run | for_types if types else when_run
+
+
+@cache
+def _imported(path: Path) -> tuple[set[str], set[str]]:
+    """What a file imports when it runs, and what for the type checker alone; every file is read for several tests."""
+    when_run: set[str] = set()
+    for_types: set[str] = set()
     tree = ast.parse(path.read_text())
     typing_only = {
         id(node)
@@ -58,13 +68,12 @@ def imported(path: Path, *, types: bool = False) -> set[str]:
         for node in ast.walk(block)
     }
     for node in ast.walk(tree):
-        if id(node) in typing_only and not types:
-            continue
+        names = for_types if id(node) in typing_only else when_run
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return when_run, for_types
 
 
 def rank(module: str) -> int:
@@ -75,6 +84,7 @@ def rank(module: str) -> int:
     raise AssertionError(f"{module} has no place in the order of tests/unit/test_imports.py")
 
 
+@cache
 def own(name: str) -> str | None:
     """The module of ours that an imported full name belongs to."""
     if not name.startswith("cronjobs."):
