@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +18,7 @@ from cronjobs.config.yaml_nodes import MAX_BYTES, Node, Scalar, decode, parse
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.host.files import open_regular
+from cronjobs.text import is_utf8
 
 DJANGOS: Final = "django"  # as a database: the one of Django's settings
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
@@ -30,8 +34,7 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
         return Problem(str(file), line, column, "", message)
 
     try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_BYTES + 1)
+        content = _content(file)
         contents[file.absolute()] = content
         text = decode(content)
     except FileNotFoundError:
@@ -49,6 +52,21 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
     if tree is None or (isinstance(tree, Scalar) and tree.is_null):
         return None, [problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it')]
     return None, [problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)]
+
+
+def _content(file: Path) -> bytes:
+    """The file's bytes, or those of a pipe that somebody writes to, such as ``<(…)``."""
+    # To open a FIFO that nobody writes to would wait for ever.
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as opened:
+        first = b""
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            with suppress(BlockingIOError):  # a writer that has not written yet
+                first = os.read(descriptor, 1)
+                if not first:
+                    raise OSError(errno.EINVAL, "it is a pipe that nobody writes to")
+        os.set_blocking(descriptor, True)
+        return first + opened.read(MAX_BYTES + 1)
 
 
 def salvaged(content: bytes | None) -> YamlMapping:
@@ -152,6 +170,8 @@ def checked_url(url: str, folder: Path) -> str:
     """
     if url == DJANGOS:
         return url
+    if not is_utf8(url):
+        raise FieldError("the URL is not UTF-8 text: name a file whose path is")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://", url)
     if not url.strip():
         raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")

@@ -59,6 +59,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     *schema* wins over the URL's. Raises UsageError, whose message contains no password.
     """
     try:
+        text.encode()  # a path of other bytes has surrogates here, which no URL can write
         url = make_url(_hosts_apart(_escaped_userinfo(text)))
     except (ArgumentError, ValueError):
         raise UsageError(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -20,7 +21,8 @@ from cronjobs.config.keys_of_jobs import JOB_TYPE, SCHEDULE
 from cronjobs.config.load import load
 from cronjobs.config.reader import FieldError
 from cronjobs.config.sources import checked_url
-from cronjobs.errors import ConfigError
+from cronjobs.database.address import parse_url
+from cronjobs.errors import ConfigError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +100,14 @@ def test_an_empty_variable_is_not_passed_over_for_another_database() -> None:
             "or set the variable it comes from"
         )
     ]
+
+
+def test_a_url_with_bytes_that_are_no_utf8_is_refused() -> None:
+    Path("cronjobs.yaml").write_text("project: x\n")
+    with pytest.raises(ConfigError, match="--database-url: the URL is not UTF-8 text"):
+        load(None, environ={}, database_url="sqlite:////srv/\udcff/c.db")
+    with pytest.raises(UsageError, match="the database URL cannot be read"):
+        parse_url("sqlite:////srv/\udcff/c.db")
 
 
 @pytest.mark.parametrize("text", ["project: x", "database: ${DATABASE_URL}"])
@@ -202,6 +212,26 @@ def test_a_missing_file_names_init() -> None:
     Path("sub").mkdir()
     with pytest.raises(ConfigError, match="sub: the file cannot be read: Is a directory"):
         load(Path("sub"), environ={})
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_and_one_with_a_writer_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="the file cannot be read: it is a pipe that nobody writes to"):
+        load(pipe, environ={})
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with open(writing, "w") as opened:
+            opened.write(DATABASE + "project: piped\n")
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        assert load(Path(f"/dev/fd/{reading}"), environ={}, database_url="sqlite:////c.db").project == "piped"
+    finally:
+        writer.join(10)
+        os.close(reading)
 
 
 def test_what_would_be_imported_instead_of_the_package_is_refused_by_name(tmp_path: Path) -> None:
