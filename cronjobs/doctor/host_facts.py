@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.crontab import block, host, program
 from cronjobs.database.address import parse_url
 from cronjobs.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.errors import CronjobsError
+from cronjobs.exec import spool
 from cronjobs.host.app_alembic import env_files
 from cronjobs.host.mounts import filesystem_of
 from cronjobs.host.state_folder import State, state_folder
@@ -60,7 +63,10 @@ def kept_state(root: Path) -> StateFolder:
     state.write(PROBE, "kept\n")
     if state.take(PROBE) is None:
         fault = "nothing can be kept there: it is not ours alone, or cannot be written"
-    return StateFolder(str(folder), state_files.lasting_folder() is not None, fault, filesystem_of(folder, root))
+    began = sorted(filter(None, map(spool.began, spool.waiting(None))))
+    longest = SYSTEM.now() - datetime.fromtimestamp(began[0], UTC) if began else timedelta(0)
+    lasting = state_files.lasting_folder() is not None
+    return StateFolder(str(folder), lasting, fault, filesystem_of(folder, root), len(began), longest)
 
 
 def volumes(settings: Settings | None) -> list[Volume]:

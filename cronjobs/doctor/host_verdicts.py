@@ -22,6 +22,7 @@ _NETWORK: Final = """
   fuse.sshfs fuse.glusterfs fuse.ceph-fuse fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs"""
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # to wait for its database: the next tick or exec should have been there
 OFTEN: Final = 3  # so many times is no accident
 
 
@@ -198,6 +199,8 @@ class StateFolder:
     lasting: bool
     fault: str | None  # why nothing can be kept there
     filesystem: str | None
+    runs: int = 0  # of exec, which wait there for their database, of any project
+    longest: timedelta = timedelta(0)  # how long ago the first of them began
 
 
 def state_folder(found: StateFolder) -> Diagnosis:
@@ -215,6 +218,12 @@ def state_folder(found: StateFolder) -> Diagnosis:
     if found.filesystem in IN_MEMORY:
         return warning(
             f"{found.path} is in memory ({found.filesystem}), and gone after a restart", "set XDG_STATE_HOME elsewhere"
+        )
+    if found.runs and found.longest > LONG_FOR_A_RUN:
+        return warning(
+            f"runs of exec that no database has yet: {found.runs:,} in {found.path}, the first of them began "
+            f"{duration_text(timedelta(seconds=int(found.longest.total_seconds())))} ago",
+            "the next tick or exec of the same project writes them, or reports what is in the way",
         )
     return ok(f"{found.path} is ours alone, and lasts")
 

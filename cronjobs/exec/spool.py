@@ -77,18 +77,26 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
         raise
 
 
-def waiting(where: str) -> list[str]:
-    """The names of the files that wait for the project *where*, never failing."""
+def waiting(where: str | None) -> list[str]:
+    """The names of the files that wait for the project *where*, or None: for any; never failing."""
     try:
         folder = _open()
     except OSError:
         return []
     try:
-        return sorted(name for name in os.listdir(folder) if name.startswith(f"{where}-") and name.endswith(".json"))
+        prefix = "" if where is None else f"{where}-"
+        names = (name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
+        return sorted(name for name in names if name.startswith(prefix))
     except OSError:
         return []
     finally:
         os.close(folder)
+
+
+def began(name: str) -> float:
+    """When the run in a file began, in seconds since 1970; 0.0 if its name is none of ours."""
+    began_us = name.partition("-")[2].partition("-")[0]
+    return int(began_us) / 1e6 if began_us.isascii() and began_us.isdecimal() else 0.0
 
 
 def read(name: str) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from cronjobs.cli.jobs_list import next_step
 from cronjobs.cli.output import Times
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
+from cronjobs.exec import spool
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 
@@ -498,3 +499,13 @@ def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(cr
     found = {trouble["kind"]: trouble for trouble in cronjobs("status", "--json").json["trouble"]}
     assert found["behind"]["since"] == ago(minutes=40).isoformat()
     assert found["dead"]["command"] == "cronjobs jobs list --status dead"
+
+
+def test_status_says_that_runs_of_exec_wait_on_this_host(
+    cronjobs: Cronjobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for file in (tmp_path / "cronjobs.yaml", tmp_path / "other.yaml"):
+        assert spool.put(spool.address(str(file), None), {"began": 1.0, "token": "t"}) is None
+    assert cronjobs("status").err == "runs of exec on this host that are not in the database yet: 1\n"
+    assert cronjobs("status", "--json").err == ""

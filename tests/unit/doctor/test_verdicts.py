@@ -89,6 +89,12 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.state_folder(replace(STATE, fault="it is not ours alone")), "not ours alone"),
     ("warning", host.state_folder(replace(STATE, lasting=False)), "which a restart empties"),
     ("warning", host.state_folder(replace(STATE, filesystem="tmpfs")), "in memory"),
+    ("ok", host.state_folder(replace(STATE, runs=2, longest=timedelta(minutes=2))), "lasts"),
+    (
+        "warning",
+        host.state_folder(replace(STATE, runs=1200, longest=timedelta(hours=3))),
+        "1,200 in /home/ada/.local/state/cronjobs, the first of them began 3h ago",
+    ),
     ("ok", host.disk_space([DISK]), "51,200 MiB free"),
     ("ok", host.disk_space([replace(DISK, free=900 * host.MIB, size=2 * host.GIB)]), ""),  # a small disk, half empty
     ("warning", host.disk_space([DISK, replace(DISK, free=900 * host.MIB)]), "900 MiB"),
