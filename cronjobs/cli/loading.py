@@ -16,6 +16,7 @@ from cronjobs.config import trust
 from cronjobs.config.load import load
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
+from cronjobs.exec import spool
 from cronjobs.exec.users_own import has_runs, no_project
 from cronjobs.model import duration
 
@@ -36,6 +37,13 @@ def load_settings(
         catch_up(settings)
         return settings
     return read_settings(config, url, need_database, only_database=only_database)
+
+
+def runs_in_spool(source: Source, settings: Settings) -> int:
+    """How many runs of exec wait on this host for the database of *settings*."""
+    url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
+    where = (None, None) if settings.without_project else (str(settings.file), url)
+    return len(spool.waiting(spool.address(*where)))
 
 
 def names_project(config: Path | None, url: str | None) -> bool:

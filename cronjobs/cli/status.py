@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import closing
 from typing import Annotated, Final
@@ -12,7 +11,7 @@ from sqlalchemy import Connection
 
 from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
-from cronjobs.cli.loading import load_settings
+from cronjobs.cli.loading import load_settings, runs_in_spool
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import Times, complain, is_terminal, json_text, write
 from cronjobs.cli.project_database import ready_database
@@ -20,7 +19,6 @@ from cronjobs.cli.status_json import all_of_it
 from cronjobs.cli.status_lines import head_lines, schedule_lines, work_lines
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
-from cronjobs.exec import spool
 from cronjobs.insight.gathering import look
 from cronjobs.insight.queue_trends import queue_trends
 from cronjobs.insight.worst_first import schedules_shown
@@ -68,10 +66,8 @@ def status(
             else:
                 lines = status_lines(connection, settings, types, str(database.address), everything=everything)
         write(lines)
-        url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
-        where = (None, None) if settings.without_project else (str(settings.file), url)
-        if not as_json and (waiting := spool.waiting(spool.address(*where))):
-            complain(f"runs of exec on this host that are not in the database yet: {len(waiting):,}")
+        if not as_json and (waiting := runs_in_spool(source, settings)):
+            complain(f"runs of exec on this host that are not in the database yet: {waiting:,}")
     leaving.leave(0, stuck=False)  # whatever threads the user's modules began
 
 
