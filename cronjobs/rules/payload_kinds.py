@@ -10,7 +10,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -314,10 +314,15 @@ SCALAR_KINDS: Final[dict[Any, Kind]] = {
 }
 
 
+_GIVE_VALUES: Final = "give it a text or a number, and put the rest into a property"
+_NO_VALUES: Final = f"one of its type, of which no member has a value that JSON has: {_GIVE_VALUES}"
+
+
 class ChoiceKind(Kind):
     """An Enum, by value, or a Literal."""
 
-    def __init__(self, members: Iterable[Any], flags: type[Flag] | None = None) -> None:
+    def __init__(self, members: Sequence[Any], flags: type[Flag] | None = None) -> None:
+        self._all = members
         self._of: dict[tuple[type, Any], Any] = {}
         for member in members:
             value = member.value if isinstance(member, Enum) else member
@@ -327,7 +332,7 @@ class ChoiceKind(Kind):
         self._flags = flags
         self.accepts = frozenset(cls for cls, _ in self._of) | ({int} if flags else frozenset())
         named = [shown(value) for _, value in list(self._of)[:6]]
-        self.words = f"one of {', '.join(named[:5])}{', …' if len(named) > 5 else ''}"
+        self.words = f"one of {', '.join(named[:5])}{', …' if len(named) > 5 else ''}" if named else _NO_VALUES
 
     def decode(self, value: Any, path: Path, misfits: Misfits) -> Any:
         found = self._of.get((value.__class__, value), self) if value.__class__ in SCALARS else self
@@ -345,5 +350,7 @@ class ChoiceKind(Kind):
         if isinstance(value, Enum):
             if any(value is member for member in self._members) or (self._flags and isinstance(value, self._flags)):
                 return value.value
+            if value.value.__class__ not in SCALARS and any(value is member for member in self._all):
+                return misfits.put(path, one_line(str(value), _SHOWN), f"has a value that JSON has not: {_GIVE_VALUES}")
             return self._refuse(value, path, misfits)
         return self._as_json(value, path, misfits)
