@@ -110,7 +110,7 @@ def show(
         found = only[name]
     del found["last"]
     zone = _value(found["definition"], "timezone")
-    own = Times(times.now, zone) if zone_exists(zone) else times
+    own = Times(times.now, zone) if isinstance(zone, str) and zone_exists(zone) else times
     as_text = [*_lines(found, own, settings), "", *_ledger_lines(ledger, own)]
     write([json_text(found | {"ledger": ledger})] if as_json else as_text)
 

@@ -100,9 +100,10 @@ def _stored(connection: Connection) -> dict[str, StoredSchedule]:
     return {schedule.name: schedule for schedule in all_schedules(connection)}
 
 
-def _changes(settings: Settings, stored: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _changes(settings: Settings, stored: Any, name: str) -> dict[str, Any]:
     """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
     written = definition(settings.schedules[name])
+    stored = stored if isinstance(stored, dict) else {}  # another program wrote what cannot be read
     return {
         key: "changed" if key == "payload" else {"from": stored.get(key), "to": written[key]}
         for key in written

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, delete, select
 
@@ -28,7 +29,12 @@ class StoredAck:
 def acks_in_force(connection: Connection, now: datetime) -> dict[str, StoredAck]:
     """By the finding's key."""
     found = connection.execute(select(acks).where(acks.c.until > now).order_by(acks.c.finding))
-    return {row.finding: StoredAck(**row._mapping) for row in found}
+    return {row.finding: StoredAck(**{**row._mapping, "rows": _texts(row.rows)}) for row in found}
+
+
+def _texts(rows: Any) -> Sequence[str]:
+    """None if another program wrote something else."""
+    return [row for row in rows if isinstance(row, str)] if isinstance(rows, list) else []
 
 
 def put_ack(connection: Connection, ack: StoredAck) -> None:

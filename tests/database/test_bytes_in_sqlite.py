@@ -56,11 +56,28 @@ def test_bytes_where_texts_belong_stop_nobody_who_looks(
         for table, names in COLUMNS.items():
             changes = ", ".join(f"{name} = x'ff4f414f'" for name in names)
             connection.execute(text(f"UPDATE cronjobs_{table} SET {changes}"))
-    for words in COMMANDS:
-        answer = cronjobs(*words.split())
-        assert (answer.code, "fault" in answer.err) in ((0, False), (1, False)), (words, answer.err)
+    _look_everywhere(cronjobs, COMMANDS)
     assert "OAO" in cronjobs("explain", "1").out
     access = by_link()
     browser = Browser(pages(database, database_url, tmp_path, access)).log_in(access)
     assert {address: browser.get(address).status for address in ADDRESSES} == dict.fromkeys(ADDRESSES, 200)
     assert "OAO" in browser.get("/jobs/1").words
+
+
+def test_a_definition_and_an_ack_that_cannot_be_read_stop_nobody_who_looks(
+    cronjobs: Cronjobs, rows: Rows, database: Database
+) -> None:
+    rows.schedule("nightly-report")
+    rows.job(status="dead")
+    assert cronjobs("ack", "dead", "--why", "known").code == 0
+    for value in ("x'ff4f'", "'7'"):
+        with database.write() as connection:
+            connection.execute(text(f"UPDATE cronjobs_schedules SET definition = {value}"))
+            connection.execute(text(f"UPDATE cronjobs_acks SET rows = {value}"))
+        _look_everywhere(cronjobs, ["status", "ack", "schedules show nightly-report", "sync --plan"])
+
+
+def _look_everywhere(cronjobs: Cronjobs, commands: list[str]) -> None:
+    for words in commands:
+        answer = cronjobs(*words.split())
+        assert (answer.code, "fault" in answer.err) in ((0, False), (1, False)), (words, answer.err)
