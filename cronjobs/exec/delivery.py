@@ -6,7 +6,7 @@ from typing import Final
 
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
-from cronjobs.errors import DatabaseBusy
+from cronjobs.errors import BadValue, DatabaseBusy
 from cronjobs.exec import spool
 from cronjobs.exec.due_by import due_by
 from cronjobs.exec.run import ExecRun
@@ -42,7 +42,11 @@ def end(database: Database, run: ExecRun) -> bool:
 
 
 def deliver(database: Database, where: str) -> None:
-    """Write the runs that wait in the spool for this project, so many at a time. Raises DatabaseError."""
+    """Write the runs that wait in the spool for this project, so many at a time. Raises DatabaseError.
+
+    A run that the database refuses stops no other: it is put aside, and that is raised, once.
+    """
+    refused: BadValue | None = None
     for name in spool.waiting(where)[:AT_ONCE]:
         found = spool.read(name)
         if found is None:
@@ -52,5 +56,12 @@ def deliver(database: Database, where: str) -> None:
         except (KeyError, TypeError, ValueError):
             spool.remove(name)
             continue
-        end(database, run)
+        try:
+            end(database, run)
+        except BadValue as error:
+            refused = error
+            spool.put_aside(name)
+            continue
         spool.remove(name)
+    if refused is not None:
+        raise refused

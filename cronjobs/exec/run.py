@@ -56,7 +56,7 @@ class ExecRun:
             name=str(facts["name"]),
             locked_by=str(facts["locked_by"]),
             began=float(facts["began"]),
-            cron=facts.get("cron"),
+            cron=None if facts.get("cron") is None else str(facts["cron"]),
             ended=None if facts.get("ended") is None else float(facts["ended"]),
             took=float(facts.get("took", 0)),
             status=None if facts.get("status") is None else int(facts["status"]),
@@ -82,8 +82,7 @@ class ExecRun:
         """*more*: of when it should have run."""
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
-        ago = timedelta(seconds=max(0.0, SYSTEM.now().timestamp() - self.began))
-        return ExecRow(self.key, self.job_type, self.locked_by, ago, LEASE, POLICY, meta, caller())
+        return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())
 
     def finish(self, job_id: int) -> Finish:
         """The row of its end."""
@@ -92,9 +91,10 @@ class ExecRun:
         text = output_text(self.output, self.output_size)
         job = Job(job_id, self.job_type, {}, attempt=1, locked_by=self.locked_by)
         finished = Finished(job, self._outcome(text), timedelta(seconds=max(0.0, self.took)), output=text)
-        ago = timedelta(seconds=max(0.0, now.timestamp() - self.ended))
         # What is decided does not depend on now: there is no retry.
-        return decide_end(finished, POLICY.retry, now, ended_ago=ago, max_losses=POLICY.most_losses).finish
+        return decide_end(
+            finished, POLICY.retry, now, ended_ago=_since(self.ended), max_losses=POLICY.most_losses
+        ).finish
 
     def _outcome(self, text: str | None) -> Outcome:
         if self.lost or self.status is None:
@@ -107,6 +107,12 @@ class ExecRun:
         ended = outcome_of_exit(ExitCodes(), code, last_line_of(text))
         assert isinstance(ended, Failed)
         return replace(ended, permanent=True)
+
+
+def _since(instant: float) -> timedelta:
+    """How long ago that was; none for years: a host without a clock of its own begins in 1970 after each boot."""
+    ago_s = SYSTEM.now().timestamp() - instant
+    return timedelta(seconds=ago_s) if 0 < ago_s < LONGEST.total_seconds() else timedelta(0)
 
 
 def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:

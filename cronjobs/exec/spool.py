@@ -17,6 +17,7 @@ except ImportError:  # pragma: no cover - a Python without it
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 FOLDER = state_files.SPOOL
@@ -119,12 +120,21 @@ def read(name: str) -> dict[str, Any] | None:
 
 def remove(name: str) -> None:
     """Forget a file that was delivered."""
+    _do(lambda folder: os.unlink(name, dir_fd=folder))
+
+
+def put_aside(name: str) -> None:
+    """Keep a file that its database refuses under another name, for people to look at."""
+    _do(lambda folder: os.rename(name, f"{name}.refused", src_dir_fd=folder, dst_dir_fd=folder))
+
+
+def _do(change: Callable[[int], None]) -> None:
     try:
         folder = _open()
     except OSError:
         return
     try:
-        os.unlink(name, dir_fd=folder)
+        change(folder)
     except OSError:
         pass
     finally:

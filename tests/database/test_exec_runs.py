@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.crontab import program
 from cronjobs.database.connection import Database
-from cronjobs.exec import delivery, due_by, settling
+from cronjobs.errors import BadValue
+from cronjobs.exec import delivery, due_by, settling, spool
 from cronjobs.exec.run import ExecRun
 from cronjobs.exec.users_own import no_project
 from cronjobs.host.identity import Identity
@@ -96,6 +98,27 @@ def test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after
     with database.read() as connection:
         outcomes = run(connection, "SELECT outcome FROM {job_runs} ORDER BY job_id").scalars().all()
     assert sorted(outcomes) == ["lost", "succeeded"]
+
+
+def test_a_run_that_the_database_refuses_keeps_no_other_in_the_spool(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    began = SYSTEM.now().timestamp() - 60
+    run_of = {"name": "backup", "cron": None, "locked_by": str(Identity.here()), "took": 1.0, "status": 0}
+    for token, name, at in (("a", "x" * 3000, began), ("b", "backup", began + 1), ("c", "early", 30.0)):
+        assert spool.put("here", run_of | {"token": token, "name": name, "began": at, "ended": at + 1}) is None
+    with pytest.raises(BadValue, match="lengths_ck"):
+        delivery.deliver(database, "here")
+    delivery.deliver(database, "here")  # the database's refusal is reported once
+    assert spool.waiting(None) == []
+    [aside] = (tmp_path / "cronjobs" / spool.FOLDER).iterdir()
+    assert aside.name.endswith("-a.json.refused")
+    with database.read() as connection:
+        rows = run(connection, "SELECT job_type, status, run_at FROM {jobs} ORDER BY job_type").all()
+    assert [(row.job_type, row.status) for row in rows] == [("exec:backup", "succeeded"), ("exec:early", "succeeded")]
+    # The clock of a host without one of its own began in 1970.
+    assert abs(rows[1].run_at - rows[0].run_at) < timedelta(minutes=10)
 
 
 def test_released_by_hand_it_is_dead(database: Database) -> None:

@@ -720,9 +720,16 @@ MUTANTS = (
     Mutant(
         "the spool has no mark of its project",
         "cronjobs/exec/spool.py",
-        'if name.startswith(f"{where}-") and name.endswith(".json")',
-        'if name.endswith(".json")',
+        'prefix = "" if where is None else f"{where}-"',
+        'prefix = ""',
         ("tests/process/test_exec.py::test_an_idle_tick_delivers_what_waits_in_the_spool",),
+    ),
+    Mutant(
+        "a refused run keeps its place in the spool",
+        "cronjobs/exec/delivery.py",
+        "            spool.put_aside(name)\n            continue",
+        "            break",
+        (f"{EXEC}::test_a_run_that_the_database_refuses_keeps_no_other_in_the_spool",),
     ),
     Mutant(
         "unwrap leaves the quoting",
