@@ -167,8 +167,8 @@ class Loop:
         self.ends.note_overdue()
         self._give_back_what_waits()
         self._turn()
-        if self.pace.long_jobs_wait:  # for the first others to begin
-            self._turn()
+        if self.pace.long_jobs_wait:  # for others to begin, which a renewal might overtake
+            self._turn(renews=False)
         self._lose_what_ran_out()
         state = self._state()
         ended = why_ended(state)
@@ -250,11 +250,11 @@ class Loop:
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
-    def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
+    def _turn(self, last: Callable[[Connection], None] | None = None, *, renews: bool = True) -> bool:
         """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
         now = self.clock.monotonic()
         room = 0 if last else self._room(now)
-        renew = now >= self._next_renewal() and not last
+        renew = renews and now >= self._next_renewal() and not last
         # Only if there is time enough to hand one over.
         may_look = not (last or self._takes_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
