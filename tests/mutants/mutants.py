@@ -348,7 +348,7 @@ MUTANTS = (
     Mutant(
         "whatever DateStyle the server has",
         "cronjobs/probe/server_session.py",
-        "    \"SET LOCAL datestyle = 'ISO, MDY'\",\n",
+        '    "datestyle": "ISO, MDY",\n',
         "",
         ("tests/database/test_encodings.py",),
     ),
