@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# In one process, where each file is parsed once: that takes most of the time.
+pytestmark = pytest.mark.xdist_group("imports")
+
 PACKAGE = Path(__file__).resolve().parents[2] / "cronjobs"
 
 # What runs before the command of "cronjobs exec", and what an idle tick asks: without weight, as the probe.
@@ -56,18 +59,23 @@ def imported(path: Path, *, types: bool = False) -> set[str]:
 
 
 @cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a file's syntax tree; every file is read for several tests."""
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
+@cache
 def _imported(path: Path) -> tuple[set[str], set[str]]:
-    """What a file imports when it runs, and what for the type checker alone; every file is read for several tests."""
+    """What a file imports when it runs, and what for the type checker alone."""
     when_run: set[str] = set()
     for_types: set[str] = set()
-    tree = ast.parse(path.read_text())
     typing_only = {
         id(node)
-        for block in ast.walk(tree)
+        for block in nodes(path)
         if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
         for node in ast.walk(block)
     }
-    for node in ast.walk(tree):
+    for node in nodes(path):
         names = for_types if id(node) in typing_only else when_run
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -98,15 +106,14 @@ def own(name: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
-def test_a_module_imports_only_what_stands_below_it(module: str, path: Path) -> None:
-    place = rank(module)
+def test_a_module_imports_only_what_stands_below_it() -> None:
     above = {
-        name
+        f"{module} imports {name}"
+        for module, path in modules()
         for full in imported(path)
-        if (name := own(full)) and rank(name) > place and name.partition(".")[0] != module.partition(".")[0]
+        if (name := own(full)) and rank(name) > rank(module) and name.partition(".")[0] != module.partition(".")[0]
     }
-    assert not above, f"{module} imports {sorted(above)}, which stand above it"
+    assert not above, "what is imported stands above"
 
 
 def test_only_tables_of_commands_name_the_programs_beside_the_package_and_nothing_imports_them() -> None:
@@ -126,7 +133,6 @@ def test_no_module_comes_back_to_itself_by_imports_not_even_by_those_for_types()
     assert not graph, f"circles among, or above: {sorted(graph)}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("library", ONLY)
 def test_each_outside_library_has_one_home(library: str) -> None:
     users = {
@@ -141,7 +147,7 @@ def test_each_outside_library_has_one_home(library: str) -> None:
 def test_nobody_but_the_clock_reads_time() -> None:
     readers = set()
     for module, path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if (
                 isinstance(node, ast.Attribute)
                 and node.attr in ("now", "utcnow", "today")
@@ -156,7 +162,7 @@ def test_no_two_classes_share_a_name() -> None:
     """A reader who meets a name knows which class it is."""
     homes: dict[str, list[str]] = {}
     for path in [*PACKAGE.rglob("*.py"), *(path for name in BESIDE for path in PACKAGE.with_name(name).rglob("*.py"))]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef) and (node.name, path.parent.name) != ("Meta", "django"):  # Django's word
                 homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE.parent)))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
