@@ -356,6 +356,7 @@ def grown_too_much(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", MORE)
 def test_the_work_does_not_grow_with(world: World, what: str) -> None:
     before = world.work()
@@ -398,6 +399,7 @@ BEHIND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BEHIND)
 def test_one_job_behind_very_many_that_may_not_run_is_claimed_as_if_it_were_alone(world: World, what: str) -> None:
     rows = 3000
@@ -414,6 +416,7 @@ def test_one_job_behind_very_many_that_may_not_run_is_claimed_as_if_it_were_alon
     assert grown_too_much(world, before, what, rows) == {}
 
 
+@pytest.mark.slow
 def test_the_work_does_not_grow_with_what_was_drained_and_not_vacuumed(world: World) -> None:
     rows = 3000
     before = world.work()

@@ -197,6 +197,7 @@ FULL: dict[str, Callable[[Project], dict[str, object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.either
 def test_these_take_the_full_tick(idle: Project) -> None:
     """One after the other in one project, which is as it was before each."""
@@ -214,6 +215,7 @@ def test_these_take_the_full_tick(idle: Project) -> None:
     assert fast == []
 
 
+@pytest.mark.slow
 @pytest.mark.either
 def test_options_have_a_fast_path_of_their_own(idle: Project) -> None:
     for options in (["--queue", "mail"], ["--limit", "3"], ["--quiet"], ["--wait"]):

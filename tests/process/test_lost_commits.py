@@ -42,6 +42,7 @@ def behind(proxy: Proxy, project: Project, yaml: str) -> None:
 COMMITS = 8
 
 
+@pytest.mark.slow
 @BROKEN
 @pytest.mark.parametrize("number", range(1, COMMITS + 1))
 def test_whichever_commit_of_a_tick_is_lost_everything_is_done_and_told_once(
