@@ -167,8 +167,6 @@ class Loop:
         self.ends.note_overdue()
         self._give_back_what_waits()
         self._turn()
-        if self.pace.long_jobs_wait:  # for others to begin, which a renewal might overtake
-            self._turn(renews=False)
         self._lose_what_ran_out()
         state = self._state()
         ended = why_ended(state)
@@ -250,11 +248,11 @@ class Loop:
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
-    def _turn(self, last: Callable[[Connection], None] | None = None, *, renews: bool = True) -> bool:
+    def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
         """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
         now = self.clock.monotonic()
         room = 0 if last else self._room(now)
-        renew = renews and now >= self._next_renewal() and not last
+        renew = now >= self._next_renewal() and not last
         # Only if there is time enough to hand one over.
         may_look = not (last or self._takes_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
@@ -270,7 +268,6 @@ class Loop:
             room=room,
             admission=self.planner.admission(timedelta(seconds=self.deadline - now), self.in_flight),
             long=long,
-            long_waits=not self.pace.next_long_claim,
             long_jobs=self.settings.run.long_jobs - len(self.in_flight.handing_over()),
             long_room=self.planner.left(),
             host=self.host,
@@ -294,8 +291,7 @@ class Loop:
             return False
         self.planner.write_s = self.clock.monotonic() - turn.sent
         self.outage.over()
-        self.pace.long_jobs_wait = turn.long_waits
-        if long is not None and not turn.long_waits:
+        if long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if room:
             self.pace.looked(turn.sent, room=room, found=len(turn.claimed), more_due=turn.more_due)

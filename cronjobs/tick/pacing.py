@@ -29,14 +29,12 @@ class Pace:
     """When to look for work next, on the monotonic clock.
 
     ``nothing_due``: the last look found less than there was room for. ``closed``: nothing is claimed until it opens.
-    ``long_jobs_wait``: the first look for long jobs was put off, for what was claimed to begin.
     """
 
     next_claim: float = 0.0
     next_long_claim: float = 0.0
     nothing_due: bool = False
     closed: bool = False
-    long_jobs_wait: bool = False
 
     def look_again(self) -> None:
         self.nothing_due, self.next_claim = False, 0.0

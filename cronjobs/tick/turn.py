@@ -257,7 +257,6 @@ class Batch:
     ``reports``: what a renewal writes besides, by job id.
 
     ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
-    ``long_waits``: not if this transaction claims others, so that those begin sooner.
     """
 
     ends: Sequence[End]
@@ -267,7 +266,6 @@ class Batch:
     room: int
     admission: ClaimFilter
     long: ClaimFilter | None = None
-    long_waits: bool = False
     long_jobs: int = 0
     long_room: int = 0
     host: str = ""
@@ -292,7 +290,6 @@ class BatchResult:
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
-    long_waits: bool = False  # it did not look for long ones
     database_now: datetime | None = None
     more_due: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
@@ -342,8 +339,7 @@ class Writer:
             if order.room:
                 self.claim_unsettled = True
                 claim = self._claim(connection, order.room, order.admission)
-            waits = order.long is not None and order.long_waits and claim is not None and bool(claim.jobs)
-            if order.long is not None and not waits:
+            if order.long is not None:
                 room = order.long_room - (len(claim.jobs) if claim else 0)
                 long = self._claim_long(connection, order, order.long, room)
             if order.last is not None:
@@ -359,7 +355,6 @@ class Writer:
             settled=settled,
             claimed=claim.jobs if claim else (),
             long=long.jobs if long else (),
-            long_waits=waits,
             database_now=claim.now if claim else None,
             more_due=any(each.more_due for each in (claim, long) if each),
             refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},

@@ -28,7 +28,6 @@ from cronjobs.jobs.checking import new_job
 from cronjobs.model import Job, Released, duration
 from cronjobs.testing import FakeClock
 from cronjobs.tick.foreground import Foreground
-from cronjobs.tick.turn import Writer
 
 
 @pytest.fixture
@@ -148,30 +147,6 @@ def test_a_tick_frozen_between_its_claim_and_the_handler_begins_nothing_without_
     assert ran == ["pay.single"]
     assert seen == [found.attempts]
     assert len(host.said("job.claimed")) == 2
-
-
-def test_what_is_claimed_first_begins_before_the_tick_looks_for_long_jobs(
-    host: Host, ran: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-
-    def note(kind: type, name: str) -> None:
-        call = getattr(kind, name)
-
-        def noted(*given: Any) -> Any:
-            order.append(name)
-            return call(*given)
-
-        monkeypatch.setattr(kind, name, noted)
-
-    note(worker_threads.Workers, "hand")
-    note(Writer, "write")
-    note(Writer, "_claim_long")
-    put(host.database, job_type="pay.tries")
-    host.tick(budget_s=50)
-    assert order[:4] == ["write", "hand", "write", "_claim_long"]
-    assert order.count("_claim_long") == 1
-    assert ran == ["pay.tries"]
 
 
 def test_the_kernels_timer_stands_before_a_claimed_job_goes_to_a_worker(
