@@ -271,6 +271,19 @@ def test_an_event_that_comes_again_is_skipped_by_its_id(tmp_path: Path, modules:
     assert [event["new"] for event in stage.events()] == [True, False]
 
 
+def test_an_event_whose_sender_is_killed_in_the_middle_is_new_when_it_comes_again(tmp_path: Path, modules: Any) -> None:
+    stage = Stage(tmp_path / "shop", f"sqlite:///{tmp_path / 'shop.db'}")
+    with stage.providers():
+        port = int(stage.env["WEBHOOK_URL"].partition("127.0.0.1:")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as sender:
+            sender.sendall(b"POST /events HTTP/1.1\r\nX-Event-Id: invoice-event:7\r\nContent-Length: 12\r\n\r\n{")
+            sender.shutdown(socket.SHUT_WR)
+            assert sender.recv(1) == b""  # it has let go of it
+        modules.webhook.URL = stage.env["WEBHOOK_URL"]
+        assert modules.webhook.post("invoice-event:7", {"order": 7}, 10)["answer"] == "200 taken"
+    assert [event["new"] for event in stage.events()] == [True]
+
+
 # --- the README -------------------------------------------------------------------------------------------------------
 
 
