@@ -66,7 +66,7 @@ def begin_first(connection: Connection, *_: object) -> None:
     """Before a cursor executes something: open the transaction that was to open with its first statement."""
     trip: OneTrip | None = connection.info.get(_KEY)
     if trip is not None and trip.is_pending:
-        _exchange(connection, trip, trip.begin)
+        _with_its_errors(connection, trip, trip.begin)
 
 
 def takes_numbered(connection: Connection) -> bool:
@@ -78,12 +78,12 @@ def takes_numbered(connection: Connection) -> bool:
 def fetch(connection: Connection, sql: str, values: Sequence[Any]) -> list[Any] | None:
     """The rows of a statement whose parameters are $1, $2 …; None: it has to be executed in another way."""
     trip: OneTrip = connection.info[_KEY]
-    rows: list[Any] | None = _exchange(connection, trip, lambda: trip.fetch(sql, values))
+    rows: list[Any] | None = _with_its_errors(connection, trip, lambda: trip.fetch(sql, values))
     return rows
 
 
-def _exchange(connection: Connection, trip: OneTrip, do: Callable[[], Any]) -> Any:
-    """Errors become SQLAlchemy's, and a lost connection is invalidated, as if it had executed *do* itself."""
+def _with_its_errors(connection: Connection, trip: OneTrip, do: Callable[[], Any]) -> Any:
+    """*do*, with errors as SQLAlchemy raises them, and a lost connection invalidated: as if it had executed it."""
     import psycopg
 
     try:

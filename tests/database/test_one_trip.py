@@ -158,12 +158,17 @@ def serving(database: Database) -> int:
 ASKED = "SELECT count(*) FROM {jobs} WHERE id > CAST(:number AS bigint)"
 
 
+def repeat(database: Database) -> None:
+    """Ask so often that the server keeps the plan."""
+    known(database)
+    for _ in range(5):
+        with database.write(next_in_line=True) as connection:
+            run_undecoded(connection, ASKED, number=0)
+
+
 def test_plans_of_repeated_statements_are_kept_until_one_is_gone(postgres_migrated: str) -> None:
     with opened(postgres_migrated) as database:
-        known(database)
-        for _ in range(5):
-            with database.write(next_in_line=True) as connection:
-                run_undecoded(connection, ASKED, number=0)
+        repeat(database)
         with database.write() as connection:  # a handler may do so
             assert connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one() == 2
             connection.exec_driver_sql("DEALLOCATE ALL")
@@ -174,10 +179,7 @@ def test_plans_of_repeated_statements_are_kept_until_one_is_gone(postgres_migrat
 def test_a_plan_is_not_used_in_a_session_that_a_pooler_gave_us_instead(postgres_migrated: str) -> None:
     """Such a pooler tells the first session's process. In the other one each name stands for something else."""
     with opened(postgres_migrated) as database:
-        known(database)
-        for _ in range(5):
-            with database.write(next_in_line=True) as connection:
-                run_undecoded(connection, ASKED, number=0)
+        repeat(database)
         with database.write() as connection:
             for plan in trip_of(connection)._plans.values():
                 connection.exec_driver_sql(f"DEALLOCATE {plan.decode()}")
