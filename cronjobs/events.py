@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def _of(job: Job, worker: str, **more: Any) -> dict[str, Any]:
-    return {"job_id": job.id, "job_type": job.job_type, "worker": worker, "attempt": job.attempt} | more
+    return {"job_id": job.id, "job_type": job.job_type, "worker": worker, "attempt": job.attempt, **more}
 
 
 def job_claimed(job: Job) -> Event:
@@ -67,7 +67,7 @@ def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Eve
     match transition.status:
         case Status.SUCCEEDED:
             note = getattr(end.outcome, "note", None)
-            return Event("job.succeeded", facts | ({"note": note} if note else {}), WARNING if note else INFO)
+            return Event("job.succeeded", facts | {"note": note}, WARNING) if note else Event("job.succeeded", facts)
         case Status.CANCELLED:
             return Event("job.cancelled", facts | {"error": error}, WARNING)
         case Status.DEAD:

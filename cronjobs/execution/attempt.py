@@ -49,8 +49,21 @@ class WorkerContext:
     calls: Callable[[Attempt], CallMaker | None] | None = None
 
 
+class _Course:
+    """How far an attempt has come: what none has when it is made, so that a drain does not assign it each time."""
+
+    leased_at: float = 0.0  # when the statement was sent that last extended the lease
+    on_its_way: bool = False  # a worker or a process has it and will report its end
+    handed_over: bool = False  # a process of its own is to adopt it and will outlive the tick
+    succeeded: bool = False  # its handler ended it in a transaction: no lease is left, its code may still run
+    begun: bool = False  # its own code may have run: from now on it is charged for failures
+    let_go: threading.Event | None = None  # with durable: each, for the worker to wait until its end is committed
+    recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
+    recorded_at: float = 0.0
+
+
 @dataclass
-class Attempt:
+class Attempt(_Course):
     """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
 
     ``in_child_process``: whether its handler gets its own process; None: if its type says so, or after too many losses.
@@ -65,14 +78,6 @@ class Attempt:
     claimed: float = 0.0
     started: float | None = None
     lease_s: float = 0.0  # length of the lease from ``leased_at`` on; 0: the attempt need not watch it
-    leased_at: float = 0.0  # when the statement was sent that last extended the lease
-    on_its_way: bool = False  # a worker or a process has it and will report its end
-    handed_over: bool = False  # a process of its own is to adopt it and will outlive the tick
-    succeeded: bool = False  # its handler ended it in a transaction: no lease is left, its code may still run
-    begun: bool = False  # its own code may have run: from now on it is charged for failures
-    let_go: threading.Event | None = None  # with durable: each, for the worker to wait until its end is committed
-    recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
-    recorded_at: float = 0.0
     reporting: Reporting = field(default_factory=Reporting)
 
     @property

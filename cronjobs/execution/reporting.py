@@ -22,23 +22,18 @@ class Reporting:
     ``listener`` hears of each progress at once, in the thread that says it, for a person who watches.
     """
 
-    __slots__ = (
-        *("_end", "_held", "_said", "_tail", "_taken", "_torn", "_unended", "_written"),
-        *("listener", "output", "told"),
-    )
-
-    def __init__(self) -> None:
-        self.output: CappedText | None = None
-        self.listener: Callable[[HowFar], None] | None = None
-        self.told: HowFar | None = None  # what the tick has told a person who watches
-        self._said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole: no lock is needed
-        self._unended = ""  # of a command's output: the line that has no end yet
-        self._taken = 0  # bytes of the output that the loop has read
-        self._held = ""  # read, and not masked yet: it may be the beginning of a secret
-        self._tail = ""  # masked
-        self._torn = False  # nothing was kept of a word that is too long, so that what comes begins in its middle
-        self._end = 0  # bytes up to the tail's end: masked ones where they were read
-        self._written: Reported | None = None
+    # Defaults are shared: a drain makes thousands of these, of which few are told anything.
+    output: CappedText | None = None
+    listener: Callable[[HowFar], None] | None = None
+    told: HowFar | None = None  # what the tick has told a person who watches
+    _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole: no lock is needed
+    _unended = ""  # of a command's output: the line that has no end yet
+    _taken = 0  # bytes of the output that the loop has read
+    _held = ""  # read, and not masked yet: it may be the beginning of a secret
+    _tail = ""  # masked
+    _torn = False  # nothing was kept of a word that is too long, so that what comes begins in its middle
+    _end = 0  # bytes up to the tail's end: masked ones where they were read
+    _written: Reported | None = None
 
     @property
     def progress(self) -> HowFar | None:

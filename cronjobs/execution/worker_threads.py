@@ -7,8 +7,8 @@ keep the tick alive for ever.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # in ``signal`` it makes enums of each answer, at ten times the price
 import queue
-import signal
 import threading
 from typing import Final
 
@@ -112,7 +112,7 @@ class Workers:
                 finished = run_attempt(attempt, self.around, self.clock)
             except BaseException as error:  # an error of ours, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # for the next handler and its child processes
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # for the next handler and its child processes
             self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
             if attempt.let_go is not None:
                 attempt.let_go.wait()

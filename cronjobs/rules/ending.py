@@ -62,22 +62,28 @@ def decide_end(
 
 def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) -> Finish:
     outcome = finished.outcome
-    result, note = result_json(outcome.result) if isinstance(outcome, Succeeded) else (None, None)
+    status, failures, losses, interruptions, run_at, *_ = transition
+    finish = Finish(
+        lease_of(finished.job),
+        status,
+        failures,
+        losses,
+        interruptions,
+        OUTCOME_WORDS.get(type(outcome)),
+        run_at,
+        ended_ago,
+        finished.duration,
+        finished.worker or None,
+    )
+    result, error = None, getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
-        note = outcome.note or note
-    return Finish(
-        lease=lease_of(finished.job),
-        status=transition.status,
-        failures=transition.failures,
-        losses=transition.losses,
-        interruptions=transition.interruptions,
-        outcome=OUTCOME_WORDS.get(type(outcome)),
-        run_at=transition.run_at,
-        ended_ago=ended_ago,
-        duration=finished.duration,
-        worker=finished.worker or None,
+        if outcome.result is None and outcome.note is None and finished.output is None:
+            return finish  # as most do
+        result, note = result_json(outcome.result)
+        error = outcome.note or note
+    return finish._replace(
         error_type=_error_type(outcome),
-        error=_stored(getattr(outcome, "error", None) or note),
+        error=_stored(error),
         traceback=_stored(getattr(outcome, "traceback", None)),
         output=_stored(finished.output),
         result=result,

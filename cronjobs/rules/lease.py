@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -59,11 +60,24 @@ class Finish(NamedTuple):
     output: str | None = None
     result: str | None = None
 
-    def row(self) -> tuple[Any, ...]:
-        """The lease's three values, then the others in their order; spans in seconds."""
-        lease, status, failures, losses, interruptions, outcome, run_at, ended_ago, duration, *rest = self
-        spans = (ended_ago.total_seconds(), None if duration is None else duration.total_seconds())
-        return (*lease, status.value, failures, losses, interruptions, outcome, run_at, *spans, *rest)
+    @staticmethod
+    def columns(ends: Sequence[Finish]) -> list[Sequence[Any]]:
+        """What these ends have of each field, in their order, the lease's three values first; spans in seconds."""
+        lease, status, failures, losses, interruptions, outcome, run_at, ended_ago, duration, *texts = zip(
+            *ends, strict=True
+        )
+        return [
+            *zip(*lease, strict=True),
+            [each.value for each in status],
+            failures,
+            losses,
+            interruptions,
+            outcome,
+            run_at,
+            [span.total_seconds() for span in ended_ago],
+            [None if span is None else span.total_seconds() for span in duration],
+            *texts,
+        ]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from cronjobs.records import dataclass
 from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
 from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key
-from cronjobs.store.job_rows import FACTS, fetch_by_itself, job_from
+from cronjobs.store.job_rows import FACTS, fetch_by_itself, job_from, jobs_from
 from cronjobs.store.lanes import lanes_of, types_in
 from cronjobs.store.overlap import runnable_value, take_turns, turn_is_taken
 from cronjobs.store.sizes import stored
@@ -160,7 +160,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
         rows = _claim_sqlite(connection, parameters, admission, lease_parameters)
     if not rows:
         return Claim(database_now(connection), [], more_due or turn_is_taken(connection))
-    jobs = sorted([job_from(row) for row in rows], key=_order)
+    jobs = sorted(jobs_from(rows), key=_order)
     take_turns(connection, [job.id for job in jobs if job.schedule is not None], admission.runnable)
     return Claim(rows[0][FACTS], jobs, more_due)
 
@@ -251,7 +251,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
-) -> list[list[Any]]:
+) -> list[tuple[Any, ...]]:
     # SQLite's writer is alone (BEGIN IMMEDIATE), so looking and taking can be separate statements.
     due = _due_sqlite(connection, parameters, admission)
     end = next((place for place, row in enumerate(due) if row.no_prefetch and place >= admission.free), len(due))
@@ -310,7 +310,7 @@ def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
     return {name: parameters[name] for name in names.split()}
 
 
-def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> list[list[Any]]:
+def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Lease the waiting rows of these *ids*; the caller has made sure that nobody else can take them."""
     if not ids:
         return []
@@ -440,4 +440,4 @@ def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> 
     if warily:
         rows = run(connection, statement.replace("{facts}", "j.id"), locked_by=locked_by).all()
         return [fetch_by_itself(connection, row.id) for row in rows]
-    return [job_from(row) for row in run(connection, statement, locked_by=locked_by).all()]
+    return jobs_from(run(connection, statement, locked_by=locked_by).all())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from sqlalchemy import Connection, Row
 
@@ -136,13 +136,19 @@ class _Group(NamedTuple):
     @classmethod
     def of(cls, connection: Connection, group: Sequence[Lease] | Sequence[Finish] | Sequence[Lease | Report]) -> _Group:
         """Of at least one."""
-        columns = _LEASE_COLUMNS
+        columns: Mapping[str, str] = _LEASE_COLUMNS
+        found: Iterable[Sequence[Any]]
         if isinstance(group[0], Finish):
-            columns = _FINISH_COLUMNS
+            columns, found = _FINISH_COLUMNS, Finish.columns(cast("Sequence[Finish]", group))
         elif any(isinstance(each, Report) for each in group):
             columns = _REPORT_COLUMNS
-        rows = [each if columns is _LEASE_COLUMNS else _row(connection, each) for each in group]
-        values = dict(zip(columns, zip(*rows, strict=True), strict=True))
+            found = zip(*[_report_row(connection, cast("Lease | Report", each)) for each in group], strict=True)
+        else:
+            found = zip(*group, strict=True)
+        values = dict(zip(columns, found, strict=True))
+        for name in _TEXTS & values.keys():
+            if any(values[name]):
+                values[name] = [None if text is None else fitted(connection, text) for text in values[name]]
         given, bound, varying = shaped(connection, values, from_json=("id",))
         return cls(shaped_rows(is_postgresql(connection), columns, bound, varying), given)
 
@@ -166,18 +172,7 @@ def _about(connection: Connection, group: Group) -> _Group:
     return group if isinstance(group, _Group) else _Group.of(connection, group)
 
 
-def _row(connection: Connection, end: Finish | Lease | Report) -> tuple[Any, ...]:
-    if not isinstance(end, Finish):
-        return _report_row(connection, end)
-    if end.error_type is None and end.error is None and end.traceback is None and end.output is None:
-        return end.row()
-    texts: dict[str, Any] = {
-        name: fitted(connection, text) for name in _TEXTS if (text := getattr(end, name)) is not None
-    }
-    return end._replace(**texts).row()
-
-
-_TEXTS: Final = ("error_type", "error", "traceback", "output")
+_TEXTS: Final = frozenset({"error_type", "error", "traceback", "output"})
 
 
 def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
@@ -342,17 +342,17 @@ def _raw_cursors(session: Any) -> Iterator[None]:
         session.cursor_factory = usual
 
 
-def run_decoded(connection: Connection, statement: str, /, **parameters: Any) -> list[list[Any]]:
+def run_decoded(connection: Connection, statement: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
     """The values of the rows that ``run`` returns, at a third of the price."""
     if not _takes_sql(connection):
-        return [list(row) for row in run(connection, statement, **parameters)]
-    found = run_undecoded(connection, statement, **parameters)
-    rows = [list(row) for row in found]
-    if rows:
-        for place, decode in _decoders(found[0]._fields, connection.dialect):
-            for row in rows:
-                row[place] = decode(row[place])
-    return rows
+        return [tuple(row) for row in run(connection, statement, **parameters)]
+    rows = run_undecoded(connection, statement, **parameters)
+    if not rows:
+        return []
+    columns: list[Iterable[Any]] = list(zip(*rows, strict=True))
+    for place, decode in _decoders(rows[0]._fields, connection.dialect):
+        columns[place] = map(decode, columns[place])
+    return list(zip(*columns, strict=True))
 
 
 def _takes_sql(connection: Connection) -> bool:

@@ -150,15 +150,19 @@ class Ends:
 
     def note_overdue(self) -> None:
         """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
+        if not self._overdue():
+            return
         self.collect(0)  # what ended while a turn took its time is not overdue
+        for attempt in self._overdue():
+            attempt.recorded, attempt.recorded_at = "timed_out", self.clock.monotonic()
+            attempt.stop.set("timeout")
+            self.in_flight.unrecorded.append(attempt)
+            self.counts.timed_out += 1
+            self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
+
+    def _overdue(self) -> list[Attempt]:
         now = self.clock.monotonic()
-        for attempt in self.in_flight.busy():
-            if attempt.recorded is None and now >= attempt.overdue_at:
-                attempt.recorded, attempt.recorded_at = "timed_out", now
-                attempt.stop.set("timeout")
-                self.in_flight.unrecorded.append(attempt)
-                self.counts.timed_out += 1
-                self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
+        return [each for each in self.in_flight.busy() if each.recorded is None and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
         """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
@@ -203,23 +207,28 @@ class Ends:
 
     def decided(self) -> list[End]:
         """What is to be written, each end with what becomes of its job."""
-        now = self.clock.monotonic()
+        now = self._now()
         return [(ended, self._decide(ended, now)) for ended in self.in_flight.unwritten]
 
-    def _decide(self, ended: Ended, now: float) -> Decided:
+    def _now(self) -> tuple[float, datetime]:
+        """One instant, by the monotonic clock and by the database's."""
+        now = self.clock.monotonic()
+        return now, self.database_now + timedelta(seconds=now - self.now_read_at)
+
+    def _decide(self, ended: Ended, at: tuple[float, datetime]) -> Decided:
         policy = self.planner.retry_policy(ended.attempt)
         try:
-            return self._decide_by(ended, policy, now)
+            return self._decide_by(ended, policy, at)
         except Exception as error:
             self.caught(error)
-            return self._decide_by(_plain(ended, error), RetryPolicy(), now)
+            return self._decide_by(_plain(ended, error), RetryPolicy(), at)
 
-    def _decide_by(self, ended: Ended, policy: RetryPolicy, now: float) -> Decided:
-        run = self.planner.settings.run
+    def _decide_by(self, ended: Ended, policy: RetryPolicy, at: tuple[float, datetime]) -> Decided:
+        run, (now, database_now) = self.planner.settings.run, at
         return decide_end(
             ended.finished,
             policy,
-            self.database_now + timedelta(seconds=now - self.now_read_at),
+            database_now,
             ended_ago=timedelta(seconds=max(0.0, now - ended.at)),
             max_losses=run.max_losses,
             every=run.every,
@@ -247,12 +256,12 @@ class Ends:
 
     def _write_one(self, ended: Ended) -> BatchResult:
         try:
-            return self.writer.write_one((ended, self._decide(ended, self.clock.monotonic())))
+            return self.writer.write_one((ended, self._decide(ended, self._now())))
         except DatabaseError:
             raise
         except Exception as error:
             self.caught(error)
-            return self.writer.write_one((ended, self._decide(_plain(ended, error), self.clock.monotonic())))
+            return self.writer.write_one((ended, self._decide(_plain(ended, error), self._now())))
 
     def _drop(self, ended: Ended, error: Exception) -> None:
         self.in_flight.drop(ended)
@@ -309,9 +318,9 @@ class Ends:
         self.outage.tell()
         why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
         self._report_unwritten(self.in_flight.unwritten, why)
-        now = self.clock.monotonic()
+        now = self._now()
         for attempt in [attempt for attempt in self.in_flight.without_lease if attempt.succeeded]:
-            ran = timedelta(seconds=now - (attempt.started or now))
+            ran = timedelta(seconds=now[0] - (attempt.started or now[0]))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
             self._report(attempt, self._decide(Ended(attempt, finished, 0.0), now))
 

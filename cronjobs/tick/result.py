@@ -52,11 +52,14 @@ class Counts:
 
     def count(self, decided: Decided, recorded: str | None = None) -> None:
         """Count a recorded end; *recorded* is what was recorded, and counted, while the attempt was still running."""
-        outcome = decided.finished.outcome
         if recorded == "timed_out":
             self.timed_out -= 1  # the final result, recorded later, is counted instead
         elif recorded == "interrupted":
             self.interrupted -= 1
+        if decided.transition.status is Status.SUCCEEDED:
+            self.succeeded += 1
+            return
+        outcome = decided.finished.outcome
         if isinstance(outcome, Released):
             self.released += 1
             return

@@ -43,7 +43,7 @@ from cronjobs.tick.result import TickFilter
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
 
-GROUP: Final = 250  # ends that are written at once, while workers run what else is claimed
+GROUP: Final = 400  # ends that are written at once, while workers run what else is claimed
 MOST_AHEAD: Final = 2 * GROUP  # at most so many are claimed before a worker is free
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000

@@ -180,7 +180,7 @@ def test_too_little_memory_for_a_row_costs_its_own_job(database_url: str, monkey
             raise MemoryError
         return job
 
-    monkeypatch.setattr(claims, "job_from", short_of_memory)
+    monkeypatch.setattr(claims, "jobs_from", lambda rows: [short_of_memory(row) for row in rows])
     monkeypatch.setattr(job_rows, "job_from", short_of_memory)
     tick(database_url)
     assert statuses(database_url) == [
