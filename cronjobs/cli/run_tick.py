@@ -69,6 +69,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             emit=reporter.note,
             limits=given.limits,
             say_not_started=talk or given.as_json,
+            tells_each=talk or given.as_json or settings.log is not None,
             say_progress_s=_progress_every_s() if talk else math.inf,
             waits_for_long_jobs=given.wait,
             fire_schedules=fires,

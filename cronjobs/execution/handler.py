@@ -82,7 +82,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
                 attempt.begun = False  # the handler did not run, so this is no sign that it works
                 return mismatch(fault)
             result = handler(*(() if ctx is None else (ctx,)), **arguments)
-            if inspect.isawaitable(result):
+            if result is not None and inspect.isawaitable(result):
                 result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
         if ctx is None:
             return _succeeded(result)

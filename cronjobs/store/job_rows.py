@@ -21,12 +21,12 @@ _ROW: Final = """
       j.id, j.job_type, {job_payload} AS payload, {job_meta} AS meta, {job_queue} AS queue, j.priority, j.run_at,
       j.attempts, j.failures, j.losses, j.interruptions, j.max_attempts, j.timeout_s, j.locked_by,
       {job_key} AS idempotency_key, {job_concurrency} AS concurrency_key, j.schedule, j.scheduled_for,
-      (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {occurrences} c
-       WHERE j.schedule IS NOT NULL AND c.job_id = j.id AND c.outcome = 'coalesced') AS stands_for,
-      coalesce((SELECT {timezone_key} FROM {schedules} s WHERE s.name = j.schedule), 'UTC') AS timezone,
+      {of_schedule} (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {occurrences} c
+                     WHERE c.job_id = j.id AND c.outcome = 'coalesced') ELSE 1 END AS stands_for,
+      coalesce({of_schedule} (SELECT {timezone_key} FROM {its_schedule}) END, 'UTC') AS timezone,
       j.created_at, j.started_at,
-      (SELECT s.next_at FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active') AS next_occurrence,
-      (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) AS retry_until"""
+      {of_schedule} (SELECT s.next_at FROM {its_schedule} AND s.status = 'active') END AS next_occurrence,
+      {of_schedule} (SELECT {retry_until_key} FROM {its_schedule}) END AS retry_until"""
 _AS_WRITTEN: Final = {
     "{job_payload}": if_not_too_large("j.payload"),
     "{job_meta}": if_not_too_large("j.meta"),
@@ -57,6 +57,8 @@ define(
     facts=_facts(_AS_WRITTEN),
     # For a row that cannot be fetched, and where the payload does not matter.
     facts_unread=_facts(_UNREAD),
+    of_schedule="CASE WHEN j.schedule IS NOT NULL THEN",  # most jobs have none, and need not look for it
+    its_schedule="{schedules} s WHERE s.name = j.schedule",
     timezone_key=json_value("s.definition", "timezone"),
     retry_until_key=json_value("s.definition", "retry_until"),
     runner_s=json_value("j.policy", "runner_s"),

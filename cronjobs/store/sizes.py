@@ -10,6 +10,7 @@ from cronjobs.text import BrokenText
 
 UNREAD: Final = "cronjobs unread"  # replaces a payload; no payload is a text
 
+_TINY: Final = 300  # bytes on disk; decompressed at most 255 times that, of which each byte has twelve as text
 _SURELY_SMALL: Final = 2_000  # bytes on disk; decompressed at most a hundred times that
 _SURELY_LARGE: Final = 8 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit
 
@@ -22,7 +23,8 @@ def if_not_too_large(column: str) -> Fragment:
     """
     return lambda postgresql: (
         f"""
-      CASE WHEN pg_column_size({column}) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
+      CASE WHEN pg_column_size({column}) <= {_TINY} THEN {column}
+           WHEN pg_column_size({column}) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
            WHEN pg_column_size({column}) > {_SURELY_SMALL}
              AND pg_column_size({column} || jsonb_build_object()) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
            WHEN octet_length(CAST({column} AS text)) > {MOST_FETCHED} THEN '"{TOO_LARGE}"'

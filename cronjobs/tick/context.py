@@ -45,6 +45,7 @@ class TickContext:
     emit: Callable[[events.Event], None]
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
+    tells_each: bool = True  # somebody reads of each job that begins and that goes well: in a log, on a terminal
     say_progress_s: float = math.inf  # see ``Loop``
     waits_for_long_jobs: bool = False  # if True, signals are passed on to them
     start: Start | None = None  # how this process was started, for the fast path of the next one

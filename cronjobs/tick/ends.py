@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import queue
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -59,6 +59,8 @@ class Ends:
     caught: Callable[[Exception], None]
     database_now: datetime
     now_read_at: float
+    tells_each: bool = True  # see ``TickContext``; if not, of the successes of a type only the first
+    told_types: set[str] = field(default_factory=set)
     last: Decided | None = None
     progress_at: float = -math.inf  # when it was said last
 
@@ -153,8 +155,9 @@ class Ends:
         if not self._overdue():
             return
         self.collect(0)  # what ended while a turn took its time is not overdue
+        now = self.clock.monotonic()
         for attempt in self._overdue():
-            attempt.recorded, attempt.recorded_at = "timed_out", self.clock.monotonic()
+            attempt.recorded, attempt.recorded_at = "timed_out", now
             attempt.stop.set("timeout")
             self.in_flight.unrecorded.append(attempt)
             self.counts.timed_out += 1
@@ -301,6 +304,10 @@ class Ends:
         """Count and emit an end that is known to be in the database."""
         self.last, outcome = decided, decided.finished.outcome
         self.counts.count(decided, attempt.recorded)
+        if not self.tells_each and isinstance(outcome, Succeeded) and outcome.note is None:
+            if attempt.job.job_type in self.told_types:
+                return
+            self.told_types.add(attempt.job.job_type)
         if not isinstance(outcome, Released):
             policy = self.planner.retry_policy(attempt)
             self.emit(events.job_ended(decided.finished, decided.transition, policy))

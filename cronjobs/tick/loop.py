@@ -60,6 +60,7 @@ class Loop:
     crashing: Collection[str] = ()  # types that took runners down: their jobs run in child processes
     suspected: Collection[str] = ()  # types that one runner died with
     many_queues: bool = False  # see ``Overview``
+    tells_each: bool = True  # see ``TickContext``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
     overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
     say_progress_s: float = math.inf  # how often a person who watches hears how far jobs have come
@@ -102,6 +103,7 @@ class Loop:
             caught=self._caught,
             database_now=self.database_now,
             now_read_at=self.now_read_at,
+            tells_each=self.tells_each,
         )
         self.in_threads = self.job_types
         self._isolate(self.crashing)
@@ -336,7 +338,8 @@ class Loop:
                 continue
             attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
             self._take(attempt)
-            self.emit(events.job_claimed(job))
+            if self.tells_each:
+                self.emit(events.job_claimed(job))
             attempts.append(attempt)
         if attempts:
             self._move_watchdog()  # before any of their code runs: this process may be frozen at any line

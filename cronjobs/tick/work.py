@@ -76,6 +76,7 @@ class Work:
         if pings is not None and pings.of_schedules:
             around = replace(around, on_start=pings.started, on_end=pings.ended)
             emit = pings.listening(tick.emit)
+        tells_each = tick.tells_each or emit is not tick.emit
         with tick.database.read() as connection:
             seen = watched(connection)
         self.loop = Loop(
@@ -95,6 +96,7 @@ class Work:
             crashing=[each.job_type for each in seen if not each.suspected],
             suspected=[each.job_type for each in seen if each.suspected],
             many_queues=tick.many_queues,
+            tells_each=tells_each,
             overran=self._overran,
             say_progress_s=tick.say_progress_s,
             overran_now=tick.result.overran,

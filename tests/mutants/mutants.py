@@ -239,11 +239,11 @@ MUTANTS = (
     Mutant(
         "a timed-out thread's row freed at once",
         "cronjobs/tick/ends.py",
-        """                attempt.stop.set("timeout")
-                self.in_flight.unrecorded.append(attempt)
+        """            attempt.stop.set("timeout")
+            self.in_flight.unrecorded.append(attempt)
 """,
-        """                attempt.stop.set("timeout")
-                self.in_flight.end(Ended(attempt, Finished(attempt.job, _timed_out(attempt)), now))
+        """            attempt.stop.set("timeout")
+            self.in_flight.end(Ended(attempt, Finished(attempt.job, _timed_out(attempt)), now))
 """,
         (HANGING,),
     ),

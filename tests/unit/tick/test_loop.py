@@ -34,7 +34,7 @@ from cronjobs.tick.loop import EXIT_MARGIN_S, Loop
 from cronjobs.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
 from cronjobs.tick.result import NOTHING_DUE, TickFilter
 from cronjobs.tick.trouble import FAULT
-from cronjobs.tick.turn import CUT_LEASE, Batch, BatchResult, Writer
+from cronjobs.tick.turn import CUT_LEASE, GROUP, Batch, BatchResult, Writer
 from cronjobs.tick.watchdog import Watchdog
 
 ME = "host:boot:1:tick"
@@ -251,7 +251,13 @@ class Engine:
     """A loop with hand-driven workers; ``play`` runs it to its end."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *, workers: int = 2, limit: int | None = None, **run: Any
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        workers: int = 2,
+        limit: int | None = None,
+        tells_each: bool = True,
+        **run: Any,
     ) -> None:
         self.clock = Clock()
         self.rows = Rows(self.clock)
@@ -280,6 +286,7 @@ class Engine:
             emit=self.events.append,
             before_writing=lambda _: None,
             limits=TickFilter(jobs=limit),
+            tells_each=tells_each,
             catches=False,
         )
         self.handovers: list[Attempt] = []
@@ -375,6 +382,54 @@ def test_short_jobs_are_claimed_ahead_and_no_more_than_workers_run(engine: Engin
     assert engine.rows.ends() == dict.fromkeys(range(1, 41), "succeeded")
     assert engine.workers.most == 2
     assert len(engine.rows.claims) < 20  # by heaps
+
+
+def test_a_turn_writes_one_group_so_that_workers_have_jobs_while_it_lasts(engine: Engine) -> None:
+    engine.due(5000)
+
+    def until_none_is_left() -> None:  # a thread keeps the interpreter to itself for longer than such jobs take
+        while engine.workers.running:
+            engine.workers.end_all()
+        engine.at(engine.clock.s + 0.001, until_none_is_left)
+
+    turns, write = list[tuple[int, int]](), engine.rows.write
+
+    def written(batch: Batch) -> BatchResult:
+        turns.append((len(batch.ends), len(engine.workers.ended.ends)))
+        return write(batch)
+
+    engine.rows.write = written  # type: ignore[method-assign]
+    engine.at(0.001, until_none_is_left)
+    assert engine.play() == NOTHING_DUE
+    assert engine.rows.ends() == dict.fromkeys(range(1, 5001), "succeeded")
+    assert max(ends for ends, _ in turns) == GROUP
+    # The jobs of the next group were with the workers; here they have run already.
+    assert sum(left > 0 for _, left in turns) > 5000 // GROUP // 2
+
+
+@pytest.mark.parametrize(("reads", "of_each"), [(True, 3), (False, 1)])
+def test_where_nobody_reads_of_each_job_the_first_success_of_a_type_is_told(
+    monkeypatch: pytest.MonkeyPatch, reads: bool, of_each: int
+) -> None:
+    engine = Engine(monkeypatch, tells_each=reads)
+    engine.due(3)
+    engine.due(3, "t.slow")
+    for second in range(1, 4):
+        engine.at(second, engine.workers.end_all)
+    engine.play()
+    assert engine.names().count("job.succeeded") == 2 * of_each
+    assert engine.names().count("job.claimed") == (6 if reads else 0)
+    assert engine.loop.counts.succeeded == 6
+
+
+def test_a_success_with_a_note_and_any_other_end_is_always_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, workers=3, tells_each=False)
+    engine.due(3)
+    engine.at(1, engine.workers.end, 1)
+    engine.at(2, engine.workers.end, 2, Succeeded(None, "the result was not kept"))
+    engine.at(3, engine.workers.end, 3, Failed("no", "Error"))
+    engine.play()
+    assert engine.names() == ["job.succeeded", "job.succeeded", "job.retried"]
 
 
 @pytest.mark.parametrize("limit", [1, 3])
