@@ -25,7 +25,14 @@ from sqlalchemy.pool import QueuePool
 from cronjobs.clock import SYSTEM, Clock, sleep
 from cronjobs.database.address import Address
 from cronjobs.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
-from cronjobs.database.one_trip import PLANS_KEPT_AFTER, begin_first, opens_later, serves_directly, takes_numbered
+from cronjobs.database.one_trip import (
+    PLANS_KEPT_AFTER,
+    begin_first,
+    once_sent,
+    opens_later,
+    serves_directly,
+    takes_numbered,
+)
 from cronjobs.database.own_transaction import MARK, Unbroken
 from cronjobs.database.retrying import patiently
 from cronjobs.database.sqlite_connection import StayingConnection
@@ -79,6 +86,8 @@ class Database(OutOfReach):
             self._asking = self.engine.execution_options(cronjobs_begin=begin(TIMEOUTS, _WHO_SERVES, *SET_SETTINGS))
             event.listen(self._asking, "after_cursor_execute", _go_to_its_answer)
             event.listen(self._asking, "before_cursor_execute", begin_first)
+
+    once_sent = staticmethod(once_sent)
 
     def forked(self) -> None:
         """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""

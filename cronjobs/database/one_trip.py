@@ -69,6 +69,15 @@ def begin_first(connection: Connection, *_: object) -> None:
         _with_its_errors(connection, trip, trip.begin)
 
 
+def once_sent(connection: Connection, do: Callable[[], None]) -> None:
+    """Call *do* while the server works on what opens the transaction that begins, or at once, where we cannot tell."""
+    trip: OneTrip | None = connection.info.get(_KEY)
+    if trip is None or not trip.is_pending:
+        do()
+    else:
+        trip.once_sent = do
+
+
 def takes_numbered(connection: Connection) -> bool:
     """Whether ``fetch`` takes the statements of this transaction."""
     trip: OneTrip | None = connection.info.get(_KEY)
@@ -136,6 +145,7 @@ class OneTrip:
         self.opening = ""
         self.is_pending = False  # the transaction is to open with its first statement
         self.is_open = False  # it did, or will
+        self.once_sent: Callable[[], None] | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -144,7 +154,7 @@ class OneTrip:
     def open(self, opening: str) -> bool:
         # Parameters are encoded before the server hears of the encoding that our transactions set.
         self.is_open = self.is_pending = self._server.parameter_status(b"client_encoding") == b"UTF8"
-        self.opening = opening
+        self.opening, self.once_sent = opening, None
         return self.is_open
 
     def leave(self) -> None:
@@ -229,6 +239,9 @@ class OneTrip:
             while server.flush():
                 self._wait(select.POLLIN | select.POLLOUT)
                 server.consume_input()
+            if self.once_sent is not None:
+                do, self.once_sent = self.once_sent, None
+                do()
             while True:
                 while server.is_busy():
                     self._wait(select.POLLIN)

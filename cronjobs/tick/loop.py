@@ -28,7 +28,7 @@ from cronjobs.tick.long_jobs import Handovers
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.tick.result import Counts, TickFilter
 from cronjobs.tick.trouble import FAULT, Outage, SafetyNet
-from cronjobs.tick.turn import Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
+from cronjobs.tick.turn import GROUP, Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
 from cronjobs.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 
 EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
@@ -71,12 +71,14 @@ class Loop:
         self.lease_s = self.settings.run.lease.total_seconds()
         self.net = SafetyNet(self.emit, self.catches)
         self.emit = self.net.emit
+        self.to_hand_out: list[Attempt] = []
         self.writer = Writer(
             self.database,
             self.clock,
             locked_by=self.locked_by,
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
+            meanwhile=self._hand_out,
         )
         self.in_flight = InFlight()
         self.outage = Outage(self.clock, self.emit)
@@ -173,6 +175,8 @@ class Loop:
         state = self._state()
         ended = why_ended(state)
         if ended is None:
+            if self.workers.ended.qsize() < GROUP:
+                self._hand_out()
             self.ends.collect(min(wait_s(state), self.say_progress_s))
             self.ends.say_progress(self.say_progress_s)
         return ended
@@ -222,7 +226,8 @@ class Loop:
 
     def _finish(self, last_write: Callable[[Connection], None]) -> bool:
         self.ends.collect(0)
-        self.ends.release([*self.workers.take_back(), *self.in_flight.handing_over()])
+        self.ends.release([*self.to_hand_out, *self.workers.take_back(), *self.in_flight.handing_over()])
+        self.to_hand_out = []
         while True:
             self.ends.collect(0)
             stuck = self.ends.note_stuck(self.stopping)
@@ -359,6 +364,15 @@ class Loop:
         elif long and attempt.refusal() is None:
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
+            self.to_hand_out.append(attempt)
+
+    def _hand_out(self) -> None:
+        """Let workers run what was claimed; if a group of ends is there, not before the server works on it.
+
+        Python runs one thread at a time: while workers run, what the server waits for would take three times as long.
+        """
+        claimed, self.to_hand_out = self.to_hand_out, []
+        for attempt in claimed:
             self._hand(attempt)
 
     def _fits(self, attempt: Attempt) -> bool:
@@ -421,6 +435,7 @@ class Loop:
             self.ends.release(self.workers.take_back())
         if self.net.error is not None:  # perhaps what broke off was their way to the workers
             self.ends.release([attempt for attempt in self.in_flight.busy() if not attempt.on_its_way])
+            self.to_hand_out = []
 
     @property
     def _takes_nothing(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Connection, event, text
+from support.clusters import wait_until
 from support.databases import opened
 
 from cronjobs.database import one_trip
@@ -220,3 +221,44 @@ def test_a_libpq_without_pipelines_begins_as_ever(postgres_migrated: str, monkey
     with opened(postgres_migrated) as database, known(database).write(next_in_line=True) as connection:
         assert not one_trip.takes_numbered(connection)
         assert run_undecoded(connection, "SELECT 1")[0][0] == 1
+
+
+def test_what_is_to_be_done_meanwhile_is_done_once_the_server_has_its_statement(postgres_migrated: str) -> None:
+    with opened(postgres_migrated) as database:
+        done: list[str] = []
+        with database.write(next_in_line=True) as connection:  # the first, in which nothing is known yet
+            Database.once_sent(connection, lambda: done.append("at once"))
+            assert done == ["at once"]
+        with psycopg.connect(postgres_migrated, autocommit=True) as other:
+            other.execute("SELECT pg_advisory_lock(77)")
+            with database.write(next_in_line=True) as connection:
+                pid = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+
+                def let_go() -> None:
+                    waits = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+                    wait_until(lambda: other.execute(waits, [pid]).fetchone() == ("advisory",), 1.5)
+                    other.execute("SELECT pg_advisory_unlock(77)")
+                    done.append("while it works")
+
+                Database.once_sent(connection, let_go)
+                assert done == ["at once"]
+                run_undecoded(connection, "SELECT pg_advisory_xact_lock(77)")
+                run_undecoded(connection, "SELECT 1 AS one")
+        assert done == ["at once", "while it works"]
+
+
+def test_what_fails_meanwhile_leaves_no_answer_behind(postgres_migrated: str) -> None:
+    def fail() -> None:
+        raise RuntimeError("meanwhile")
+
+    def write(database: Database) -> None:
+        with database.write(next_in_line=True) as connection:
+            Database.once_sent(connection, fail)
+            run_undecoded(connection, "INSERT INTO {jobs} (job_type) VALUES ('t.none') RETURNING id")
+
+    with opened(postgres_migrated) as database:
+        known(database)
+        with pytest.raises(RuntimeError, match="meanwhile"):
+            write(database)
+        with database.write(next_in_line=True) as connection:
+            assert run_undecoded(connection, "SELECT count(*) AS jobs FROM {jobs}")[0].jobs == 0
