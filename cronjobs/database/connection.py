@@ -28,10 +28,10 @@ from cronjobs.database.error_mapping import file_refusal, is_locked, postgresql_
 from cronjobs.database.one_trip import (
     PLANS_KEPT_AFTER,
     begin_first,
-    once_sent,
     opens_later,
     serves_directly,
     takes_numbered,
+    while_waiting,
 )
 from cronjobs.database.own_transaction import MARK, Unbroken
 from cronjobs.database.retrying import patiently
@@ -87,7 +87,7 @@ class Database(OutOfReach):
             event.listen(self._asking, "after_cursor_execute", _go_to_its_answer)
             event.listen(self._asking, "before_cursor_execute", begin_first)
 
-    once_sent = staticmethod(once_sent)
+    while_waiting = staticmethod(while_waiting)
 
     def forked(self) -> None:
         """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""

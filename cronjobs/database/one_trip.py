@@ -69,13 +69,16 @@ def begin_first(connection: Connection, *_: object) -> None:
         _with_its_errors(connection, trip, trip.begin)
 
 
-def once_sent(connection: Connection, do: Callable[[], None]) -> None:
-    """Call *do* while the server works on what opens the transaction that begins, or at once, where we cannot tell."""
+def while_waiting(connection: Connection, do: Callable[[], bool]) -> None:
+    """Call *do* while the server works in the transaction that begins, as long as it has more to do.
+
+    Where we cannot tell when the server does, it is called now, once.
+    """
     trip: OneTrip | None = connection.info.get(_KEY)
     if trip is None or not trip.is_pending:
         do()
     else:
-        trip.once_sent = do
+        trip.meanwhile = do
 
 
 def takes_numbered(connection: Connection) -> bool:
@@ -145,7 +148,7 @@ class OneTrip:
         self.opening = ""
         self.is_pending = False  # the transaction is to open with its first statement
         self.is_open = False  # it did, or will
-        self.once_sent: Callable[[], None] | None = None
+        self.meanwhile: Callable[[], bool] | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -154,7 +157,7 @@ class OneTrip:
     def open(self, opening: str) -> bool:
         # Parameters are encoded before the server hears of the encoding that our transactions set.
         self.is_open = self.is_pending = self._server.parameter_status(b"client_encoding") == b"UTF8"
-        self.opening, self.once_sent = opening, None
+        self.opening, self.meanwhile = opening, None
         return self.is_open
 
     def leave(self) -> None:
@@ -239,9 +242,6 @@ class OneTrip:
             while server.flush():
                 self._wait(select.POLLIN | select.POLLOUT)
                 server.consume_input()
-            if self.once_sent is not None:
-                do, self.once_sent = self.once_sent, None
-                do()
             while True:
                 while server.is_busy():
                     self._wait(select.POLLIN)
@@ -263,6 +263,9 @@ class OneTrip:
     def _wait(self, what: int) -> None:
         waiting = select.poll()
         waiting.register(self._server.socket, what)
+        while self.meanwhile is not None and not waiting.poll(0):
+            if not self.meanwhile():
+                break
         waiting.poll()
 
 

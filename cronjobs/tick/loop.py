@@ -78,7 +78,7 @@ class Loop:
             locked_by=self.locked_by,
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
-            meanwhile=self._hand_out,
+            meanwhile=self._meanwhile,
         )
         self.in_flight = InFlight()
         self.outage = Outage(self.clock, self.emit)
@@ -175,7 +175,7 @@ class Loop:
         state = self._state()
         ended = why_ended(state)
         if ended is None:
-            if self.workers.ended.qsize() < GROUP:
+            if len(self.in_flight.unwritten) + self.workers.ended.qsize() < GROUP:
                 self._hand_out()
             self.ends.collect(min(wait_s(state), self.say_progress_s))
             self.ends.say_progress(self.say_progress_s)
@@ -284,6 +284,7 @@ class Loop:
         try:
             turn = self.writer.write(batch)
         except DatabaseError as error:
+            self.ends.early.clear()  # they are written later than they were decided about
             if batch.reports and isinstance(error, BadValue):
                 self.takes_reports = False  # whatever they hold, no lease may be lost for it
                 return False
@@ -293,6 +294,7 @@ class Loop:
                 self.outage.note(error)
             return False
         except Exception as error:  # of one end's values, or of a claim's: the ends are written in any case
+            self.ends.early.clear()
             self._caught(error)
             self.ends.write_one_by_one()
             return False
@@ -302,6 +304,8 @@ class Loop:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if room:
             self.pace.looked(turn.sent, room=room, found=len(turn.claimed), more_due=turn.more_due)
+        if self.ends.early:
+            self.pace.look_again()  # they may have enqueued what the claim did not see any more
         self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
         if last is None:
             self._move_watchdog()
@@ -365,6 +369,13 @@ class Loop:
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
             self.to_hand_out.append(attempt)
+
+    def _meanwhile(self) -> bool:
+        """Use the time in which the server works; whether there is more to do."""
+        if self.to_hand_out:
+            self._hand_out()
+            return True
+        return self.ends.take_early()
 
     def _hand_out(self) -> None:
         """Let workers run what was claimed; if a group of ends is there, not before the server works on it.

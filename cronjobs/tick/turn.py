@@ -298,14 +298,17 @@ class BatchResult:
 
 @dataclass
 class Writer:
-    """Writes to the database for one ``locked_by``. ``meanwhile`` is called in each turn, while the server works."""
+    """Writes to the database for one ``locked_by``.
+
+    ``meanwhile``: what each turn but the last does while the server works; whether there is more to do.
+    """
 
     database: Database
     clock: Clock
     locked_by: str
     lease: timedelta
     before_writing: Callable[[Connection], None]
-    meanwhile: Callable[[], None]
+    meanwhile: Callable[[], bool]
     claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
     warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
     refused: set[int] = field(default_factory=set)
@@ -329,7 +332,8 @@ class Writer:
         claim: Claim | None = None
         long: Claim | None = None
         with self._writing() as connection:
-            self.database.once_sent(connection, self.meanwhile)
+            if order.last is None:
+                self.database.while_waiting(connection, self.meanwhile)
             sent = self.clock.monotonic()
             written = self._finish(connection, [decided.finish for _, decided in order.ends])
             cleared = self._count_ends(connection, order, written)

@@ -223,38 +223,43 @@ def test_a_libpq_without_pipelines_begins_as_ever(postgres_migrated: str, monkey
         assert run_undecoded(connection, "SELECT 1")[0][0] == 1
 
 
-def test_what_is_to_be_done_meanwhile_is_done_once_the_server_has_its_statement(postgres_migrated: str) -> None:
+def test_what_is_to_be_done_meanwhile_is_done_while_the_server_works(postgres_migrated: str) -> None:
     with opened(postgres_migrated) as database:
         done: list[str] = []
         with database.write(next_in_line=True) as connection:  # the first, in which nothing is known yet
-            Database.once_sent(connection, lambda: done.append("at once"))
+            Database.while_waiting(connection, lambda: done.append("at once") or True)  # type: ignore[func-returns-value]
             assert done == ["at once"]
         with psycopg.connect(postgres_migrated, autocommit=True) as other:
             other.execute("SELECT pg_advisory_lock(77)")
             with database.write(next_in_line=True) as connection:
                 pid = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+                to_do = iter(["some", "more"])
 
-                def let_go() -> None:
+                def do() -> bool:
                     waits = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
                     wait_until(lambda: other.execute(waits, [pid]).fetchone() == ("advisory",), 1.5)
-                    other.execute("SELECT pg_advisory_unlock(77)")
-                    done.append("while it works")
+                    done.append(next(to_do, "nothing"))
+                    if done[-1] == "nothing":
+                        other.execute("SELECT pg_advisory_unlock(77)")
+                    return done[-1] != "nothing"
 
-                Database.once_sent(connection, let_go)
+                Database.while_waiting(connection, do)
                 assert done == ["at once"]
                 run_undecoded(connection, "SELECT pg_advisory_xact_lock(77)")
-                run_undecoded(connection, "SELECT 1 AS one")
-        assert done == ["at once", "while it works"]
+                assert done == ["at once", "some", "more", "nothing"]
+            with database.write(next_in_line=True) as connection:  # nobody has anything to do in it
+                run_undecoded(connection, "SELECT pg_advisory_xact_lock(78)")
+        assert done == ["at once", "some", "more", "nothing"]
 
 
 def test_what_fails_meanwhile_leaves_no_answer_behind(postgres_migrated: str) -> None:
-    def fail() -> None:
+    def fail() -> bool:
         raise RuntimeError("meanwhile")
 
     def write(database: Database) -> None:
         with database.write(next_in_line=True) as connection:
-            Database.once_sent(connection, fail)
-            run_undecoded(connection, "INSERT INTO {jobs} (job_type) VALUES ('t.none') RETURNING id")
+            Database.while_waiting(connection, fail)
+            run_undecoded(connection, "INSERT INTO {jobs} (job_type) SELECT 't.none' FROM pg_sleep(0.05) RETURNING id")
 
     with opened(postgres_migrated) as database:
         known(database)

@@ -168,10 +168,11 @@ class Rows:
     answers: bool = True
     claim_unsettled: bool = False
     warily: bool = False
-    meanwhile: Callable[[], None] = lambda: None
+    meanwhile: Callable[[], bool] = lambda: False
 
     def write(self, batch: Batch) -> BatchResult:
-        self.meanwhile()
+        while batch.last is None and self.meanwhile():
+            pass
         if self.fails is not None:
             self.claim_unsettled = self.claim_unsettled or bool(batch.room)
             raise self.fails
@@ -295,7 +296,7 @@ class Engine:
         self.handovers: list[Attempt] = []
         monkeypatch.setattr(self.loop.handovers, "begin", lambda attempt, until: self._hand_over(attempt))
 
-    def _writer(self, *_: Any, meanwhile: Callable[[], None], **__: Any) -> Rows:
+    def _writer(self, *_: Any, meanwhile: Callable[[], bool], **__: Any) -> Rows:
         self.rows.meanwhile = meanwhile
         return self.rows
 
@@ -402,12 +403,14 @@ def test_a_turn_writes_one_group_so_that_workers_have_jobs_while_it_lasts(engine
     turns, write = list[tuple[int, int]](), engine.rows.write
 
     def written(batch: Batch) -> BatchResult:
-        had = len(engine.workers.inbox)
+        before = len(handed)
         result = write(batch)
-        turns.append((len(batch.ends), len(engine.workers.inbox) - had))
+        turns.append((len(batch.ends), len(handed) - before))
         return result
 
+    handed, hand = list[Attempt](), engine.workers.hand
     engine.rows.write = written  # type: ignore[method-assign]
+    engine.workers.hand = lambda attempt: handed.append(attempt) or hand(attempt)  # type: ignore[method-assign,func-returns-value]
     engine.at(0.001, until_none_is_left)
     assert engine.play() == NOTHING_DUE
     assert engine.rows.ends() == dict.fromkeys(range(1, 5001), "succeeded")
@@ -415,6 +418,66 @@ def test_a_turn_writes_one_group_so_that_workers_have_jobs_while_it_lasts(engine
     full = [given for ends, given in turns if ends == GROUP]
     assert len(full) > 5000 // GROUP // 2
     assert sum(given > GROUP // 2 for given in full) > len(full) // 3  # not before the server had its own work
+
+
+def test_an_end_that_comes_while_a_turn_lasts_is_written_by_the_next_as_of_then(engine: Engine) -> None:
+    engine.due(2)
+    write = engine.rows.write
+
+    def slow(batch: Batch) -> BatchResult:
+        if [end.attempt.job.id for end, _ in batch.ends] == [1]:
+            engine.workers.end(2, Failed("no", "Error"))
+            result = write(batch)  # in which it is taken, and decided about
+            engine.clock.s += 3
+            return result
+        return write(batch)
+
+    engine.rows.write = slow  # type: ignore[method-assign]
+    engine.at(1, engine.workers.end, 1)
+    engine.play()
+    assert engine.rows.wrote == [(1, 1, "succeeded"), (4, 2, "failed")]
+    assert engine.names().count("job.retried") == 1
+
+
+def test_what_an_end_enqueued_while_a_turn_claimed_is_not_missed(engine: Engine) -> None:
+    engine.due(1)
+    write, turns = engine.rows.write, list[int]()
+
+    def late(batch: Batch) -> BatchResult:
+        turns.append(batch.room)
+        if len(turns) == 2:  # finds nothing due; the end comes meanwhile, and its job has enqueued another
+            engine.workers.end(1)
+            result = write(batch)
+            engine.due(1)
+            engine.at(engine.clock.s + 0.001, engine.workers.end_all)
+            return result
+        return write(batch)
+
+    engine.rows.write = late  # type: ignore[method-assign]
+    assert engine.play() == NOTHING_DUE
+    assert engine.rows.ends() == {1: "succeeded", 2: "succeeded"}
+
+
+def test_ends_taken_in_a_turn_that_fails_wait_for_the_database_and_are_decided_about_anew(engine: Engine) -> None:
+    engine.due(2)
+    write = engine.rows.write
+
+    def fails(batch: Batch) -> BatchResult:
+        if [end.attempt.job.id for end, _ in batch.ends] == [1]:
+            engine.workers.end(2)
+            engine.rows.fails = AWAY
+            engine.at(engine.clock.s + 5, setattr, engine.rows, "fails", None)
+            while engine.rows.meanwhile():
+                pass
+            assert engine.loop.ends.early
+        return write(batch)
+
+    engine.rows.write = fails  # type: ignore[method-assign]
+    engine.at(1, engine.workers.end, 1)
+    engine.play()
+    assert engine.loop.ends.early == {}
+    assert sorted(engine.rows.ends().items()) == [(1, "succeeded"), (2, "succeeded")]
+    assert all(when >= 6 for when, *_ in engine.rows.wrote)
 
 
 @pytest.mark.parametrize(("reads", "of_each"), [(True, 3), (False, 1)])
