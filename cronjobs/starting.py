@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-OBJECTS = 50_000  # between two collections while it starts; a tick with work makes about 300,000
+OBJECTS = 300_000  # between two collections while it starts: none, as a tick with work leaves 100,000 by then
 WORKING = 10_000  # while it works: each job of a drain leaves some thirty objects until its end is written
 
 _usual: tuple[int, int, int] | None = None
