@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import os
@@ -83,7 +82,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
                 return mismatch(fault)
             result = handler(*(() if ctx is None else (ctx,)), **arguments)
             if result is not None and inspect.isawaitable(result):
-                result = asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+                result = _awaited(result, attempt, around)
         if ctx is None:
             return _succeeded(result)
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
@@ -104,7 +103,7 @@ def _surrounded(
         def finish() -> Any:
             result = handler(*given, **payload)
             if inspect.isawaitable(result):
-                return asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+                return _awaited(result, attempt, around)
             return result
 
         return surrounded(around.settings.around, ctx, finish, lambda said: print(said, file=sys.stderr))  # noqa: T201
@@ -205,11 +204,19 @@ def _succeeded(result: Any) -> Outcome:
     return Succeeded(None if written is None else json.loads(written), note)
 
 
+def _awaited(result: Any, attempt: Attempt, around: WorkerContext) -> Any:
+    import asyncio  # which takes as long to import as Python to start: only for handlers that are async
+
+    return asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+
+
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
     """Await a handler; cancel it through its loop at its time-out and when it has to stop.
 
     At shutdown it gets half the grace period to end by itself, since its context reports the shutdown at once.
     """
+    import asyncio
+
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 

@@ -15,7 +15,7 @@ A delay from further down still counts: a failure next to a RetryLater is not re
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -120,16 +120,22 @@ def _asked_to_stop(error: BaseException, attempt: Attempt, clock: Clock) -> str 
     reason = attempt.stop.reason
     if reason is None and _is_over(attempt, clock) and _holds(error, (Cancelled,)):
         return "timeout"
-    return reason if reason is not None and _holds(error, (Cancelled, asyncio.CancelledError)) else None
+    return reason if reason is not None and _holds(error, (Cancelled, *_cancelled_by_asyncio())) else None
 
 
 def _is_over(attempt: Attempt, clock: Clock) -> bool:
     return attempt.started is not None and clock.monotonic() - attempt.started >= attempt.timeout.total_seconds()
 
 
+def _cancelled_by_asyncio() -> tuple[type[BaseException], ...]:
+    """asyncio's CancelledError; nothing while nobody has imported asyncio, and so nothing can have raised one."""
+    kind = getattr(sys.modules.get("asyncio.exceptions"), "CancelledError", None)
+    return () if kind is None else (kind,)
+
+
 def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> bool:
     cause = error.__cause__ or error.__context__
-    return _is_over(attempt, clock) and cause is not None and _is(cause, asyncio.CancelledError)
+    return _is_over(attempt, clock) and cause is not None and issubclass(type(cause), _cancelled_by_asyncio())
 
 
 # --- delays -----------------------------------------------------------------------------------------------------------

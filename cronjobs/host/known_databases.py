@@ -6,12 +6,12 @@ reinstallation, starts without any set-up.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cronjobs.digest import sha256
 from cronjobs.errors import DatabaseVanished
 from cronjobs.host.state_folder import State
 
@@ -48,4 +48,4 @@ def _note(settings: Settings, address: Address) -> str:
     with suppress(OSError):
         inode = settings.folder.stat().st_ino
     about = os.fsencode(f"{inode} {address.url.database}")
-    return f"database-{hashlib.sha256(about).hexdigest()[:16]}"
+    return f"database-{sha256(about).hexdigest()[:16]}"

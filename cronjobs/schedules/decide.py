@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from typing import Final
 
 from cronjobs import events
 from cronjobs.config.settings import ScheduleSettings
+from cronjobs.digest import sha256
 from cronjobs.rules.capacity import Cap, admit
 from cronjobs.rules.occurrences import Busy, Placed, Range, overlap
 from cronjobs.schedules.pauses import owed_by, pauses_of
@@ -238,5 +238,5 @@ def spread_offset(schedule: ScheduleSettings) -> timedelta:
     """The schedule's own share of its ``spread``: the same each time and on each host, and evenly spread over names."""
     if schedule.spread is None:
         return timedelta(0)
-    share = int.from_bytes(hashlib.sha256(schedule.name.encode()).digest()[:8]) / 2**64
+    share = int.from_bytes(sha256(schedule.name.encode()).digest()[:8]) / 2**64
     return timedelta(seconds=int(schedule.spread.total_seconds() * share))

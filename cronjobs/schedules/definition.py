@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.config.settings import ScheduleSettings, Settings
+from cronjobs.digest import sha256
 from cronjobs.rules.payload import BadJson
 
 _SPANS: Final = (
@@ -68,7 +68,7 @@ def fingerprint(settings: Settings) -> str:
     if settings.queues != {} or settings.disabled_queues:
         applied["queues"] = {name: [cap.max_waiting, cap.on_full] for name, cap in (settings.queues or {}).items()}
         applied["disabled_queues"] = None if settings.queues is None else sorted(settings.disabled_queues)
-    return hashlib.sha256(canonical(applied).encode()).hexdigest()[:16]
+    return sha256(canonical(applied).encode()).hexdigest()[:16]
 
 
 def canonical(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.database.tables import job_type_lists
+from cronjobs.digest import sha256
 from cronjobs.probe.question import after_now, shifted
 from cronjobs.records import dataclass
 from cronjobs.store.overlap import runnable_value
@@ -46,7 +46,7 @@ def record_types(connection: Connection, names: Collection[str]) -> str:
 
 
 def types_hash(names: Collection[str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]
+    return sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]
 
 
 def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ it takes jobs. The jobs of an executor's types are never claimed by a tick itsel
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from typing import Final
 
 from cronjobs import events
 from cronjobs.config.settings import Settings
+from cronjobs.digest import sha256
 from cronjobs.host.files import make_folder
 from cronjobs.host.state_folder import state_folder
 from cronjobs.jobs.job_types import JobTypes
@@ -55,7 +55,7 @@ class Supervision:
 
     @property
     def lock_name(self) -> str:
-        return f"executor-{hashlib.sha256(self.encode()).hexdigest()[:24]}.lock"
+        return f"executor-{sha256(self.encode()).hexdigest()[:24]}.lock"
 
 
 class SupervisorLock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Collection
@@ -10,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from cronjobs.digest import sha256
 from cronjobs.host.state_folder import State
 from cronjobs.model import duration_text
 from cronjobs.rules.repeating import DAILY, HOURLY, silence
@@ -161,4 +161,4 @@ def word_name(config: Path) -> str:
 
 
 def _name(config: Path) -> str:
-    return hashlib.sha256(os.fsencode(config)).hexdigest()[:16]
+    return sha256(os.fsencode(config)).hexdigest()[:16]

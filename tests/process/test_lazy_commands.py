@@ -77,14 +77,17 @@ def test_a_plain_tick_loads_no_typer() -> None:
     assert {"typer", "pydantic", "rich", "alembic", "croniter"} & {*done.stdout.split()} == set()
 
 
-def test_a_tick_with_work_on_sqlite_loads_nothing_of_postgresqls(tmp_path: Path) -> None:
+def test_a_tick_with_work_on_sqlite_loads_neither_postgresqls_modules_nor_unused_ones(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "cronjobs.yaml").write_text("database: sqlite:///jobs.db\nimports: [handlers]\n")
     (tmp_path / "handlers.py").write_text("""
 import sys
 from cronjobs import job
 @job("t.loaded")
 def loaded():
-    return [name for name in sys.modules if "postgresql" in name or name == "psycopg"]
+    unused = ("psycopg", "asyncio", "ssl", "_hashlib", "importlib.metadata")
+    return [name for name in sys.modules if "postgresql" in name or name in unused]
 """)
     given: dict[str, Any] = {"cwd": tmp_path, "check": True, "env": {"XDG_STATE_HOME": str(tmp_path), "HOME": "/"}}
     for words in (["db", "upgrade"], ["enqueue", "t.loaded"], ["run-due"]):

@@ -1,0 +1,76 @@
+"""Leave out what SQLAlchemy imports and a tick hardly ever uses: asyncio with ssl, OpenSSL, and importlib.metadata.
+
+They take a tenth of the time until a job starts. While SQLAlchemy is imported something else stands in ``sys.modules``
+for each of them, which SQLAlchemy keeps, and which imports the real module when something of it is used. Nobody else
+meets it: a handler's ``import asyncio`` is the usual one.
+
+Only for our own programs: whoever imports the package gets SQLAlchemy as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAMES = ("asyncio", "hashlib", "importlib.metadata")
+
+_in_use = False
+
+
+def import_sqlalchemy() -> None:
+    """Import SQLAlchemy without what it hardly uses; from then on ``left_out`` does likewise for its other parts."""
+    global _in_use
+    if "sqlalchemy" not in sys.modules:
+        _in_use = True
+        with left_out():
+            importlib.import_module("sqlalchemy")
+
+
+class left_out:  # noqa: N801 for "with", as a function of contextlib, which is not needed here otherwise
+    """A block whose imports meet the stand-ins, if this process began with ``import_sqlalchemy``."""
+
+    def __enter__(self) -> None:
+        self._placed = [StandIn(name) for name in NAMES if _in_use and name not in sys.modules]
+        sys.modules.update({stand_in.__name__: stand_in for stand_in in self._placed})
+
+    def __exit__(self, *_: object) -> None:
+        for stand_in in self._placed:
+            stand_in.leave()
+        if "metadata" not in vars(importlib):
+            # Who wrote "import importlib.metadata" got the stand-in; "importlib.metadata.version" must get the module.
+            vars(importlib).setdefault("__getattr__", _of_importlib)
+
+
+class StandIn(ModuleType):
+    """What imports a module when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in (
+            "iscoroutine",
+            "Runner",
+        ):  # taken while SQLAlchemy is imported, for its asyncio part to call
+            return lambda *given, **named: getattr(importlib.import_module("asyncio"), name)(*given, **named)
+        # SQLAlchemy compares each error with these. To handle one should import nothing, since there may be no file
+        # descriptor left; and none can be of a class that is not loaded.
+        if name == "TimeoutError":
+            return TimeoutError  # asyncio's, too
+        if name == "CancelledError" and "asyncio" not in sys.modules:
+            return ()
+        self.leave()
+        return getattr(importlib.import_module(self.__name__), name)
+
+    def leave(self) -> None:
+        """Let imports find the real module."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+
+
+def _of_importlib(name: str) -> Any:
+    if name == "metadata":
+        return importlib.import_module("importlib.metadata")
+    raise AttributeError(f"module 'importlib' has no attribute {name!r}")

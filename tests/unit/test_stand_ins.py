@@ -1,0 +1,95 @@
+"""SQLAlchemy without asyncio, OpenSSL and importlib.metadata until somebody uses them: each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LEFT_OUT = """
+import sys
+from cronjobs import stand_ins
+stand_ins.import_sqlalchemy()
+with stand_ins.left_out():
+    import sqlalchemy.dialects.sqlite
+"""
+NOT_LOADED = """
+assert not {"asyncio", "hashlib", "_hashlib", "ssl", "importlib.metadata"} & {*sys.modules}
+"""
+ERRORS = """
+from sqlalchemy import util
+assert not util.is_exit_exception(ValueError()) and util.is_exit_exception(KeyboardInterrupt())
+"""
+USED_BY_SQLALCHEMY = """
+import importlib
+from sqlalchemy.util import compat, langhelpers
+assert importlib.metadata.version("pytest")
+assert langhelpers.md5_hex("x") == "9dd4e461268c8034f5c8564e155c67a6"
+assert [*compat.importlib_metadata_get("console_scripts")]
+from asyncio import CancelledError
+assert util.is_exit_exception(CancelledError())
+"""
+USED_BY_OTHERS = """
+import asyncio.events, hashlib, importlib
+from asyncio import CancelledError
+from importlib import metadata
+from sqlalchemy import text, util
+assert asyncio is sys.modules["asyncio"] and CancelledError is asyncio.exceptions.CancelledError
+assert not any(isinstance(found, stand_ins.StandIn) for found in [*sys.modules.values(), metadata, importlib.metadata])
+assert metadata is importlib.metadata is sys.modules["importlib.metadata"]
+assert not hasattr(importlib, "never")
+from sqlalchemy.ext.asyncio import create_async_engine
+async def one():
+    engine = create_async_engine("sqlite+aiosqlite://")
+    async with engine.connect() as connection:
+        found = await connection.scalar(text("SELECT 1"))
+    await engine.dispose()
+    return found
+assert asyncio.run(one()) == 1
+assert util.concurrency.asyncio.iscoroutine(last := one())
+last.close()
+"""
+LOADED_MEANWHILE = """
+import sys
+from cronjobs import stand_ins
+stand_ins.import_sqlalchemy()
+with stand_ins.left_out():
+    import psycopg, psycopg.errors
+import asyncio
+assert psycopg.errors.CancelledError is asyncio.CancelledError
+"""
+LOADED_BEFORE = """
+import sys, asyncio, hashlib, importlib.metadata
+before = asyncio, hashlib, importlib.metadata
+from cronjobs import stand_ins
+stand_ins.import_sqlalchemy()
+from sqlalchemy.util import compat, queue
+assert (queue.asyncio, compat.hashlib, compat.importlib_metadata) == before
+assert "__getattr__" not in vars(importlib)
+"""
+ELSEWHERE = """
+import sys, sqlalchemy
+from cronjobs import stand_ins
+stand_ins.import_sqlalchemy()
+with stand_ins.left_out():
+    import sqlalchemy.dialects.sqlite, importlib.metadata
+assert not any(isinstance(found, stand_ins.StandIn) for found in sys.modules.values())
+assert isinstance(importlib.metadata, type(sys)) and not isinstance(importlib.metadata, stand_ins.StandIn)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        LEFT_OUT + NOT_LOADED + ERRORS + NOT_LOADED + USED_BY_SQLALCHEMY,
+        LEFT_OUT + NOT_LOADED + USED_BY_OTHERS,
+        LOADED_MEANWHILE,
+        LOADED_BEFORE,
+        ELSEWHERE,
+    ],
+    ids=["used by SQLAlchemy", "used by others", "loaded meanwhile", "loaded before", "elsewhere"],
+)
+def test_what_stands_in_for_a_module_is_that_module_to_whoever_uses_it(program: str) -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
