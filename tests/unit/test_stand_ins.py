@@ -15,7 +15,7 @@ with stand_ins.left_out():
     import sqlalchemy.dialects.sqlite
 """
 NOT_LOADED = """
-assert not {"asyncio", "hashlib", "_hashlib", "ssl", "importlib.metadata"} & {*sys.modules}
+assert not {"_hashlib", "ssl", *stand_ins.NAMES} & {*sys.modules}
 """
 ERRORS = """
 from sqlalchemy import util
@@ -56,8 +56,15 @@ from cronjobs import stand_ins
 stand_ins.import_sqlalchemy()
 with stand_ins.left_out():
     import psycopg, psycopg.errors
+    from sqlalchemy import create_engine
+    create_engine("postgresql+psycopg://")
+assert "sqlalchemy.dialects.postgresql.asyncpg" not in sys.modules
 import asyncio
+import sqlalchemy.dialects.postgresql.psycopg2 as one
+from sqlalchemy.dialects.postgresql import asyncpg as another, dialect
 assert psycopg.errors.CancelledError is asyncio.CancelledError
+assert (one.dialect.driver, another.dialect.driver) == ("psycopg2", "asyncpg")
+assert not isinstance(another, stand_ins.StandIn)
 """
 LOADED_BEFORE = """
 import sys, asyncio, hashlib, importlib.metadata
