@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from uuid import UUID
 
 from cronjobs.masking import MASK, is_secret_name
 from cronjobs.model import duration
+from cronjobs.patterns import late
 from cronjobs.records import dataclass
 from cronjobs.text import one_line
 
@@ -230,7 +230,7 @@ _NUMBER: Final = r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,9})?"
 
 def matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Python's own readers take more than one would write by intention, such as "20260102" or "1_000"."""
-    expression = re.compile(pattern)
+    expression = late(pattern)
 
     def read(text: str) -> Any:
         if not expression.fullmatch(text):

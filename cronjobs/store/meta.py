@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from datetime import datetime
 from typing import Final
 
@@ -86,7 +86,7 @@ def adopt(connection: Connection, project: str, environment: str, actor: str | N
     entry = {
         "action": "adopt",
         "subject": project,
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "detail": {
             "project": {"from": before.project, "to": project},
             "environment": {"from": before.environment, "to": environment},
