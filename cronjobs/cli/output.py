@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import textwrap
 import unicodedata
@@ -187,6 +186,8 @@ def since_instant(text: str, now: datetime, timezone: str, option: str = "--sinc
 
 def width() -> int:
     """Columns to fill: those of the terminal or of $COLUMNS, at least 60; 120 in a pipe."""
+    import shutil  # with bz2 and lzma, which a tick does without
+
     return max(60, shutil.get_terminal_size((120, 24)).columns)
 
 

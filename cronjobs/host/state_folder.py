@@ -7,7 +7,6 @@ So it must be ours, writable by no one else, and no link is followed; otherwise 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,8 @@ def state_folder() -> Path:
     """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file: cron may set no HOME."""
     if (lasting := state_files.lasting_folder()) is not None:
         return Path(lasting)
+    import tempfile
+
     return Path(tempfile.gettempdir()) / f"cronjobs-{os.getuid()}"
 
 

@@ -11,15 +11,13 @@ import json
 import os
 import queue
 import select
-import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import repeat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.config.settings import Settings
@@ -35,6 +33,9 @@ from cronjobs.rules.lease import Lease
 from cronjobs.store import leases
 from cronjobs.store.claims import held_by
 from cronjobs.store.sql import database_now
+
+if TYPE_CHECKING:
+    import subprocess
 
 PROGRAM: Final = "cronjobs.long"  # operators signal long jobs by this name, see docs/long-jobs.md
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
@@ -166,6 +167,9 @@ class Handovers:
 
 
 def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
+    import subprocess  # few ticks have a long job
+    import tempfile
+
     reader, writer = os.pipe()
     try:
         with tempfile.TemporaryFile() as request:
@@ -190,6 +194,8 @@ def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def _why_silent(process: subprocess.Popen[bytes]) -> str:
+    import subprocess
+
     with suppress(subprocess.TimeoutExpired):
         status = process.wait(REAPED_WITHIN_S)  # its pipe closes shortly before the process ends
         return f"its process ended without a word, {f'exit status {status}' if status >= 0 else f'signal {-status}'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,6 +27,8 @@ from cronjobs.tick.watchdog import PAST_DEADLINE_S
 
 # An idle tick runs 1,440 times a day: what only a tick with work needs is imported where it is used.
 if TYPE_CHECKING:
+    import subprocess
+
     from cronjobs.tick.loop import Loop
     from cronjobs.tick.recovery import Recovery
     from cronjobs.tick.work import Work
