@@ -1,7 +1,8 @@
-"""The indexes of the tables, for what makes or compares tables: a condition of one loads both dialects of SQLAlchemy.
+"""The indexes and CHECKs of the tables, for what makes or compares tables.
 
-So does a table's own option for one of them. Without this module a tick on SQLite needs nothing of PostgreSQL's, which
-takes as long to import as Python itself, and a tick on PostgreSQL nothing of SQLite's.
+An index's condition loads both dialects of SQLAlchemy, and so does a table's own option for one of them. Without this
+module a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python itself, and a tick on
+PostgreSQL nothing of SQLite's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 from sqlalchemy import Index, text
 
+from cronjobs.database.checks import add_checks
 from cronjobs.database.tables import (
     UNSETTLED_DEAD_SQL,
     alerts,
@@ -23,6 +25,8 @@ from cronjobs.database.tables import (
     ticks,
 )
 from cronjobs.probe.question import WAITING_SQL
+
+add_checks()
 
 # SQLite would use the id of a pruned job again.
 for _table in (audit, findings, jobs, schedules, ticks):

@@ -18,16 +18,14 @@ from sqlalchemy import (
     MetaData,
     PrimaryKeyConstraint,
     SmallInteger,
-    Table,
     Text,
     UniqueConstraint,
     text,
 )
 
+from cronjobs.database.checks import instants, lengths, table
 from cronjobs.database.column_types import (
     POSTGRESQL_RANGE,
-    SQLITE_FIRST_INSTANT,
-    SQLITE_LAST_INSTANT,
     Instant,
     Json,
     server_caller,
@@ -66,35 +64,7 @@ metadata = MetaData(
 RowId = BigInteger().with_variant(Integer(), "sqlite")
 
 
-def _instants(*columns: str) -> list[CheckConstraint]:
-    """CHECKs that SQLite's instants are microseconds; PostgreSQL has a type for them."""
-    return [
-        CheckConstraint(
-            f"{column} IS NULL OR (typeof({column}) = 'integer' AND {column} BETWEEN {SQLITE_FIRST_INSTANT} "
-            f"AND {SQLITE_LAST_INSTANT})",
-            name=f"{column}_microseconds",
-        ).ddl_if(dialect="sqlite")
-        for column in columns
-    ]
-
-
-def _lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
-    """A CHECK on lengths in bytes, which both databases count alike; *condition* surrounds it."""
-    return [
-        CheckConstraint(
-            condition.replace("...", " AND ".join(_within(count, column, most) for column, most in longest.items())),
-            name=name,
-        ).ddl_if(dialect=dialect)
-        for dialect, count in (("postgresql", "octet_length({})"), ("sqlite", "length(CAST({} AS BLOB))"))
-    ]
-
-
-def _within(count: str, column: str, most: int) -> str:
-    within = f"{count.format(column)} <= {most}"
-    return within if column == "name" else f"({column} IS NULL OR {within})"
-
-
-jobs = Table(
+jobs = table(
     "cronjobs_jobs",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -133,52 +103,56 @@ jobs = Table(
     Column("released_key", Text),  # its idempotency_key until it was cancelled before it began; others may use that now
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
-    CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
-    CheckConstraint(
-        "(status = 'running') = (locked_by IS NOT NULL) AND (status = 'running') = (locked_until IS NOT NULL)",
-        name="leased_when_running",
-    ),
-    CheckConstraint(
-        "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
-    ),
-    CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-    CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
-    CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
-    CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
-    *_instants(
-        "run_at",
-        "locked_until",
-        "scheduled_for",
-        "last_failed_at",
-        "cancel_requested_at",
-        "created_at",
-        "started_at",
-        "finished_at",
-        "dismissed_at",
-    ),
-    # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
-    *_lengths(
-        "lengths",
-        "finished_at IS NOT NULL OR (...)",
-        **LENGTHS,
-    ),
-    CheckConstraint(
-        " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
-        name="instants",
-    ).ddl_if(dialect="postgresql"),
-    # SQLite accepts any type in any column; text in place of a number would crash the program that reads the row.
-    CheckConstraint(
-        "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
-        "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
-        "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
-        "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
-        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
-        "AND typeof(concurrency_key) IN ('text', 'null')",
-        name="types",
-    ).ddl_if(dialect="sqlite"),
+    checks=lambda: [
+        CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
+        CheckConstraint(
+            "(status = 'running') = (locked_by IS NOT NULL) AND (status = 'running') = (locked_until IS NOT NULL)",
+            name="leased_when_running",
+        ),
+        CheckConstraint(
+            "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
+        ),
+        CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+        CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
+        CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
+        CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
+        *instants(
+            "run_at",
+            "locked_until",
+            "scheduled_for",
+            "last_failed_at",
+            "cancel_requested_at",
+            "created_at",
+            "started_at",
+            "finished_at",
+            "dismissed_at",
+        ),
+        # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
+        *lengths(
+            "lengths",
+            "finished_at IS NOT NULL OR (...)",
+            **LENGTHS,
+        ),
+        CheckConstraint(
+            " AND ".join(
+                f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")
+            ),
+            name="instants",
+        ).ddl_if(dialect="postgresql"),
+        # SQLite accepts any type in any column; text in place of a number would crash the program that reads the row.
+        CheckConstraint(
+            "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
+            "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
+            "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
+            "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
+            "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
+            "AND typeof(concurrency_key) IN ('text', 'null')",
+            name="types",
+        ).ddl_if(dialect="sqlite"),
+    ],
 )
 
-job_runs = Table(
+job_runs = table(
     "cronjobs_job_runs",
     metadata,
     Column("job_id", BigInteger, nullable=False),
@@ -194,13 +168,16 @@ job_runs = Table(
     Column("output", Text),
     PrimaryKeyConstraint("job_id", "attempt"),
     ForeignKeyConstraint(["job_id"], ["cronjobs_jobs.id"], ondelete="CASCADE"),
-    CheckConstraint(
-        "outcome IN ('succeeded', 'failed', 'timed_out', 'lost', 'interrupted', 'cancelled', 'snoozed')", name="outcome"
-    ),
-    *_instants("started_at", "finished_at"),
+    checks=lambda: [
+        CheckConstraint(
+            "outcome IN ('succeeded', 'failed', 'timed_out', 'lost', 'interrupted', 'cancelled', 'snoozed')",
+            name="outcome",
+        ),
+        *instants("started_at", "finished_at"),
+    ],
 )
 
-schedules = Table(
+schedules = table(
     "cronjobs_schedules",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -213,12 +190,14 @@ schedules = Table(
     Column("owed", Json),  # pieces that earlier definitions owe since a pause, oldest first
     PrimaryKeyConstraint("id"),
     UniqueConstraint("name"),
-    CheckConstraint("status IN ('active', 'retired')", name="status"),
-    *_lengths("name_length", "...", name=LONGEST_NAME),
-    *_instants("seen_until", "next_at"),
+    checks=lambda: [
+        CheckConstraint("status IN ('active', 'retired')", name="status"),
+        *lengths("name_length", "...", name=LONGEST_NAME),
+        *instants("seen_until", "next_at"),
+    ],
 )
 
-occurrences = Table(
+occurrences = table(
     "cronjobs_occurrences",
     metadata,
     Column("schedule_id", BigInteger, nullable=False),
@@ -231,12 +210,14 @@ occurrences = Table(
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
     Column("tick", BigInteger),  # that settled it; no foreign key: ticks are pruned. NULL: a person, an older version
     PrimaryKeyConstraint("schedule_id", "last_for"),
-    CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
-    CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
-    *_instants("first_for", "last_for", "decided_at"),
+    checks=lambda: [
+        CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
+        CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
+        *instants("first_for", "last_for", "decided_at"),
+    ],
 )
 
-ticks = Table(
+ticks = table(
     "cronjobs_ticks",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -255,20 +236,20 @@ ticks = Table(
     Column("not_started", Json),  # due jobs that it did not start, and why
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
-    *_instants("started_at", "finished_at"),
+    checks=lambda: [*instants("started_at", "finished_at")],
 )
 
-job_type_lists = Table(
+job_type_lists = table(
     "cronjobs_job_type_lists",
     metadata,
     Column("hash", Text, nullable=False),
     Column("names", Json, nullable=False),
     Column("recorded_at", Instant, nullable=False, server_default=server_now()),
     PrimaryKeyConstraint("hash"),
-    *_instants("recorded_at"),
+    checks=lambda: [*instants("recorded_at")],
 )
 
-crashing_types = Table(
+crashing_types = table(
     "cronjobs_crashing_types",
     metadata,
     Column("job_type", Text, nullable=False),
@@ -277,10 +258,10 @@ crashing_types = Table(
     Column("runner", Text),
     Column("suspected", SmallInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_type"),
-    *_instants("found_at"),
+    checks=lambda: [*instants("found_at")],
 )
 
-effects = Table(
+effects = table(
     "cronjobs_effects",
     metadata,
     Column("key", Text, nullable=False),
@@ -291,13 +272,15 @@ effects = Table(
     Column("recorded_at", Instant),
     Column("result", Json),
     PrimaryKeyConstraint("key"),
-    # skipped and stopped: begun, with unknown result, as decided by its on_unknown; see store/effects.py.
-    CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
-    CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
-    *_instants("begun_at", "recorded_at"),
+    checks=lambda: [
+        # skipped and stopped: begun, with unknown result, as decided by its on_unknown; see store/effects.py.
+        CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
+        CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
+        *instants("begun_at", "recorded_at"),
+    ],
 )
 
-queues = Table(
+queues = table(
     "cronjobs_queues",
     metadata,
     Column("name", Text, nullable=False),
@@ -306,11 +289,13 @@ queues = Table(
     Column("dropped", BigInteger, nullable=False, server_default=text("0")),
     Column("refused", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("name"),
-    CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
-    CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
+    checks=lambda: [
+        CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
+        CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
+    ],
 )
 
-pauses = Table(
+pauses = table(
     "cronjobs_pauses",
     metadata,
     Column("scope", Text, nullable=False),
@@ -321,12 +306,14 @@ pauses = Table(
     Column("paused_at", Instant, nullable=False, server_default=server_now()),
     Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: what it holds back is skipped
     PrimaryKeyConstraint("scope", "name"),
-    CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
-    *_lengths("name_length", "...", name=LONGEST_NAME),
-    *_instants("until", "paused_at"),
+    checks=lambda: [
+        CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
+        *lengths("name_length", "...", name=LONGEST_NAME),
+        *instants("until", "paused_at"),
+    ],
 )
 
-audit = Table(
+audit = table(
     "cronjobs_audit",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -338,10 +325,10 @@ audit = Table(
     Column("why", Text),
     Column("detail", Json),
     PrimaryKeyConstraint("id"),
-    *_instants("at"),
+    checks=lambda: [*instants("at")],
 )
 
-totals = Table(
+totals = table(
     "cronjobs_totals",
     metadata,
     Column("part", Text, nullable=False),
@@ -354,10 +341,10 @@ totals = Table(
     Column("newest", BigInteger),  # microseconds since 1970, on both databases
     Column("detail", Json),  # of the one row "mark": what is counted
     PrimaryKeyConstraint("part", "kind", "name", "outcome", "bucket"),
-    CheckConstraint("part IN ('gone', 'counted', 'mark')", name="part"),
+    checks=lambda: [CheckConstraint("part IN ('gone', 'counted', 'mark')", name="part")],
 )
 
-acks = Table(
+acks = table(
     "cronjobs_acks",
     metadata,
     Column("finding", Text, nullable=False),  # its key: "dead", "host:web2"
@@ -368,11 +355,13 @@ acks = Table(
     Column("why", Text),
     Column("acked_at", Instant, nullable=False, server_default=server_now()),
     PrimaryKeyConstraint("finding"),
-    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
-    *_instants("until", "acked_at"),
+    checks=lambda: [
+        CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+        *instants("until", "acked_at"),
+    ],
 )
 
-findings = Table(
+findings = table(
     "cronjobs_findings",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -387,11 +376,13 @@ findings = Table(
     Column("found_at", Instant, nullable=False, server_default=server_now()),
     Column("ended_at", Instant),  # NULL: it lasts
     PrimaryKeyConstraint("id"),
-    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
-    *_instants("began_at", "found_at", "ended_at"),
+    checks=lambda: [
+        CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+        *instants("began_at", "found_at", "ended_at"),
+    ],
 )
 
-alerts = Table(
+alerts = table(
     "cronjobs_alerts",
     metadata,
     Column("finding_id", BigInteger, nullable=False),
@@ -409,10 +400,10 @@ alerts = Table(
     Column("locked_by", Text),  # the tick that is sending it
     Column("locked_until", Instant),
     PrimaryKeyConstraint("finding_id", "channel"),
-    *_instants("due_at", "first_at", "sent_at", "failed_at", "locked_until"),
+    checks=lambda: [*instants("due_at", "first_at", "sent_at", "failed_at", "locked_until")],
 )
 
-tokens = Table(
+tokens = table(
     "cronjobs_tokens",  # of attempts that wait or run on a cluster; see store/tokens.py
     metadata,
     Column("job_id", BigInteger, nullable=False, autoincrement=False),
@@ -423,23 +414,25 @@ tokens = Table(
     Column("permitted_until", Instant),  # until then its handler may run
     Column("ended", Text),  # how it ended, JSON as its worker writes it
     PrimaryKeyConstraint("job_id"),
-    CheckConstraint(
-        "(holder IS NULL) = (taken_at IS NULL) AND (holder IS NULL) = (permitted_until IS NULL)", name="taken"
-    ),
-    *_instants("taken_at", "permitted_until"),
+    checks=lambda: [
+        CheckConstraint(
+            "(holder IS NULL) = (taken_at IS NULL) AND (holder IS NULL) = (permitted_until IS NULL)", name="taken"
+        ),
+        *instants("taken_at", "permitted_until"),
+    ],
 )
 
-quarters = Table(
+quarters = table(
     "cronjobs_quarters",  # what became of the occurrences of closed hours; see store/quarters.py
     metadata,
     Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all is looked at
     Column("hour", Instant, nullable=False),
     Column("quarters", Text, nullable=False),  # a letter for each; see rules/quarters.py
     PrimaryKeyConstraint("schedule_id", "hour"),
-    *_instants("hour"),
+    checks=lambda: [*instants("hour")],
 )
 
-meta = Table(
+meta = table(
     "cronjobs_meta",
     metadata,
     Column("id", Integer, nullable=False, server_default=text("1"), autoincrement=False),
@@ -451,8 +444,7 @@ meta = Table(
     Column("prune_from", Json),  # by status, the instant before which only stripped jobs are left
     Column("look_at", Instant),  # the earliest at which a finding may begin, end or be repeated; NULL: now
     PrimaryKeyConstraint("id"),
-    CheckConstraint("id = 1", name="one_row"),
-    *_instants("pruned_at", "look_at"),
+    checks=lambda: [CheckConstraint("id = 1", name="one_row"), *instants("pruned_at", "look_at")],
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import CheckConstraint, Row, select, text
 from support.postgres import OWNER
 
+from cronjobs.database import indexes  # noqa: F401  the CHECKs come with them
 from cronjobs.database.column_types import (
     SQLITE_FIRST_INSTANT,
     SQLITE_LAST_INSTANT,
