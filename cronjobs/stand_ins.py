@@ -32,7 +32,7 @@ _in_use = False
 
 
 def import_sqlalchemy() -> None:
-    """Import SQLAlchemy without what it hardly uses; from then on ``left_out`` does likewise for its other parts."""
+    """Import SQLAlchemy without what it hardly uses; until ``end`` ``left_out`` does likewise for its other parts."""
     global _in_use
     if "sqlalchemy" not in sys.modules:
         _in_use = True
@@ -40,8 +40,14 @@ def import_sqlalchemy() -> None:
             importlib.import_module("sqlalchemy")
 
 
+def end() -> None:
+    """Leave nothing out any more: code of the user's is about to be imported, and may import in any thread."""
+    global _in_use
+    _in_use = False
+
+
 class left_out:  # noqa: N801 for "with", as a function of contextlib, which is not needed here otherwise
-    """A block whose imports meet the stand-ins, if this process began with ``import_sqlalchemy``."""
+    """A block whose imports meet the stand-ins, between ``import_sqlalchemy`` and ``end``."""
 
     def __enter__(self) -> None:
         self._placed = [StandIn(name) for name in NAMES if _in_use and name not in sys.modules]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from cronjobs import starting
+from cronjobs import stand_ins, starting
 from cronjobs.config.import_path import prepare_imports
 from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
 from cronjobs.host.forks import EndingCopies
@@ -165,6 +165,7 @@ def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
 
 def import_handlers(settings: Settings) -> list[Fault]:
     starting.end()
+    stand_ins.end()
     prepare_imports(settings)
     faults: list[Fault] = []
     if settings.setup is not None:

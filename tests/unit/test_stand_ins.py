@@ -84,6 +84,18 @@ with stand_ins.left_out():
 assert not any(isinstance(found, stand_ins.StandIn) for found in sys.modules.values())
 assert isinstance(importlib.metadata, type(sys)) and not isinstance(importlib.metadata, stand_ins.StandIn)
 """
+ENDED = (
+    LEFT_OUT
+    + """
+from cronjobs.config.settings import Settings
+from cronjobs.jobs import job_types
+from pathlib import Path
+assert job_types.import_handlers(Settings(Path("cronjobs.yaml"), Path())) == []
+with stand_ins.left_out():  # in some thread, while handlers import what they like
+    import asyncio
+    assert not isinstance(asyncio, stand_ins.StandIn)
+"""
+)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +106,9 @@ assert isinstance(importlib.metadata, type(sys)) and not isinstance(importlib.me
         LOADED_MEANWHILE,
         LOADED_BEFORE,
         ELSEWHERE,
+        ENDED,
     ],
-    ids=["used by SQLAlchemy", "used by others", "loaded meanwhile", "loaded before", "elsewhere"],
+    ids=["used by SQLAlchemy", "used by others", "loaded meanwhile", "loaded before", "elsewhere", "ended"],
 )
 def test_what_stands_in_for_a_module_is_that_module_to_whoever_uses_it(program: str) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
