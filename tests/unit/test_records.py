@@ -87,13 +87,13 @@ def seen(classes: Any) -> list[object]:
     found += [attempt(lambda: hash(first) == hash(again)), attempt(lambda: hash(one(x=[]))), attempt(lambda: {empty()})]
     found += [attempt(lambda: setattr(first, "x", 5)), attempt(lambda: delattr(again, "x"))]
     found += [attempt(lambda: dataclasses.asdict(dataclasses.replace(child(x=1), z=0))), point.__match_args__]
-    found += [attempt(inspect.signature, each) for each in classes]
-    found += [attempt(each, 1, 2, 3, 4, 5) for each in classes] + [attempt(lambda: point(w=1)), attempt(one)]
+    found += [attempt(each, 1, 2, 3, 4, 5) for each in classes] + [attempt(lambda: point(x=1, w=1)), attempt(one)]
     found += [made(), made(of=[1]).of, made(self=2), made().fresh is made().fresh, given(much=3), given.__match_args__]
     # "other" of a class with slots is an error of the standard library's own: "super(type, obj): obj must be …"
     names = ("x",) if "__slots__" in vars(point) else ("x", "other")
     found += [attempt(setattr, loose(x=1), name, 5) for name in names]
     found += [copy.copy(made(of=[1, 2])) == made(of=[1, 2]), [params(each) for each in classes]]
+    found += [attempt(inspect.signature, each) for each in classes]
     return [str(each) for each in found]
 
 

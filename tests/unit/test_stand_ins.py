@@ -81,6 +81,7 @@ from cronjobs import stand_ins
 stand_ins.import_sqlalchemy()
 with stand_ins.left_out():
     import sqlalchemy.dialects.sqlite, importlib.metadata
+assert {"sqlalchemy.dialects.sqlite.aiosqlite", "asyncio"} <= {*sys.modules}
 assert not any(isinstance(found, stand_ins.StandIn) for found in sys.modules.values())
 assert isinstance(importlib.metadata, type(sys)) and not isinstance(importlib.metadata, stand_ins.StandIn)
 """
