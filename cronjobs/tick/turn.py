@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -39,7 +39,7 @@ from cronjobs.rules.lease import Finish, Lease, Report, lease_of
 from cronjobs.store import claims, crashing_types, leases
 from cronjobs.store.claims import Claim, ClaimFilter
 from cronjobs.store.leases import Renewal, Written, settle
-from cronjobs.tick.result import TickFilter
+from cronjobs.tick.result import TickFilter, dataclass
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
 
