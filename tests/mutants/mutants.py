@@ -383,8 +383,8 @@ MUTANTS = (
     Mutant(
         "a Cancelled that nobody asked for taken for a stop",
         "cronjobs/execution/raised.py",
-        "    return reason if reason is not None and _holds(error, (Cancelled, asyncio.CancelledError)) else None",
-        '    return (reason or "lost") if _holds(error, (Cancelled, asyncio.CancelledError)) else None',
+        "    return reason if reason is not None and _holds(error, (Cancelled, *_cancelled_by_asyncio())) else None",
+        '    return (reason or "lost") if _holds(error, (Cancelled, *_cancelled_by_asyncio())) else None',
         ("tests/unit/execution/test_raised.py",),
     ),
     Mutant(
