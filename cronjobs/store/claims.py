@@ -165,6 +165,11 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     return Claim(rows[0][FACTS], jobs, more_due)
 
 
+def any_with_own_timeout(connection: Connection) -> bool:
+    """Whether a job waits whose row has a timeout of its own."""
+    return run(connection, "SELECT 1 FROM {jobs} j WHERE j.{timed} LIMIT 1").first() is not None
+
+
 _order: Final = attrgetter("priority", "run_at", "id")
 
 

@@ -394,6 +394,8 @@ class Writer:
         return found
 
     def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
+        if not admission.fitting and not claims.any_with_own_timeout(connection):
+            return None  # a job is long by its type or by its row; to plan a claim takes the server ten milliseconds
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
         if room <= 0:
             return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 
 from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
@@ -13,7 +14,9 @@ from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
 from cronjobs.rules.concurrency import Limit
 from cronjobs.store import claims
-from cronjobs.store.claims import ClaimFilter
+from cronjobs.store.claims import Claim, ClaimFilter
+from cronjobs.store.sql import database_now
+from cronjobs.tick.turn import Batch, Writer
 
 HOUR = timedelta(hours=1)
 
@@ -22,6 +25,33 @@ def add(database: Database, count: int, priority: int, due_in: timedelta, **colu
     row = {"job_type": "t", "priority": priority, "run_at": SYSTEM.now() + due_in} | columns
     with database.write() as connection:
         connection.execute(insert(jobs), [row] * count)
+
+
+def test_long_jobs_are_claimed_only_where_a_type_or_a_row_may_be_long(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed: list[Collection[str]] = []
+
+    def claim(connection: Connection, *, admission: ClaimFilter, **_: object) -> Claim:
+        claimed.append(admission.fitting)
+        return Claim(database_now(connection), [], False)
+
+    monkeypatch.setattr(claims, "claim", claim)
+    writer = Writer(database, SYSTEM, "r", HOUR, before_writing=lambda _: None, meanwhile=lambda: False)
+
+    def look(*long_types: str) -> int:
+        before = len(claimed)
+        long = ClaimFilter(known=["t", *long_types], fitting=long_types, remaining_s=-1, longest_s=18)
+        order = Batch((), (), (), renew=False, room=0, admission=long, long=long, long_jobs=2, long_room=5, host="h")
+        writer.write(order)
+        return len(claimed) - before
+
+    add(database, 1, 5, -HOUR)
+    add(database, 1, 5, -HOUR, timeout_s=99, status="succeeded", finished_at=SYSTEM.now())
+    assert look() == 0
+    assert look("t.long") == 1
+    add(database, 1, 5, HOUR, timeout_s=99)
+    assert look() == 1
 
 
 def steps(database: Database, limits: tuple[Limit, ...]) -> int:

@@ -288,6 +288,7 @@ OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "probe": probe,
     "claim": claim,
     "claim under limits": lambda world: claim(world, (Limit("smtp:", most=1),)),
+    "is one long by its row": lambda world: world.reading(claims.any_with_own_timeout),
     "recover": recover,
     "materialise": settle_schedules,
     "prune": prune,
