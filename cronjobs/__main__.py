@@ -51,7 +51,7 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         if given is not None:
             from cronjobs import stand_ins
 
-            stand_ins.import_sqlalchemy()
+            stand_ins.import_libraries()
             from cronjobs.cli.fault import guarded
             from cronjobs.cli.run_tick import run_tick
 

@@ -1,4 +1,4 @@
-"""SQLAlchemy without asyncio, OpenSSL and importlib.metadata until somebody uses them: each in a process of its own."""
+"""SQLAlchemy and YAML without what is hardly used, until somebody uses it: each in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 LEFT_OUT = """
 import sys
 from cronjobs import stand_ins
-stand_ins.import_sqlalchemy()
+stand_ins.import_libraries()
 with stand_ins.left_out():
     import sqlalchemy.dialects.sqlite
 """
@@ -53,7 +53,7 @@ last.close()
 LOADED_MEANWHILE = """
 import sys
 from cronjobs import stand_ins
-stand_ins.import_sqlalchemy()
+stand_ins.import_libraries()
 with stand_ins.left_out():
     import psycopg, psycopg.errors
     from sqlalchemy import create_engine
@@ -70,15 +70,31 @@ LOADED_BEFORE = """
 import sys, asyncio, hashlib, importlib.metadata
 before = asyncio, hashlib, importlib.metadata
 from cronjobs import stand_ins
-stand_ins.import_sqlalchemy()
+stand_ins.import_libraries()
 from sqlalchemy.util import compat, queue
 assert (queue.asyncio, compat.hashlib, compat.importlib_metadata) == before
 assert "__getattr__" not in vars(importlib)
 """
+YAML = """
+import copy, datetime, re
+from cronjobs import stand_ins
+from cronjobs.patterns import _Late
+usual = re.compile
+stand_ins.import_libraries()
+assert re.compile is usual
+import yaml
+assert isinstance(yaml.reader.Reader.NON_PRINTABLE, _Late)
+text = "[1, 1.5, yes, 2026-01-02, ~, 0x1F, '1', 1:30, 2026-01-02 03:04:05]"
+then = datetime.datetime(2026, 1, 2, 3, 4, 5)
+for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+    assert yaml.load(text, loader) == [1, 1.5, True, then.date(), None, 31, "1", 90, then]
+    copy.deepcopy(loader.yaml_implicit_resolvers)
+assert yaml.safe_load(yaml.safe_dump([1, "1", "yes", then])) == [1, "1", "yes", then]
+"""
 ELSEWHERE = """
 import sys, sqlalchemy
 from cronjobs import stand_ins
-stand_ins.import_sqlalchemy()
+stand_ins.import_libraries()
 with stand_ins.left_out():
     import sqlalchemy.dialects.sqlite, importlib.metadata
 assert {"sqlalchemy.dialects.sqlite.aiosqlite", "asyncio"} <= {*sys.modules}
@@ -106,10 +122,11 @@ with stand_ins.left_out():  # in some thread, while handlers import what they li
         LEFT_OUT + NOT_LOADED + USED_BY_OTHERS,
         LOADED_MEANWHILE,
         LOADED_BEFORE,
+        YAML,
         ELSEWHERE,
         ENDED,
     ],
-    ids=["used by SQLAlchemy", "used by others", "loaded meanwhile", "loaded before", "elsewhere", "ended"],
+    ids=["used by SQLAlchemy", "used by others", "loaded meanwhile", "loaded before", "YAML", "elsewhere", "ended"],
 )
 def test_what_stands_in_for_a_module_is_that_module_to_whoever_uses_it(program: str) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)

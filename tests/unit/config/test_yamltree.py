@@ -10,7 +10,7 @@ import yaml
 from support.configfile import problems, refusal
 
 from cronjobs.config import yaml_nodes
-from cronjobs.config.yaml_nodes import Mapping, Scalar, decode, parse
+from cronjobs.config.yaml_nodes import Flaw, Mapping, Scalar, decode, parse
 
 
 @pytest.fixture(autouse=True, params=["CSafeLoader", "SafeLoader"])
@@ -78,6 +78,14 @@ def test_a_trap_is_refused_with_its_place_and_the_fix(text: str, messages: list[
 )
 def test_a_file_that_is_no_mapping_of_text_is_refused(data: bytes, message: str) -> None:
     assert refusal(data) == [f"cronjobs.yaml{message}"]
+
+
+def test_what_yaml_does_not_print_python_does_not_either() -> None:
+    everything = map(chr, (*range(0xD800), *range(0xE000, 0x110000)))
+    assert decode("".join(filter(str.isprintable, everything)).encode())
+    assert isinstance(decode("ä\x7f".encode()), Flaw)
+    assert decode("ä\xa0\x85\xad\n".encode()) == "ä\xa0\x85\xad\n"  # YAML prints these, and Python does not
+    assert yaml_nodes._CONTROL.search("".join(filter(str.isprintable, map(chr, range(0x110000))))) is None
 
 
 def test_a_byte_order_mark_moves_nothing() -> None:
