@@ -67,7 +67,7 @@ def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Eve
     match transition.status:
         case Status.SUCCEEDED:
             note = getattr(end.outcome, "note", None)
-            return Event("job.succeeded", facts | {"note": note}, WARNING) if note else Event("job.succeeded", facts)
+            return Event("job.succeeded", facts | ({"note": note} if note else {}), WARNING if note else INFO)
         case Status.CANCELLED:
             return Event("job.cancelled", facts | {"error": error}, WARNING)
         case Status.DEAD:
