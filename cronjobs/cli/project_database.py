@@ -16,13 +16,13 @@ from cronjobs.database.address import Address, parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.retrying import first_look
 from cronjobs.errors import SchemaMissing, SchemaTooOld
-from cronjobs.host.caller import os_user
+from cronjobs.host.caller import user_in_a_line
 from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember, require_still_there
+from cronjobs.stand_ins import left_out
 from cronjobs.store import meta
 from cronjobs.store.meta import is_ours, require_schema
 from cronjobs.store.sql import database_now
-from cronjobs.text import clean, one_line
 
 if TYPE_CHECKING:
     from cronjobs.cli.options import Source
@@ -32,7 +32,8 @@ def open_database(settings: Settings) -> Database:
     """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings, address)
-    return Database(address, connections=settings.run.workers + 1)
+    with left_out():  # by the database's dialect, too
+        return Database(address, connections=settings.run.workers + 1)
 
 
 def missing_file(settings: Settings) -> Address | None:
@@ -128,4 +129,4 @@ def by_hand() -> ByHand:
 
 def operator() -> str:
     """Who is at the keyboard, as it may be stored: the name comes from variables that hold anything."""
-    return one_line(clean(os_user()), 200)
+    return user_in_a_line()

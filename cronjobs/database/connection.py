@@ -51,7 +51,6 @@ from cronjobs.errors import (
 from cronjobs.host.forks import OutOfReach, replace_by_nothing
 from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
 from cronjobs.rules.payload import read_json
-from cronjobs.stand_ins import left_out
 from cronjobs.text import decoded, is_utf8
 
 T = TypeVar("T")
@@ -80,8 +79,7 @@ class Database(OutOfReach):
         self.clock = clock
         self.give_up_at = math.inf  # on the monotonic clock: no one waits for a turn past this
         self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
-        with left_out():  # by the database's dialect, too
-            self.engine = _engine(address, clock, connections)
+        self.engine = _engine(address, clock, connections)
         self._sessions: WeakSet[Any] = WeakSet()  # with a server
         if not address.is_sqlite:
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))

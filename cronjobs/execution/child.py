@@ -26,9 +26,10 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
 from cronjobs.execution.calls_here import calls_of_child
-from cronjobs.execution.child_protocol import Request, read_reason, write_outcome, write_progress
+from cronjobs.execution.child_protocol import Request, outcome_text, read_reason, write_outcome, write_progress
 from cronjobs.execution.handler import call_handler
 from cronjobs.execution.output import log_to
+from cronjobs.execution.raised import rehearse
 from cronjobs.jobs import job_types
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.registry import registered
@@ -86,6 +87,7 @@ def run(request: Request, stop: StopSignal, told: int | None = None, guard: int 
         return Interrupted()
     try:
         around = WorkerContext(request.settings, database, calls=lambda _: calls_of_child(request, guard))
+        outcome_text(rehearse(attempt, SYSTEM))
         return attempt.refusal() or call_handler(attempt, around, SYSTEM)
     finally:
         if database is not None:

@@ -15,7 +15,7 @@ from typing import Final
 from cronjobs.clock import Clock
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.execution.handler import run_attempt
-from cronjobs.execution.raised import outcome_of
+from cronjobs.execution.raised import outcome_of, rehearse
 from cronjobs.model import (
     CancelledByRequest,
     Finished,
@@ -57,12 +57,15 @@ class Workers:
 
     def hand(self, attempt: Attempt) -> bool:
         """Give *attempt* to a worker; False if there is none and none can be started."""
+        is_first = not self._threads
         if len(self._threads) < self.count:
             self._start_one()
         if not self._threads:
             return False
         attempt.on_its_way = True
         self._inbox.put(attempt)
+        if is_first:
+            rehearse(attempt, self.clock)  # while it begins
         return True
 
     def _start_one(self) -> None:

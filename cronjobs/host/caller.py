@@ -20,6 +20,10 @@ def os_user() -> str:
         return f"uid {os.getuid()}"
 
 
+def user_in_a_line() -> str:
+    return one_line(clean(os_user()), 200)
+
+
 @cache
 def caller() -> str:
     """User and program, as "ada/manage.py", for a database that knows no users; the form of PostgreSQL's default."""
