@@ -90,8 +90,11 @@ class Ends:
         taken, most = len(self.in_flight.unwritten), min(AT_ONCE, GROUP - len(self.early))
         with suppress(queue.Empty):
             for _ in range(most):
-                if (ended := self.workers.ended.get_nowait()) is not None:
-                    self._take_safely(ended)
+                ended = self.workers.ended.get_nowait()
+                if ended is None:  # a signal: the loop is not to wait after this turn
+                    self.workers.wake()
+                    break
+                self._take_safely(ended)
         at = self._now()
         more = self.in_flight.unwritten[taken:]
         self.early |= {ended.attempt.job.id: (ended, self._decide(ended, at)) for ended in more}

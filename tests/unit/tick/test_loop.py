@@ -458,6 +458,23 @@ def test_what_an_end_enqueued_while_a_turn_claimed_is_not_missed(engine: Engine)
     assert engine.rows.ends() == {1: "succeeded", 2: "succeeded"}
 
 
+def test_a_signal_while_a_turn_lasts_is_told_at_once(engine: Engine) -> None:
+    engine.due(1)
+    write, turns, told = engine.rows.write, list[float](), list[float]()
+
+    def signalled(batch: Batch) -> BatchResult:
+        turns.append(engine.clock.s)
+        if len(turns) == 2:
+            engine.loop.stop("SIGTERM")
+        return write(batch)
+
+    engine.rows.write = signalled  # type: ignore[method-assign]
+    engine.loop.emit = lambda event: told.append(engine.clock.s) if event.name == "tick.stopping" else None
+    engine.at(9, engine.workers.end, 1)
+    engine.play()
+    assert told == [turns[1]]
+
+
 def test_ends_taken_in_a_turn_that_fails_wait_for_the_database_and_are_decided_about_anew(engine: Engine) -> None:
     engine.due(2)
     write = engine.rows.write
