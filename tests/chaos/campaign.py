@@ -115,6 +115,7 @@ class Campaign:
         self.free: list[tuple[float, int]] = [(0.0, workers) for workers in WORKERS]  # slots, and from when on
         self.open: dict[tuple[int, int], int] = {}  # (job, attempt) begun and not ended -> pid
         self.inside: set[tuple[int, int]] = set()  # between an external effect and its record
+        self.unkeyed: set[tuple[int, int]] = set()  # attempts that did an effect which nobody guards
         self.ended: deque[tuple[float, int, int]] = deque()  # what came to an end lately: when, job, pid
         self.finished: set[int] = set()  # jobs
         self.hurt: set[int] = set()  # jobs that were lost before
@@ -262,6 +263,8 @@ class Campaign:
                 self.resting.discard(line.job)
             case "unkeyed" | "body":
                 self.inside.add(held)
+                if line.what == "unkeyed":
+                    self.unkeyed.add(held)
             case "recorded":
                 self.inside.discard(held)
             case "end" | "failed":
@@ -327,7 +330,9 @@ class Campaign:
         return len(self.finished) > RIPE * self.plan.size.jobs
 
     def _kill(self, deed: Deed) -> bool:
-        inside = {self.open[held] for held in self.inside if held in self.open}
+        doubled = len({job for job, _ in self.unkeyed}) < len(self.unkeyed)
+        wanted = self.inside if doubled else self.inside & self.unkeyed  # few kills are to prove something, too
+        inside = {self.open[held] for held in wanted if held in self.open}
         victims = self._victims(deed, inside if deed.inside and not self._is_late() else None)
         if not victims:
             return False
