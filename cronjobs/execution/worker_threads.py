@@ -12,7 +12,7 @@ import queue
 import threading
 from typing import Final
 
-from cronjobs.clock import Clock
+from cronjobs.clock import Clock, sleep
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.raised import outcome_of, rehearse
@@ -24,6 +24,7 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
+LET_IT_BEGIN_S: Final = 0.001  # Python runs one thread at a time
 DROPPED: Final = "dropped at shutdown"
 
 
@@ -65,7 +66,8 @@ class Workers:
         attempt.on_its_way = True
         self._inbox.put(attempt)
         if is_first:
-            rehearse(attempt, self.clock)  # while it begins
+            sleep(LET_IT_BEGIN_S)
+            rehearse(attempt, self.clock)  # while it runs
         return True
 
     def _start_one(self) -> None:
