@@ -230,10 +230,10 @@ class Ends:
 
     def decided(self) -> list[End]:
         """What is to be written, each end with what becomes of its job."""
-        now = self._now()
+        at = self._now()
         early, self.early = self.early, {}
         found = [(ended, early.get(ended.attempt.job.id)) for ended in self.in_flight.unwritten]
-        return [each if each and each[0] is ended else (ended, self._decide(ended, now)) for ended, each in found]
+        return [each if each and each[0] is ended else (ended, self._decide(ended, at)) for ended, each in found]
 
     def _now(self) -> tuple[float, datetime]:
         """One instant, by the monotonic clock and by the database's."""
@@ -347,11 +347,11 @@ class Ends:
         self.outage.tell()
         why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
         self._report_unwritten(self.in_flight.unwritten, why)
-        now = self._now()
+        now, _ = at = self._now()
         for attempt in [attempt for attempt in self.in_flight.without_lease if attempt.succeeded]:
-            ran = timedelta(seconds=now[0] - (attempt.started or now[0]))
+            ran = timedelta(seconds=now - (attempt.started or now))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
-            self._report(attempt, self._decide(Ended(attempt, finished, 0.0), now))
+            self._report(attempt, self._decide(Ended(attempt, finished, 0.0), at))
 
 
 def _timed_out(attempt: Attempt) -> TimedOut:
