@@ -167,7 +167,7 @@ class InFlight:
     without_lease: list[Attempt] = field(default_factory=list)  # the thread still runs, and keeps its slot
     unwritten: list[Ended] = field(default_factory=list)
     unrecorded: list[Attempt] = field(default_factory=list)  # overdue; their history row is not written yet
-    dropped: set[int] = field(default_factory=set)  # jobs whose end the database refuses in any form; leases run out
+    given_up: set[Lease] = field(default_factory=set)  # lost, or the end is refused in any form: they run out
 
     def take(self, attempt: Attempt, sent: float) -> None:
         if attempt.job_type.durable == "each":
@@ -225,6 +225,7 @@ class InFlight:
         """Drop a lost lease and what was to be written about it; its thread may still run."""
         attempt = self.held[job_id]
         ended = self.has_ended(attempt)
+        self.given_up.add(attempt.lease)
         self.forget(job_id)
         self.unwritten = [end for end in self.unwritten if end.attempt is not attempt]
         if attempt.started is not None and not ended and not attempt.handed_over:
@@ -234,7 +235,7 @@ class InFlight:
     def drop(self, ended: Ended) -> None:
         """The database takes this end in no form."""
         self.unwritten = [other for other in self.unwritten if other is not ended]
-        self.dropped.add(ended.attempt.job.id)
+        self.given_up.add(ended.attempt.lease)
         self.forget(ended.attempt.job.id)
 
     def end_itself(self, job_id: int) -> None:

@@ -270,6 +270,8 @@ class Loop:
             ends=self.ends.decided(),
             overdue=self.ends.overdue_rows(),
             held=self.in_flight.leases() if renew or self.writer.claim_unsettled else (),
+            unsettled=self.writer.claim_unsettled,
+            given_up=self.in_flight.given_up,
             renew=renew,
             reports=self.in_flight.reports(self.settings.secrets) if renew and self.takes_reports else {},
             room=room,
@@ -341,8 +343,6 @@ class Loop:
         attempts = []
         for job in (*turn.settled, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
-            if job.id in self.in_flight.dropped:  # it has run here, and how it ended can be written in no form
-                continue
             if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
                 continue
             attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)

@@ -254,6 +254,9 @@ End = tuple[Ended, Decided]
 class Batch:
     """What a turn is to write. ``held``: all our leases; ``room``: how many jobs to claim.
 
+    ``unsettled``: an earlier claim had no answer; what it leased to us is neither ``held`` nor ``given_up``, which are
+    leases that the rows may still have as ours and that are to run out: their attempts began here.
+
     ``reports``: what a renewal writes besides, by job id.
 
     ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
@@ -269,6 +272,8 @@ class Batch:
     long_jobs: int = 0
     long_room: int = 0
     host: str = ""
+    unsettled: bool = False
+    given_up: Collection[Lease] = ()
     watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs ended cleanly
     reports: Mapping[int, Report] = field(default_factory=dict)
     last: Callable[[Connection], None] | None = None  # runs after everything else, at the end of the tick
@@ -340,8 +345,8 @@ class Writer:
             recorded = leases.record_overdue(connection, order.overdue)
             if order.renew and order.held:
                 renewal = leases.renew(connection, order.held, self.lease, order.reports)
-            if self.claim_unsettled:
-                settled = self._settle_claim(connection, {lease.job_id for lease in order.held})
+            if order.unsettled:
+                settled = self._settle_claim(connection, {*order.held, *order.given_up})
             if order.room:
                 self.claim_unsettled = True
                 claim = self._claim(connection, order.room, order.admission)
@@ -433,10 +438,10 @@ class Writer:
             return Written(frozenset(), frozenset())
         return settle(connection, finishes, leases.finish(connection, finishes))
 
-    def _settle_claim(self, connection: Connection, held: set[int]) -> list[Job]:
+    def _settle_claim(self, connection: Connection, known: set[Lease]) -> list[Job]:
         """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older."""
         leased = claims.held_by(connection, self.locked_by, warily=self.warily)
-        found = [job for job in leased if job.id not in held]
+        found = [job for job in leased if lease_of(job) not in known]
         if not found:
             return []
         renewal = leases.renew(connection, [lease_of(job) for job in found], self.lease)

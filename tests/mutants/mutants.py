@@ -217,9 +217,16 @@ MUTANTS = (
     Mutant(
         "a claim's lost COMMIT not settled by reading",
         "cronjobs/tick/turn.py",
-        "if self.claim_unsettled:\n",
+        "if order.unsettled:\n",
         "if False:\n",
         (LOST_ANSWERS,),
+    ),
+    Mutant(
+        "what began and lost its lease is taken for a claim without an answer",
+        "cronjobs/tick/turn.py",
+        "{*order.held, *order.given_up}",
+        "{*order.held}",
+        ("tests/database/test_claim_without_answer.py::test_only_what_was_never_known_of_is_taken_up",),
     ),
     Mutant(
         "a finish's lost COMMIT tried again blindly",

@@ -182,14 +182,15 @@ class Rows:
         self.overdue |= {row.lease.job_id: str(row.outcome) for row in batch.overdue}
         renewal, settled = None, list[Job]()
         held = {lease.job_id for lease in batch.held}
+        given_up = {lease.job_id for lease in batch.given_up}
         if batch.renew and held:
             self.renewals.append(self.clock.s)
             gone = held & self.taken_over
             renewed = frozenset(held - gone - self.locked - written)
             self.leased_at |= dict.fromkeys(renewed, self.clock.s)
             renewal = Renewal(renewed, frozenset(self.cancelled & renewed), frozenset(gone))
-        if self.claim_unsettled:
-            settled = [self._jobs[job_id] for job_id in self.leased_at.keys() - held - written]
+        if batch.unsettled:
+            settled = [self._jobs[job_id] for job_id in self.leased_at.keys() - held - written - given_up]
         claimed = list[Job]()
         if batch.room:
             self.claims.append(self.clock.s)
@@ -261,6 +262,7 @@ class Engine:
         workers: int = 2,
         limit: int | None = None,
         tells_each: bool = True,
+        catches: bool = False,
         **run: Any,
     ) -> None:
         self.clock = Clock()
@@ -291,7 +293,7 @@ class Engine:
             before_writing=lambda _: None,
             limits=TickFilter(jobs=limit),
             tells_each=tells_each,
-            catches=False,
+            catches=catches,
         )
         self.handovers: list[Attempt] = []
         monkeypatch.setattr(self.loop.handovers, "begin", lambda attempt, until: self._hand_over(attempt))
@@ -746,6 +748,46 @@ def test_a_commit_without_an_answer_is_read_back_and_each_job_runs_once(engine: 
     assert engine.play() == NOTHING_DUE
     assert [job_id for _, job_id, _ in engine.rows.wrote] == [1, 2]
     assert engine.workers.began.keys() == {1, 2}
+
+
+def test_an_attempt_whose_lease_ran_out_while_the_database_was_away_is_not_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its row may still be ours when a claim without an answer is looked for, and its code still runs."""
+    engine = Engine(monkeypatch, lease=timedelta(seconds=12))
+    engine.due(1, "t.slow")
+    handed, hand = list[int](), engine.workers.hand
+    engine.workers.hand = lambda attempt: handed.append(attempt.job.id) or hand(attempt)  # type: ignore[method-assign,func-returns-value]
+    engine.at(0.5, lambda: setattr(engine.rows, "fails", AWAY))
+    engine.at(14, lambda: setattr(engine.rows, "fails", None))
+    engine.play()
+    assert engine.clock.s >= 14
+    assert engine.names().count("job.lease_lost") == 1
+    assert handed == [1]
+    assert engine.rows.leased_at.keys() == {1}  # until another tick finds it lost
+
+
+def test_an_error_while_a_turn_lasts_begins_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, workers=3, catches=True)
+    engine.due(3, "t.slow")
+    handed, hand = list[int](), engine.workers.hand
+    engine.workers.hand = lambda attempt: handed.append(attempt.job.id) or hand(attempt)  # type: ignore[method-assign,func-returns-value]
+    write = engine.rows.write
+
+    def breaks(batch: Batch) -> BatchResult:
+        if [end.attempt.job.id for end, _ in batch.ends] == [1]:
+            engine.workers.end(2)
+            with pytest.MonkeyPatch.context() as broken:
+                broken.setattr(engine.loop.planner, "note", None)
+                return write(batch)
+        return write(batch)
+
+    engine.rows.write = breaks  # type: ignore[method-assign]
+    engine.at(1, engine.workers.end, 1)
+    engine.at(2, engine.workers.end, 3)
+    assert engine.play() == FAULT
+    assert handed == [1, 2, 3]
+    assert engine.rows.ends() == dict.fromkeys((1, 2, 3), "succeeded")
 
 
 def test_what_no_waiting_mends_ends_the_tick_once_nothing_is_held(engine: Engine) -> None:

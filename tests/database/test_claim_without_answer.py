@@ -1,0 +1,63 @@
+"""A claim whose COMMIT had no answer: what it took is read from the rows, and nothing that has begun is begun again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from cronjobs.clock import SYSTEM
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
+from cronjobs.rules.lease import Lease, lease_of
+from cronjobs.store.claims import ClaimFilter
+from cronjobs.tick.turn import Batch, BatchResult, Writer
+
+MINUTE = timedelta(minutes=1)
+ADMISSION = ClaimFilter(known=["t"], fitting=["t"], remaining_s=50)
+
+
+def turn(writer: Writer, room: int = 0, *, held: Sequence[Lease] = (), given_up: Sequence[Lease] = ()) -> BatchResult:
+    unsettled = writer.claim_unsettled
+    order = Batch((), (), held, renew=False, room=room, admission=ADMISSION, unsettled=unsettled, given_up=given_up)
+    return writer.write(order)
+
+
+def test_only_what_was_never_known_of_is_taken_up(database: Database) -> None:
+    row: dict[str, Any] = {"job_type": "t", "run_at": SYSTEM.now() - MINUTE}
+    with database.write() as connection:
+        connection.execute(insert(jobs), [row] * 4)
+    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
+    held, given_up, new, again = claimed = list(turn(writer, room=4).claimed)
+    ends = leases_end(database)
+    before = lease_of(again)._replace(attempt=again.attempt - 1)  # its release was written, and the answer lost, too
+
+    writer.claim_unsettled, writer.lease = True, 2 * MINUTE
+    settled = turn(writer, held=[lease_of(held), before], given_up=[lease_of(given_up)]).settled
+
+    assert settled == [new, again]
+    assert not writer.claim_unsettled
+    renewed = [job.id for job in claimed if leases_end(database)[job.id] > ends[job.id]]
+    assert renewed == [new.id, again.id]
+
+
+def test_what_breaks_off_while_a_turn_lasts_is_looked_for_by_the_next(database: Database) -> None:
+    """This one does not know what we hold."""
+    with database.write() as connection:
+        connection.execute(insert(jobs), [{"job_type": "t", "run_at": SYSTEM.now() - MINUTE}])
+    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
+    assert len(turn(writer, room=1).claimed) == 1
+
+    def breaks_off() -> bool:
+        writer.claim_unsettled = True
+        return False
+
+    writer.meanwhile = breaks_off
+    assert turn(writer, room=1).settled == []
+
+
+def leases_end(database: Database) -> dict[int, datetime]:
+    with database.read() as connection:
+        return {row.id: row.locked_until for row in connection.execute(select(jobs.c.id, jobs.c.locked_until))}
