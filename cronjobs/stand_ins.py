@@ -1,8 +1,9 @@
-"""Import SQLAlchemy and YAML without what a tick hardly ever uses: asyncio, OpenSSL, entry points, others' dialects.
+"""Import SQLAlchemy, psycopg and YAML without what a tick hardly ever uses: asyncio, OpenSSL, others' dialects.
 
-They took a sixth of the time until a job starts. While SQLAlchemy is imported something else stands in ``sys.modules``
-for each of them, which SQLAlchemy keeps, and which imports the real module when something of it is used. Nobody else
-meets it: a handler's ``import asyncio`` is the usual one.
+They took a sixth of the time until a job starts. While these libraries are imported something else stands in
+``sys.modules`` for each of them, which the libraries keep, and which imports the real module when something of it is
+used. Nobody else meets it: a handler's ``import asyncio`` is the usual one. psycopg does use asyncio, which then keeps
+what stands for ssl.
 
 Only for our own programs: whoever imports the package gets SQLAlchemy as it is.
 """
@@ -10,6 +11,7 @@ Only for our own programs: whoever imports the package gets SQLAlchemy as it is.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from types import ModuleType
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 NAMES = frozenset(
     {
-        *("asyncio", "hashlib", "importlib.metadata"),
+        *("asyncio", "asyncio.sslproto", "ctypes.util", "hashlib", "importlib.metadata", "ssl"),
+        "sqlalchemy.dialects.postgresql.pg_catalog",  # the tables of reflection
         # Dialects for drivers that we do not use: to load one for SQLite or PostgreSQL is to load all.
         *("sqlalchemy.dialects.sqlite.aiosqlite", "sqlalchemy.dialects.sqlite.pysqlcipher"),
         *("sqlalchemy.dialects.postgresql.asyncpg", "sqlalchemy.dialects.postgresql.pg8000"),
@@ -70,18 +73,19 @@ class left_out:  # noqa: N801 for "with", as a function of contextlib, which is 
     """A block whose imports meet the stand-ins, between ``import_libraries`` and ``end``."""
 
     def __enter__(self) -> None:
-        self._placed = [StandIn(name) for name in NAMES if _in_use and name not in sys.modules]
+        self._placed = [StandIn(name) for name in NAMES if _in_use and name not in sys.modules and _is_there(name)]
         sys.modules.update({stand_in.__name__: stand_in for stand_in in self._placed})
 
     def __exit__(self, *_: object) -> None:
         for stand_in in self._placed:
             stand_in.leave()
-            package, _dot, part = stand_in.__name__.rpartition(".")
-            of_package = vars(sys.modules[package]) if package in sys.modules else {}
+            name, _dot, part = stand_in.__name__.rpartition(".")
+            package = sys.modules.get(name)
+            of_package = {} if package is None or isinstance(package, StandIn) else vars(package)
             if of_package.get(part) is stand_in:
                 del of_package[part]
-            if part not in of_package:  # whoever wrote "import importlib.metadata" and got the stand-in means this
-                of_package.setdefault("__getattr__", _parts_of(package))
+            if of_package and part not in of_package:  # who wrote "import importlib.metadata" and got the stand-in
+                of_package["__getattr__"] = _with_part(stand_in.__name__, of_package.get("__getattr__"))
 
 
 class StandIn(ModuleType):
@@ -90,6 +94,8 @@ class StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in ("iscoroutine", "Runner"):  # taken while SQLAlchemy is imported, for its asyncio part to call
             return lambda *given, **named: getattr(importlib.import_module("asyncio"), name)(*given, **named)
+        if (self.__name__, name) == ("importlib.metadata", "version"):  # psycopg asks for its own
+            return version_of
         # SQLAlchemy compares each error with these. To handle one should import nothing, since there may be no file
         # descriptor left; and none can be of a class that is not loaded.
         if name == "TimeoutError":
@@ -105,10 +111,37 @@ class StandIn(ModuleType):
             del sys.modules[self.__name__]
 
 
-def _parts_of(package: str) -> Callable[[str], Any]:
-    def part(name: str) -> Any:
-        if f"{package}.{name}" in NAMES:
-            return importlib.import_module(f"{package}.{name}")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+def _is_there(name: str) -> bool:
+    """Whether what stands for *name* could import it: asyncio asks whether there is an ssl."""
+    return name != "ssl" or any(finder.find_spec("_ssl", None) for finder in sys.meta_path)
 
-    return part
+
+def _with_part(name: str, otherwise: Callable[[str], Any] | None) -> Callable[[str], Any]:
+    """A package's ``__getattr__`` that imports its part *name* when it is asked for it."""
+    package, _dot, part = name.rpartition(".")
+
+    def found(asked: str) -> Any:
+        if asked == part:
+            return importlib.import_module(name)
+        if otherwise is not None:
+            return otherwise(asked)
+        raise AttributeError(f"module {package!r} has no attribute {asked!r}")
+
+    return found
+
+
+def version_of(distribution: str) -> str:
+    """``importlib.metadata.version``, from the name of the folder that it would read in: it parses an email for it."""
+    begins = distribution.replace("-", "_") + "-"
+    for place in sys.path:
+        try:
+            with os.scandir(place or ".") as entries:
+                found = [entry.name for entry in entries if entry.name.startswith(begins)]
+        except OSError:  # a ZIP archive, or nothing
+            continue
+        if len(found) == 1 and found[0].endswith(".dist-info"):
+            return found[0].removeprefix(begins).removesuffix(".dist-info")
+        if found:
+            break
+    metadata: Any = importlib.import_module("importlib.metadata")
+    return str(metadata.version(distribution))

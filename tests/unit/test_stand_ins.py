@@ -62,9 +62,71 @@ assert "sqlalchemy.dialects.postgresql.asyncpg" not in sys.modules
 import asyncio
 import sqlalchemy.dialects.postgresql.psycopg2 as one
 from sqlalchemy.dialects.postgresql import asyncpg as another, dialect
+assert not {"ssl", "asyncio.sslproto", "ctypes.util", "importlib.metadata", "email"} & {*sys.modules}
 assert psycopg.errors.CancelledError is asyncio.CancelledError
 assert (one.dialect.driver, another.dialect.driver) == ("psycopg2", "asyncpg")
 assert not isinstance(another, stand_ins.StandIn)
+"""
+USED_BY_PSYCOPG = (
+    LOADED_MEANWHILE
+    + """
+import asyncio.base_events, ctypes, importlib.metadata, psycopg_binary
+from psycopg.pq import misc
+assert psycopg.__version__ == importlib.metadata.version("psycopg")
+assert psycopg_binary.__version__ == importlib.metadata.version("psycopg-binary")
+assert misc.ctypes.util.find_library is ctypes.util.find_library
+assert asyncio.sslproto.SSLProtocol is asyncio.base_events.sslproto.SSLProtocol
+async def encrypted():
+    async def greet(reader, writer):
+        writer.write(b"no handshake of yours")
+        writer.close()
+        await writer.wait_closed()
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=ssl.create_default_context())
+import ssl
+try:
+    asyncio.run(encrypted())
+except ssl.SSLError:
+    pass
+else:
+    sys.exit("it was not encrypted")
+import sqlalchemy
+from sqlalchemy.dialects.postgresql import base, pg_catalog
+assert base.pg_catalog.pg_class is pg_catalog.pg_class
+assert isinstance(pg_catalog.pg_class, sqlalchemy.Table)
+try:
+    asyncio.never
+except AttributeError as error:
+    assert str(error) == "module 'asyncio' has no attribute 'never'"
+"""
+)
+VERSIONS = """
+import sys, pathlib, tempfile, importlib.metadata
+from cronjobs.stand_ins import version_of
+with tempfile.TemporaryDirectory() as folder:
+    first, second, third = [pathlib.Path(folder, str(n)) for n in range(3)]
+    sys.path[:0] = [str(first / "archive.zip"), str(first), str(second), str(third)]
+    for place, name, version in [
+        (second, "one_thing-2.0.dist-info", "2.0"),
+        (third, "one_thing-3.0.dist-info", "3.0"),
+        (first, "two-1.dist-info", "1"),
+        (first, "two-1.1.egg-info", "1.1"),
+        (second, "Three-4.dist-info", "4"),
+        (second, "four-5.egg-info", "5"),
+        (third, "four-6.dist-info", "6"),
+    ]:
+        (place / name).mkdir(parents=True)
+        text = f"Metadata-Version: 2.1\\nName: {name.partition('-')[0]}\\nVersion: {version}\\n"
+        (place / name / ("METADATA" if name.endswith("dist-info") else "PKG-INFO")).write_text(text)
+    assert version_of("one-thing") == "2.0"
+    for name in ("one-thing", "two", "three", "four", "pytest"):
+        assert version_of(name) == importlib.metadata.version(name), name
+    try:
+        version_of("never")
+    except importlib.metadata.PackageNotFoundError:
+        sys.exit(0)
+    sys.exit("found what is not there")
 """
 LOADED_BEFORE = """
 import sys, asyncio, hashlib, importlib.metadata
@@ -121,12 +183,24 @@ with stand_ins.left_out():  # in some thread, while handlers import what they li
         LEFT_OUT + NOT_LOADED + ERRORS + NOT_LOADED + USED_BY_SQLALCHEMY,
         LEFT_OUT + NOT_LOADED + USED_BY_OTHERS,
         LOADED_MEANWHILE,
+        USED_BY_PSYCOPG,
+        VERSIONS,
         LOADED_BEFORE,
         YAML,
         ELSEWHERE,
         ENDED,
     ],
-    ids=["used by SQLAlchemy", "used by others", "loaded meanwhile", "loaded before", "YAML", "elsewhere", "ended"],
+    ids=[
+        "used by SQLAlchemy",
+        "used by others",
+        "loaded meanwhile",
+        "used by psycopg",
+        "versions",
+        "loaded before",
+        "YAML",
+        "elsewhere",
+        "ended",
+    ],
 )
 def test_what_stands_in_for_a_module_is_that_module_to_whoever_uses_it(program: str) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
