@@ -225,11 +225,10 @@ class Loop:
         return bool(self.in_flight.busy() or self.in_flight.without_lease)
 
     def _finish(self, last_write: Callable[[Connection], None]) -> bool:
-        self.ends.collect(0)
-        self.ends.release([*self.to_hand_out, *self.workers.take_back(), *self.in_flight.handing_over()])
-        self.to_hand_out = []
         while True:
             self.ends.collect(0)
+            self.ends.release([*self.to_hand_out, *self.workers.take_back(), *self.in_flight.handing_over()])
+            self.to_hand_out = []
             stuck = self.ends.note_stuck(self.stopping)
             if self.stopping is None:
                 self.overran_now |= {each.job.job_type for each in stuck if each.recorded == "interrupted"}

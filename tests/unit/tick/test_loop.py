@@ -123,6 +123,7 @@ class HandDriven:
             if stopped is not None:
                 self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self.clock.s))
                 continue
+            assert attempt.job.id not in self.began, "it runs here, or has"
             attempt.started, attempt.begun, attempt.worker = self.clock.s, True, "1"
             self.running[attempt.job.id] = attempt
             self.began[attempt.job.id] = self.clock.s
@@ -767,6 +768,14 @@ def test_an_attempt_whose_lease_ran_out_while_the_database_was_away_is_not_begun
     assert engine.rows.leased_at.keys() == {1}  # until another tick finds it lost
 
 
+def test_what_the_last_turn_finds_of_a_claim_without_an_answer_goes_back(engine: Engine) -> None:
+    engine.rows._jobs[1], engine.rows.leased_at[1] = Job(1, "t", {}, attempt=1, locked_by=ME), 0.0
+    engine.rows.claim_unsettled = True
+    assert not engine.finish()
+    assert engine.rows.ends() == {1: "released"}
+    assert engine.workers.began == engine.rows.overdue == {}
+
+
 def test_an_error_while_a_turn_lasts_begins_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch, workers=3, catches=True)
     engine.due(3, "t.slow")
@@ -838,13 +847,14 @@ STEPS = st.lists(st.tuples(st.floats(0, BUDGET_S), ACTIONS, st.integers(0, 30)),
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(workers=st.integers(1, 5), jobs=st.integers(0, 20), steps=STEPS)
-@example(1, 1, [(0, "unanswered", 0), (0.06, "away", 0), (1, "stop", 0), (2, "back", 0), (2, "stop", 0)])
+@given(workers=st.integers(1, 5), jobs=st.integers(0, 20), lease_s=st.sampled_from([LEASE_S, 6.0]), steps=STEPS)
+@example(1, 1, LEASE_S, [(0, "unanswered", 0), (0.06, "away", 0), (1, "stop", 0), (2, "back", 0), (2, "stop", 0)])
+@example(2, 1, 6.0, [(0.5, "away", 0), (8, "back", 0)])
 def test_whatever_happens_each_job_runs_once_and_is_written_once_or_left_to_its_lease(
-    workers: int, jobs: int, steps: list[tuple[float, str, int]]
+    workers: int, jobs: int, lease_s: float, steps: list[tuple[float, str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        engine = Engine(monkeypatch, workers=workers)
+        engine = Engine(monkeypatch, workers=workers, lease=timedelta(seconds=lease_s))
         rows = engine.rows
         engine.due(jobs)
 
@@ -877,15 +887,17 @@ def test_whatever_happens_each_job_runs_once_and_is_written_once_or_left_to_its_
     written = [job_id for _, job_id, word in rows.wrote if word != "released"]
     assert len(written) == len(set(written))
     assert set(written) <= engine.workers.began.keys()
-    assert not set(written) & rows.taken_over
+    lost = rows.taken_over | {lease.job_id for lease in engine.loop.in_flight.given_up}
+    assert not set(written) & lost
+    assert rows.overdue.keys() <= engine.workers.began.keys()
     if held_to_the_end:
         assert runs_on
     if rows.fails is None:
         # Whatever began and ended is written, unless its lease was lost; the rest is cut, or still another's.
-        assert engine.workers.began.keys() - rows.taken_over <= set(written) | rows.cut
+        assert engine.workers.began.keys() - lost <= set(written) | rows.cut
         if sum(action == "stop" for _, action, _ in steps) < 2:  # a second signal does not wait for an answer
-            assert rows.leased_at.keys() - rows.taken_over <= rows.cut
+            assert rows.leased_at.keys() - lost <= rows.cut
     # Nobody's lease came near its end while the database was there and nobody had the row.
     if not any(action in ("away", "lock", "unanswered") for _, action, _ in steps):
         gaps = [b - a for a, b in zip(rows.renewals, rows.renewals[1:], strict=False)]
-        assert all(gap >= heartbeat_s(LEASE_S) - 0.01 or rows.taken_over for gap in gaps)
+        assert all(gap >= heartbeat_s(lease_s) - 0.01 or rows.taken_over for gap in gaps)
