@@ -773,7 +773,8 @@ def test_what_the_last_turn_finds_of_a_claim_without_an_answer_goes_back(engine:
     engine.rows.claim_unsettled = True
     assert not engine.finish()
     assert engine.rows.ends() == {1: "released"}
-    assert engine.workers.began == engine.rows.overdue == {}
+    assert not engine.workers.began
+    assert not engine.rows.overdue
 
 
 def test_an_error_while_a_turn_lasts_begins_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
