@@ -196,7 +196,7 @@ class Foreground:
 
     def _hand_back(self, finished: Finished) -> None:
         """The end is the loop's to record, which it tries for as long as a lease is."""
-        self._loop.deadline = self._clock.monotonic() + self._lease_s
+        self._allow_time()
         self._loop.workers.ended.put(Ended(self._attempt, finished, self._clock.monotonic()))
         self._ended = True
 
@@ -207,8 +207,12 @@ class Foreground:
             self._streams.say(f"the end cannot be recorded just now, trying again: {why}")
         while beside.is_alive():
             if self._loop.outage.error is None:  # somebody's psql: for as long as the person has patience
-                self._loop.deadline = self._clock.monotonic() + self._lease_s
+                self._allow_time()
             beside.join(SLOW_S)
+
+    def _allow_time(self) -> None:
+        # Longer than until the next look at it: a lease may be as short as that.
+        self._loop.deadline = self._clock.monotonic() + max(self._lease_s, 2 * SLOW_S)
 
     # --- the job ------------------------------------------------------------------------------------------------------
 
