@@ -203,10 +203,11 @@ class InFlight:
             if attempt is not None:
                 attempt.reporting.written(report)
 
-    def first_leased(self) -> float:
-        """When the lease that ends first was last extended; infinity if there is none."""
+    def first_leased(self, *, working: bool = False) -> float:
+        """When the lease that ends first was last extended, of all or of what has not ended; infinity: of none."""
         # A copy: the signal handler may call this while the loop changes the dict.
-        return min([attempt.leased_at for attempt in list(self.held.values())], default=math.inf)
+        attempts = list((self.working if working else self.held).values())
+        return min([attempt.leased_at for attempt in attempts], default=math.inf)
 
     def holds(self, attempt: Attempt) -> bool:
         return self.held.get(attempt.job.id) is attempt

@@ -62,6 +62,7 @@ class OneHere(Workers):
         self._database = database
 
     def hand(self, attempt: Attempt) -> bool:
+        attempt.on_its_way = True
         self._ends.waiting.append(attempt)
         return True
 

@@ -37,6 +37,7 @@ from cronjobs.tick.trouble import Outage
 from cronjobs.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, Writer
 
 NOT_BEGUN: Final = Released()
+STILL_HERE: Final = Released("an earlier attempt of it lost its lease, and its code still runs here")
 AT_ONCE: Final = 32  # ends that are taken before the next look whether the server has answered
 BRIEF_S: Final = 0.0005  # jobs that take no longer end together: a commit takes longer than to wait for the next
 
@@ -73,7 +74,7 @@ class Ends:
         """Wait for an end, then take all that are there, and of short jobs those that come in a moment."""
         try:
             ended = None
-            if not self.early:
+            if not (self.early and self.in_flight.unwritten):  # all of them may be lost since
                 ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()
             while True:
@@ -317,7 +318,7 @@ class Ends:
             elif job_id in written.succeeded:
                 decided = succeeded_itself(decided)
             self._report(ended.attempt, decided)
-        elif not released:
+        elif not (released or ended.attempt.handed_over):
             # A released job whose COMMIT's reply was lost may have been claimed by another runner since: nothing is
             # left to record.
             self.lost(ended.attempt)

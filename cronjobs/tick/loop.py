@@ -23,7 +23,7 @@ from cronjobs.execution.attempt import Attempt, InFlight, timeout_of
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
-from cronjobs.tick.ends import Ends, without_a_row
+from cronjobs.tick.ends import STILL_HERE, Ends, without_a_row
 from cronjobs.tick.long_jobs import Handovers
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.tick.result import Counts, TickFilter, dataclass
@@ -257,10 +257,10 @@ class Loop:
     def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
         """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
         now = self.clock.monotonic()
-        room = 0 if last else self._room(now)
+        room = 0 if last or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
         # Only if there is time enough to hand one over.
-        may_look = not (last or self._takes_nothing or now < self.pace.next_long_claim)
+        may_look = not (last or self._claims_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
         to_write = self.in_flight.unwritten or self.in_flight.unrecorded or self.writer.claim_unsettled
         if not (to_write or room or renew or long or last):
@@ -286,6 +286,7 @@ class Loop:
             turn = self.writer.write(batch)
         except DatabaseError as error:
             self.ends.early.clear()  # they are written later than they were decided about
+            self._begin(BatchResult(now, unsure=self.writer.unconfirmed))
             if batch.reports and isinstance(error, BadValue):
                 self.takes_reports = False  # whatever they hold, no lease may be lost for it
                 return False
@@ -340,10 +341,12 @@ class Loop:
     def _begin(self, turn: BatchResult) -> None:
         """Hand claimed jobs to the workers; of those that a claim took without an answer what still fits the tick."""
         attempts = []
-        for job in (*turn.settled, *turn.claimed, *turn.long):
+        for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
             if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
                 continue
+            if job.id in self.in_flight.held:  # its row was reset by hand, or by a clock that jumped
+                self._lose(job.id)
             attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
             self._take(attempt)
             if self.tells_each:
@@ -351,8 +354,14 @@ class Loop:
             attempts.append(attempt)
         if attempts:
             self._move_watchdog()  # before any of their code runs: this process may be frozen at any line
+        still_here = {attempt.job.id for attempt in self.in_flight.without_lease}
         for attempt in attempts:
-            self._begin_one(attempt, late=attempt.job in turn.settled)
+            if attempt.job.id in still_here:
+                self.ends.release([attempt], STILL_HERE)
+            elif attempt.job in turn.unsure:
+                self.ends.release([attempt])
+            else:
+                self._begin_one(attempt, late=attempt.job in turn.settled)
 
     def _take(self, attempt: Attempt) -> None:
         self.in_flight.take(attempt, attempt.claimed)
@@ -432,7 +441,7 @@ class Loop:
 
     def _move_watchdog(self) -> None:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
-        first = self.in_flight.first_leased() + self.lease_s - lease_margin_s(self.lease_s)
+        first = self.in_flight.first_leased(working=True) + self.lease_s - lease_margin_s(self.lease_s)
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
 
     # --- keeping time -------------------------------------------------------------------------------------------------
@@ -442,19 +451,22 @@ class Loop:
         now = self.clock.monotonic()
         waits = any(attempt.started is None and now - attempt.claimed > UNBEGUN_S for attempt in self.in_flight.busy())
         if waits or self._takes_nothing:
-            self.ends.release(self.workers.take_back())
-        if self.net.error is not None:  # perhaps what broke off was their way to the workers
-            self.ends.release([attempt for attempt in self.in_flight.busy() if not attempt.on_its_way])
+            on_no_way = [attempt for attempt in self.in_flight.busy() if not attempt.on_its_way]
+            self.ends.release([*self.workers.take_back(), *on_no_way])
             self.to_hand_out = []
 
     @property
     def _takes_nothing(self) -> bool:
         return self.stopping is not None or self.net.error is not None
 
-    def _room(self, now: float) -> int:
-        if self._takes_nothing or self.pace.closed or now < self.pace.next_claim or now >= self.deadline:
-            return 0
-        return self.planner.room(self.in_flight)
+    @property
+    def _claims_nothing(self) -> bool:
+        # Not before it is known what the claim before took: many that have no answer would lease more and more.
+        return self._takes_nothing or self.writer.claim_unsettled or self.planner.left() <= 0
+
+    def _next_claim(self) -> float:
+        stands_still = self._claims_nothing or self.pace.closed
+        return math.inf if stands_still else max(self.pace.next_claim, self.pace.not_before)
 
     def _state(self) -> LoopState:
         now = self.clock.monotonic()
@@ -478,7 +490,7 @@ class Loop:
             outage_pause_s=None if self.outage.error is None else self.outage.pause_s,
             outage_stays=self.outage.stays,
             next_renewal=self._next_renewal(),
-            next_claim=math.inf if self.pace.closed else self.pace.next_claim,
+            next_claim=self._next_claim(),
         )
 
     def _next_renewal(self) -> float:

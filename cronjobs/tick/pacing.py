@@ -29,9 +29,11 @@ class Pace:
     """When to look for work next, on the monotonic clock.
 
     ``nothing_due``: the last look found less than there was room for. ``closed``: nothing is claimed until it opens.
+    ``not_before``: whatever ``next_claim`` says.
     """
 
     next_claim: float = 0.0
+    not_before: float = 0.0
     next_long_claim: float = 0.0
     nothing_due: bool = False
     closed: bool = False
@@ -40,7 +42,7 @@ class Pace:
         self.nothing_due, self.next_claim = False, 0.0
 
     def pause(self, now: float) -> None:
-        self.next_claim = max(self.next_claim, now + POLL_S)
+        self.not_before = now + POLL_S
 
     def no_more_long_jobs(self) -> None:
         self.next_long_claim = math.inf
@@ -51,7 +53,8 @@ class Pace:
         self.next_claim = sent + (POLL_S if self.nothing_due else MORE_DUE_S if more_due else 0.0)
 
     def looked_for_long_jobs(self, sent: float, *, more_due: bool) -> None:
-        self.next_long_claim = sent + (MORE_DUE_S if more_due else POLL_S)
+        if self.next_long_claim < math.inf:
+            self.next_long_claim = sent + (MORE_DUE_S if more_due else POLL_S)
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def why_ended(state: LoopState) -> str | None:
         return TIME_IS_UP
     if state.outage_stays and not state.holds_leases:
         return NO_WRITES
-    at_work = bool(state.busy or state.handing_over or state.running_on)
+    at_work = bool(state.busy or state.handing_over or state.running_on or state.unwritten)
     if state.stopping is not None and (not at_work or state.now >= state.stop_by):
         return state.stopping
     if state.unwritten or state.handing_over or state.outage_pause_s is not None or state.now < state.last_chance_until:

@@ -22,6 +22,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import (
     BadValue,
+    CommitUnconfirmed,
     DatabaseBusy,
     DatabaseDamaged,
     DatabaseFull,
@@ -293,6 +294,9 @@ class BatchResult:
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # what the renewal wrote besides
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
+    unsure: Sequence[
+        Job
+    ] = ()  # leased to us, and not to be begun: somebody has the row locked, or a failover may lose it
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
@@ -317,6 +321,7 @@ class Writer:
     claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
     warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
     refused: set[int] = field(default_factory=set)
+    unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, and no standby has confirmed it
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -334,27 +339,35 @@ class Writer:
     def _write(self, order: Batch) -> BatchResult:
         renewal: Renewal | None = None
         settled: list[Job] = []
+        unsure: list[Job] = []
         claim: Claim | None = None
         long: Claim | None = None
-        with self._writing() as connection:
-            if order.last is None:
-                self.database.while_waiting(connection, self.meanwhile)
-            sent = self.clock.monotonic()
-            written = self._finish(connection, [decided.finish for _, decided in order.ends])
-            cleared = self._count_ends(connection, order, written)
-            recorded = leases.record_overdue(connection, order.overdue)
-            if order.renew and order.held:
-                renewal = leases.renew(connection, order.held, self.lease, order.reports)
-            if order.unsettled:
-                settled = self._settle_claim(connection, {*order.held, *order.given_up})
-            if order.room:
-                self.claim_unsettled = True
-                claim = self._claim(connection, order.room, order.admission)
-            if order.long is not None:
-                room = order.long_room - (len(claim.jobs) if claim else 0)
-                long = self._claim_long(connection, order, order.long, room)
-            if order.last is not None:
-                order.last(connection)
+        self.unconfirmed = []
+        try:
+            with self._writing() as connection:
+                if order.last is None:
+                    self.database.while_waiting(connection, self.meanwhile)
+                sent = self.clock.monotonic()
+                written = self._finish(connection, [decided.finish for _, decided in order.ends])
+                cleared = self._count_ends(connection, order, written)
+                recorded = leases.record_overdue(connection, order.overdue)
+                if order.renew and order.held:
+                    renewal = leases.renew(connection, order.held, self.lease, order.reports)
+                if order.unsettled:
+                    settled, unsure = self._settle_claim(connection, {*order.held, *order.given_up})
+                if order.room:
+                    self.claim_unsettled = True
+                    claim = self._claim(connection, order.room, order.admission)
+                if order.long is not None:
+                    room = order.long_room - (len(claim.jobs) if claim else 0)
+                    long = self._claim_long(connection, order, order.long, room)
+                if order.last is not None:
+                    order.last(connection)
+        except CommitUnconfirmed:
+            for found in (settled, unsure, claim.jobs if claim else (), long.jobs if long else ()):
+                self.unconfirmed += found
+            self.claim_unsettled = False
+            raise
         self.claim_unsettled = False
         return BatchResult(
             sent=sent,
@@ -364,6 +377,7 @@ class Writer:
             renewal=renewal,
             reported=[order.reports[id_] for id_ in order.reports.keys() & renewal.renewed] if renewal else (),
             settled=settled,
+            unsure=unsure,
             claimed=claim.jobs if claim else (),
             long=long.jobs if long else (),
             database_now=claim.now if claim else None,
@@ -438,11 +452,15 @@ class Writer:
             return Written(frozenset(), frozenset())
         return settle(connection, finishes, leases.finish(connection, finishes))
 
-    def _settle_claim(self, connection: Connection, known: set[Lease]) -> list[Job]:
-        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older."""
+    def _settle_claim(self, connection: Connection, known: set[Lease]) -> tuple[list[Job], list[Job]]:
+        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older.
+
+        The second are those whose rows somebody else has locked.
+        """
         leased = claims.held_by(connection, self.locked_by, warily=self.warily)
         found = [job for job in leased if lease_of(job) not in known]
         if not found:
-            return []
+            return [], []
         renewal = leases.renew(connection, [lease_of(job) for job in found], self.lease)
-        return [job for job in found if job.id in renewal.renewed]
+        over = renewal.renewed | renewal.lost | renewal.succeeded
+        return [job for job in found if job.id in renewal.renewed], [job for job in found if job.id not in over]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import insert, select
+import pytest
+from sqlalchemy import Connection, insert, select
 
 from cronjobs.clock import SYSTEM
+from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
+from cronjobs.errors import CommitUnconfirmed
 from cronjobs.rules.lease import Lease, lease_of
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.tick.turn import Batch, BatchResult, Writer
@@ -56,6 +60,44 @@ def test_what_breaks_off_while_a_turn_lasts_is_looked_for_by_the_next(database: 
 
     writer.meanwhile = breaks_off
     assert turn(writer, room=1).settled == []
+
+
+def test_what_somebody_has_locked_is_found_and_not_begun(postgres_migrated: str) -> None:
+    database = Database(parse_url(postgres_migrated))
+    with database.write() as connection:
+        connection.execute(insert(jobs), [{"job_type": "t", "run_at": SYSTEM.now() - MINUTE}] * 2)
+    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
+    locked, free = turn(writer, room=2).claimed
+    writer.claim_unsettled = True
+    with database.engine.begin() as psql:
+        psql.execute(select(jobs.c.id).where(jobs.c.id == locked.id).with_for_update())
+        found = turn(writer)
+    assert (found.settled, found.unsure) == ([free], [locked])
+    database.close()
+
+
+def test_what_no_standby_confirmed_is_known_all_the_same(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    with database.write() as connection:
+        connection.execute(insert(jobs), [{"job_type": "t", "run_at": SYSTEM.now() - MINUTE}] * 3)
+    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
+    [before] = turn(writer, room=1).claimed
+    write = database.write
+
+    @contextmanager
+    def unconfirmed(**options: Any) -> Iterator[Connection]:
+        with write(**options) as connection:
+            yield connection
+        raise CommitUnconfirmed("db")
+
+    monkeypatch.setattr(database, "write", unconfirmed)
+    writer.claim_unsettled = True
+    with pytest.raises(CommitUnconfirmed):
+        turn(writer, room=2)
+    assert not writer.claim_unsettled
+    assert [job.id for job in writer.unconfirmed] == [before.id, 2, 3]
+    monkeypatch.undo()
+    turn(writer)
+    assert writer.unconfirmed == []
 
 
 def leases_end(database: Database) -> dict[int, datetime]:

@@ -36,7 +36,7 @@ from cronjobs.tick.turn import ClaimPlanner, Writer
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
 LOOP = (
-    *("_report_stopping", "_give_back_what_waits", "_turn", "_state", "_room", "_after", "_begin"),
+    *("_report_stopping", "_give_back_what_waits", "_turn", "_state", "_next_claim", "_after", "_begin"),
     *("_begin_one", "_next_renewal", "_move_watchdog"),
 )
 ENDS = (

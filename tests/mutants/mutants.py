@@ -222,6 +222,36 @@ MUTANTS = (
         (LOST_ANSWERS,),
     ),
     Mutant(
+        "more is claimed before it is known what a claim without an answer took",
+        "cronjobs/tick/loop.py",
+        "self._takes_nothing or self.writer.claim_unsettled or",
+        "self._takes_nothing or",
+        ("tests/unit/tick/test_loop.py::test_claims_without_an_answer_do_not_pile_up",),
+    ),
+    Mutant(
+        "what no standby confirmed is begun",
+        "cronjobs/tick/loop.py",
+        "elif attempt.job in turn.unsure:",
+        "elif False:",
+        ("tests/unit/tick/test_loop.py::test_what_no_standby_confirmed_goes_back_and_nothing_of_it_begins",),
+    ),
+    Mutant(
+        "a lease of what has ended has the process killed",
+        "cronjobs/tick/loop.py",
+        "first_leased(working=True)",
+        "first_leased()",
+        (
+            "tests/unit/tick/test_loop.py::test_a_job_that_has_ended_and_cannot_be_written_does_not_have_the_process_killed",
+        ),
+    ),
+    Mutant(
+        "a job is begun beside its own earlier attempt",
+        "cronjobs/tick/loop.py",
+        "if attempt.job.id in still_here:",
+        "if False:",
+        ("tests/unit/tick/test_loop.py::test_a_job_that_was_reset_by_hand_is_not_begun_beside_its_earlier_attempt",),
+    ),
+    Mutant(
         "what began and lost its lease is taken for a claim without an answer",
         "cronjobs/tick/turn.py",
         "{*order.held, *order.given_up}",
@@ -489,8 +519,8 @@ MUTANTS = (
     Mutant(
         "what is not on its way to a worker charged with a loss",
         "cronjobs/tick/loop.py",
-        "            self.ends.release([attempt for attempt in self.in_flight.busy() if not attempt.on_its_way])",
-        "            self.ends.release([])",
+        "self.ends.release([*self.workers.take_back(), *on_no_way])",
+        "self.ends.release(self.workers.take_back())",
         ("tests/database/test_not_begun.py", "tests/database/test_safety_net.py"),
     ),
     Mutant(

@@ -9,8 +9,9 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,14 @@ from hypothesis import strategies as st
 
 from cronjobs import events
 from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.errors import BadValue, DatabaseBusy, DatabaseReadOnly, DatabaseUnreachable
+from cronjobs.errors import (
+    BadValue,
+    CommitUnconfirmed,
+    DatabaseBusy,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    TransientTrouble,
+)
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.execution.worker_threads import unbegun
 from cronjobs.jobs.job_types import JobType, JobTypes
@@ -169,6 +177,7 @@ class Rows:
     answers: bool = True
     claim_unsettled: bool = False
     warily: bool = False
+    unconfirmed: Sequence[Job] = ()
     meanwhile: Callable[[], bool] = lambda: False
 
     def write(self, batch: Batch) -> BatchResult:
@@ -251,6 +260,15 @@ class Rows:
 
     def ends(self) -> dict[int, str]:
         return {job_id: word for _, job_id, word in self.wrote}
+
+    def wait_for_locks(self) -> None:
+        """An end whose row somebody has locked is neither written nor lost."""
+        finish = self._finish
+
+        def unlocked(ends: Sequence[tuple[Ended, Any]]) -> tuple[set[int], set[int]]:
+            return finish([end for end in ends if end[0].attempt.job.id not in self.locked])
+
+        self._finish = unlocked  # type: ignore[method-assign]
 
 
 class Engine:
@@ -605,6 +623,83 @@ def test_what_does_not_stop_is_cut_after_the_grace_or_at_a_second_signal(
     assert engine.watchdog[-1][1] <= engine.clock.s + EXIT_MARGIN_S
 
 
+def test_a_signal_leaves_an_end_its_grace_to_be_written(engine: Engine) -> None:
+    engine.rows.wait_for_locks()
+    engine.due(1, "t.slow")
+    engine.at(2, engine.rows.locked.add, 1)
+    engine.at(3, engine.loop.stop, "SIGTERM")
+    engine.at(3, engine.workers.end, 1)
+    engine.at(3.5, engine.rows.locked.clear)
+    engine.play()
+    engine.finish()
+    assert engine.rows.ends() == {1: "succeeded"}
+
+
+@pytest.mark.parametrize("how", ["fault", "limit"])
+def test_a_loop_that_may_not_claim_waits(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    engine = Engine(monkeypatch, catches=True, limit=1 if how == "limit" else None)
+    engine.due(1, "t.slow")
+    if how == "fault":
+        engine.at(2, engine.loop._caught, RuntimeError("nobody expected it"))
+    engine.at(4, engine.workers.end_all)
+    engine.play()
+    assert engine.workers.ended.waits < 50
+
+
+def test_an_end_whose_row_is_locked_is_tried_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, workers=1, limit=1)
+    engine.rows.wait_for_locks()
+    turns, write = list[float](), engine.rows.write
+    engine.rows.write = lambda batch: turns.append(engine.clock.s) or write(batch)  # type: ignore[method-assign,func-returns-value]
+    engine.due(1, "t.slow")
+    engine.at(1, engine.rows.locked.add, 1)
+    engine.at(2, engine.workers.end, 1)
+    engine.at(4, engine.rows.locked.clear)
+    engine.play()
+    assert engine.rows.ends() == {1: "succeeded"}
+    assert len(turns) < 40
+
+
+def test_what_could_not_be_begun_while_a_turn_lasted_makes_the_next_claim_wait(engine: Engine) -> None:
+    engine.due(2)
+    engine.loop._round()
+    attempt = engine.workers.running.pop(1)
+    engine.workers.end(2)
+    engine.loop.ends.collect(0)
+    engine.workers.ended.put(Ended(attempt, Finished(attempt.job, Released("it could not be begun")), engine.clock.s))
+    engine.due(2)
+    engine.loop._turn()
+    assert engine.loop._next_claim() >= engine.clock.s + POLL_S
+
+
+def test_what_no_memory_was_left_to_hand_out_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "GROUP", 1)
+    engine = Engine(monkeypatch, workers=3)
+    write, hand, broke = engine.rows.write, engine.workers.hand, list[int]()
+
+    def writing(batch: Batch) -> BatchResult:
+        try:
+            return write(batch)
+        except MemoryError:
+            raise TransientTrouble("there was not enough memory for what was claimed") from None  # as Writer.write
+
+    def handing(attempt: Attempt) -> bool:
+        if attempt.job.id == 2 and not broke:
+            broke.append(2)
+            raise MemoryError
+        return hand(attempt)
+
+    engine.rows.write, engine.workers.hand = writing, handing  # type: ignore[method-assign]
+    engine.due(1, "t.slow")
+    engine.loop._round()
+    engine.due(2, "t.slow")
+    engine.workers.end(1)
+    engine.play()
+    engine.finish()
+    assert engine.rows.ends() == {1: "succeeded", 2: "released", 3: "released"}
+    assert not engine.rows.overdue
+
+
 def test_what_no_worker_could_take_is_released_and_the_tick_ends_with_the_fault(engine: Engine) -> None:
     def hand(_: Attempt) -> bool:
         engine.workers.count, engine.workers.fault = 0, "can't start new thread"
@@ -679,6 +774,59 @@ def test_the_watchdog_stands_before_the_first_lease_ends_whenever_code_runs(engi
     begun = [instant for when, instant in engine.watchdog if when == 0]
     assert min(begun) <= LEASE_S - margin
     assert all(instant <= when + LEASE_S - margin for when, instant in engine.watchdog if when < 35)
+
+
+def test_a_job_that_has_ended_and_cannot_be_written_does_not_have_the_process_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(monkeypatch, lease=timedelta(seconds=12))
+    engine.rows.wait_for_locks()
+    engine.due(2, "t.slow")
+    engine.at(1, engine.rows.locked.add, 1)
+    engine.at(2, engine.workers.end, 1)
+    engine.at(30, engine.rows.locked.clear)
+    engine.at(35, engine.workers.end, 2)
+    engine.play()
+    moved = engine.watchdog
+    assert all(instant > until for (_, instant), (until, _) in pairwise(moved))
+    assert engine.rows.ends() == {1: "succeeded", 2: "succeeded"}
+
+
+def test_a_job_that_was_reset_by_hand_is_not_begun_beside_its_earlier_attempt(engine: Engine) -> None:
+    engine.due(1, "t.slow")
+    engine.at(3, lambda: engine.rows.due.append(Job(1, "t.slow", {}, attempt=2, locked_by=ME)))
+    engine.at(20, engine.workers.end_all)
+    engine.play()
+    assert engine.names().count("job.lease_lost") == 1
+    assert engine.workers.running[1].stop.reason == "lease lost"
+    assert [row[1:] for row in engine.rows.wrote] == [(1, "released")]
+    assert engine.finish()  # its code still runs
+
+
+def test_an_end_taken_early_of_a_lease_that_is_lost_leaves_the_loop_waiting(engine: Engine) -> None:
+    write, renewed = engine.rows.write, list[float]()
+
+    def ends_meanwhile(batch: Batch) -> BatchResult:
+        if batch.renew and not renewed:
+            renewed.append(engine.clock.s)
+            engine.rows.taken_over.add(1)
+            engine.workers.end(1)
+        return write(batch)
+
+    engine.rows.write = ends_meanwhile  # type: ignore[method-assign]
+    engine.due(2, "t.slow")
+    engine.at(14.9, engine.loop.stop, "SIGTERM")  # no turn follows that would clear it
+    engine.at(22, engine.workers.end, 2)
+    collect, rounds = engine.loop.ends.collect, list[float]()
+
+    def counted(wait_s: float) -> None:
+        rounds.append(engine.clock.s)
+        assert len(rounds) < MOST_ROUNDS, "the loop spins"
+        collect(wait_s)
+
+    engine.loop.ends.collect = counted  # type: ignore[method-assign]
+    engine.play()
+    assert engine.rows.ends() == {2: "succeeded"}
 
 
 # --- overdue ----------------------------------------------------------------------------------------------------------
@@ -800,6 +948,48 @@ def test_an_error_while_a_turn_lasts_begins_nothing_again(monkeypatch: pytest.Mo
     assert engine.rows.ends() == dict.fromkeys((1, 2, 3), "succeeded")
 
 
+def test_claims_without_an_answer_do_not_pile_up(engine: Engine) -> None:
+    engine.due(100)
+    write = engine.rows.write
+
+    def unanswered(batch: Batch) -> BatchResult:
+        engine.rows.answers = False
+        return write(batch)
+
+    engine.rows.write = unanswered  # type: ignore[method-assign]
+    engine.play()
+    engine.finish()
+    assert len(engine.rows.leased_at) <= 2
+
+
+def test_a_claim_without_an_answer_counts_for_the_callers_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, limit=1)
+    engine.due(3)
+    engine.rows.answers = False
+    for second in (3, 4):
+        engine.at(second, engine.workers.end_all)
+    engine.play()
+    assert engine.workers.began.keys() == {1}
+
+
+def test_what_no_standby_confirmed_goes_back_and_nothing_of_it_begins(engine: Engine) -> None:
+    engine.rows.gives_back = True
+    engine.due(2)
+    write = engine.rows.write
+
+    def unconfirmed(batch: Batch) -> BatchResult:
+        result = write(batch)
+        engine.rows.unconfirmed = result.claimed
+        raise CommitUnconfirmed("db")
+
+    engine.rows.write = unconfirmed  # type: ignore[method-assign]
+    engine.play()
+    engine.finish()
+    assert not engine.workers.began
+    assert not engine.rows.leased_at
+    assert "job.lost" not in engine.names()
+
+
 def test_what_no_waiting_mends_ends_the_tick_once_nothing_is_held(engine: Engine) -> None:
     engine.rows.fails = DatabaseReadOnly("db", "a standby", "connect to the primary")
     assert engine.play() == NO_WRITES
@@ -837,6 +1027,19 @@ def test_a_long_job_belongs_to_its_process_once_that_answers(engine: Engine, ans
     assert engine.rows.ends() == ends
     assert engine.loop.counts.handed_over == (answer == ADOPTED)
     assert not engine.finish()
+
+
+def test_a_long_job_that_its_process_took_over_unheard_is_not_told_as_lost(engine: Engine) -> None:
+    types = engine.loop.job_types.types
+    job = Job(1, "t.long", {}, attempt=1, locked_by=ME)
+    engine.loop.job_types = JobTypes({**types, "t.long": replace(types["t.long"], on_shutdown="drop")})
+    engine.rows._jobs[1], engine.rows.leased_at[1] = job, 0.0
+    engine.loop._begin(BatchResult(0.0, claimed=[job]))
+    engine.at(1, engine.loop.stop, "SIGTERM")
+    engine.at(2, engine.rows.taken_over.add, 1)
+    engine.play()
+    engine.finish()
+    assert "job.lease_lost" not in engine.names()
 
 
 # --- anything at all --------------------------------------------------------------------------------------------------
