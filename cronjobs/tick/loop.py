@@ -257,10 +257,12 @@ class Loop:
     def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
         """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
         now = self.clock.monotonic()
-        room = 0 if last or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
+        # Not before it is known what the claim before took: many that have no answer would lease more and more.
+        no_claim = last is not None or self.writer.claim_unsettled
+        room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
         # Only if there is time enough to hand one over.
-        may_look = not (last or self._claims_nothing or now < self.pace.next_long_claim)
+        may_look = not (no_claim or self._claims_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
         to_write = self.in_flight.unwritten or self.in_flight.unrecorded or self.writer.claim_unsettled
         if not (to_write or room or renew or long or last):
@@ -461,8 +463,7 @@ class Loop:
 
     @property
     def _claims_nothing(self) -> bool:
-        # Not before it is known what the claim before took: many that have no answer would lease more and more.
-        return self._takes_nothing or self.writer.claim_unsettled or self.planner.left() <= 0
+        return self._takes_nothing or self.planner.left() <= 0
 
     def _next_claim(self) -> float:
         stands_still = self._claims_nothing or self.pace.closed
