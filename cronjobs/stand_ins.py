@@ -10,7 +10,7 @@ Only for our own programs: whoever imports the package gets SQLAlchemy as it is.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -84,7 +84,8 @@ class left_out:  # noqa: N801 for "with", as a function of contextlib, which is 
             of_package = {} if package is None or isinstance(package, StandIn) else vars(package)
             if of_package.get(part) is stand_in:
                 del of_package[part]
-            if of_package and part not in of_package:  # who wrote "import importlib.metadata" and got the stand-in
+            if of_package and part not in of_package:
+                # Whoever wrote "import importlib.metadata" and got the stand-in reads it from the package.
                 of_package["__getattr__"] = _with_part(stand_in.__name__, of_package.get("__getattr__"))
 
 
@@ -113,7 +114,7 @@ class StandIn(ModuleType):
 
 def _is_there(name: str) -> bool:
     """Whether what stands for *name* could import it: asyncio asks whether there is an ssl."""
-    return name != "ssl" or any(finder.find_spec("_ssl", None) for finder in sys.meta_path)
+    return name != "ssl" or importlib.util.find_spec("_ssl") is not None
 
 
 def _with_part(name: str, otherwise: Callable[[str], Any] | None) -> Callable[[str], Any]:

@@ -195,7 +195,7 @@ class Foreground:
             self._attempt.stop.set("lease lost")  # the loop gave up
 
     def _hand_back(self, finished: Finished) -> None:
-        """The end is the loop's to record, which it tries for as long as a lease is."""
+        """The end is the loop's to record, which it tries for as long as a lease is, at least."""
         self._allow_time()
         self._loop.workers.ended.put(Ended(self._attempt, finished, self._clock.monotonic()))
         self._ended = True

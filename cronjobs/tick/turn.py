@@ -294,9 +294,7 @@ class BatchResult:
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # what the renewal wrote besides
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
-    unsure: Sequence[
-        Job
-    ] = ()  # leased to us, and not to be begun: somebody has the row locked, or a failover may lose it
+    unsure: Sequence[Job] = ()  # ours, and not to be begun: somebody has the row locked, or a failover may lose it
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
