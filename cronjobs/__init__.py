@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from cronjobs.insight.app_health import health
+    from cronjobs.jobs.around import around_attempts
     from cronjobs.jobs.change import cancel, cancel_async, reschedule, reschedule_async
     from cronjobs.jobs.connect import connect
     from cronjobs.jobs.context import Context
@@ -78,6 +79,7 @@ __all__ = [
     "TransactionTooLong",
     "UsageError",
     "__version__",
+    "around_attempts",
     "cancel",
     "cancel_async",
     "connect",
@@ -103,6 +105,7 @@ _HOMES = {  # the others are errors
     "FoundJob": "jobs.find",
     "RetryPolicy": "model",
     "Status": "model",
+    "around_attempts": "jobs.around",
     "cancel": "jobs.change",
     "cancel_async": "jobs.change",
     "connect": "jobs.connect",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
 from cronjobs.probe.here import process_age as process_age  # by the kernel, which no one sets
@@ -24,11 +25,17 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
+    """Its functions are bound as defaults, where no patch reaches them.
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    A handler may leave a clock that stands still (freezegun, a mock) in ``time`` and in every module that has a part of
+    it. The tick would then never reach its deadline.
+    """
+
+    def now(self, _now: Callable[[tzinfo], datetime] = datetime.now) -> datetime:
+        return _now(UTC)
+
+    def monotonic(self, _monotonic: Callable[[], float] = time.monotonic) -> float:
+        return _monotonic()
 
     @property
     def stands_at(self) -> None:
@@ -40,4 +47,4 @@ SYSTEM: Clock = SystemClock()
 
 def sleep(seconds: float) -> None:
     """Wait without doing anything; only for polls between tries, never for timing."""
-    time.sleep(seconds)
+    time.sleep(seconds)  # gevent's, where it has taken over: the only thread must not stand still

@@ -107,9 +107,19 @@ class OtherProject(ForeignDatabase):
 
 
 class DatabaseError(CronjobsError):
-    """The database cannot be used now; the message never contains a password."""
+    """The database cannot be used now; the message never contains a password.
+
+    ``kind``: what stays the same while it lasts, for those whose message has words of the server, a name of one of its
+    files, a PID, or how long we waited; None: the message stays the same.
+    """
 
     exit_code = 4
+    kind: str | None = None
+
+    @property
+    def cause(self) -> str:
+        """What cron's mail compares: one outage is one cause."""
+        return str(self) if self.kind is None else f"database: {self.kind}"
 
 
 class ForkedCopy(CronjobsError):
@@ -125,12 +135,16 @@ class ForkedCopy(CronjobsError):
 class BadValue(DatabaseError):
     """The database refused a value (not the statement, not the connection), perhaps of a single row in a batch."""
 
+    kind = "refuses a value"
+
 
 class TransientTrouble(DatabaseError):
     """It passes by itself (a restart, a lock, a deadlock): the same may work in a moment."""
 
 
 class DatabaseUnreachable(TransientTrouble):
+    kind = "cannot be reached"
+
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"database {url} cannot be reached: {reason}")
 
@@ -149,6 +163,8 @@ class CommitUnknown(DatabaseUnreachable):
 class CommitUnconfirmed(CommitUnknown):
     """COMMIT took effect on the primary, and no synchronous standby has confirmed it: a failover may lose it."""
 
+    kind = "no standby confirms"
+
     def __init__(self, url: str) -> None:
         TransientTrouble.__init__(
             self,
@@ -158,6 +174,8 @@ class CommitUnconfirmed(CommitUnknown):
 
 
 class DatabaseBusy(TransientTrouble):
+    kind = "is locked"
+
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
             f"database {url} was locked by another process for {waited_s:.1f} s: "
@@ -238,18 +256,37 @@ class QueueFull(CronjobsError):
 
 
 class DatabaseFull(DatabaseError):
+    kind = "has no room left"
+
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"database {url} has no room left ({reason}): make room on its disk; jobs wait until then")
 
 
+class TemporaryFolderFull(DatabaseFull):
+    """The disk of a SQLite file has room; the folder where SQLite writes temporary files has none."""
+
+    kind = "its temporary folder has no room left"
+
+    def __init__(self, url: str, reason: str, folder: str) -> None:
+        DatabaseError.__init__(
+            self,
+            f"database {url} cannot be used ({reason}): its own disk has room, and {folder}, where SQLite writes "
+            "temporary files, has none: make room there, or name another folder in SQLITE_TMPDIR; jobs wait until then",
+        )
+
+
 class DatabaseReadOnly(DatabaseError):
     """*remedy* is an instruction what to change."""
+
+    kind = "cannot be written to"
 
     def __init__(self, url: str, reason: str, remedy: str) -> None:
         super().__init__(f"database {url} cannot be written to ({reason}): {remedy}; jobs wait until then")
 
 
 class DatabaseDamaged(DatabaseError):
+    kind = "is damaged"
+
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(
             f"database {url} is damaged, or is something else ({reason}): see that the URL names the right one, "
@@ -274,16 +311,26 @@ class ServerTooOld(DatabaseError):
         super().__init__(f"database {url} is PostgreSQL {version}: cronjobs needs 14 or later")
 
 
+class SqliteTooOld(DatabaseError):
+    """The SQLite library of this Python lacks what every statement of ours needs."""
+
+    def __init__(self, url: str, version: str) -> None:
+        super().__init__(
+            f"database {url}: this Python has SQLite {version}, and cronjobs needs 3.35 or later: "
+            "use a Python that is built with a newer one"
+        )
+
+
 class DriverMissing(DatabaseError):
     def __init__(self, url: str) -> None:
         super().__init__(f"database {url} needs the PostgreSQL driver: pip install 'cronjobs[postgres]'")
 
 
 class SchemaMissing(DatabaseError):
-    """The database has none of our tables; "cronjobs db upgrade" makes them."""
+    """The database has none of our tables; *command* makes them."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(f'database {url} has no cronjobs tables: run "cronjobs db upgrade"')
+    def __init__(self, url: str, command: str = '"cronjobs db upgrade"') -> None:
+        super().__init__(f"database {url} has no cronjobs tables: run {command}")
 
 
 class SchemaTooOld(DatabaseError):
@@ -338,6 +385,13 @@ class TransactionBroken(CronjobsError):
             "work may be committed without the job's success, so it is not run again by itself. Look at what was "
             "written, take the COMMIT out, then retry the job"
         )
+
+
+class TransactionLeftOpen(CronjobsError):
+    """A handler returned with an open transaction on Django's connection, outside ``atomic``: a failure like others."""
+
+    def __init__(self) -> None:
+        super().__init__("the handler left a transaction open; its writes were rolled back")
 
 
 class EffectUnknown(CronjobsError):

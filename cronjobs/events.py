@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from pathlib import Path
 from shlex import quote
 from typing import Any, Final, NamedTuple
 
 from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition
+from cronjobs.rules.failed_job import described, error_line, last_own_line
 from cronjobs.text import one_line
 from cronjobs.version import __version__
 
@@ -20,12 +22,15 @@ VALUE_LIMIT: Final = 500  # characters of one fact in a line
 
 
 class Event(NamedTuple):
-    """A constant *name* and its facts. ``told``: print it on a terminal."""
+    """A constant *name* and its facts. ``told``: print it on a terminal. ``cause``: what cron's mail compares, else
+    the line.
+    """
 
     name: str
     facts: dict[str, Any] = {}  # noqa: RUF012 nobody changes it
     level: str = INFO
     told: bool = True
+    cause: str | None = None
 
 
 def _of(job: Job, worker: str, **more: Any) -> dict[str, Any]:
@@ -59,8 +64,11 @@ def worker_not_started(error: str, workers: int) -> Event:
     )
 
 
-def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Event:
-    """succeeded, retried (with the next delay), dead, cancelled, interrupted or snoozed, by the job's next state."""
+def job_ended(end: Finished, transition: Transition, policy: RetryPolicy, folder: Path) -> Event:
+    """succeeded, retried (with the next delay), dead, cancelled, interrupted or snoozed, by the job's next state.
+
+    *folder*: of the user's own code, for the line at which a dead job failed.
+    """
     job = end.job
     facts = _of(job, end.worker, duration_ms=_ms(end.duration))
     error = getattr(end.outcome, "error", None)
@@ -71,7 +79,10 @@ def job_ended(end: Finished, transition: Transition, policy: RetryPolicy) -> Eve
         case Status.CANCELLED:
             return Event("job.cancelled", facts | {"error": error}, WARNING)
         case Status.DEAD:
-            return Event("job.dead", facts | {"error": error, "tries": _tries(job, transition, policy)}, ERROR)
+            at = last_own_line(getattr(end.outcome, "traceback", None), folder)
+            kind = getattr(end.outcome, "error_type", None)
+            more = {"error_type": kind, "error": error, "at": at, "tries": _tries(job, transition, policy)}
+            return Event("job.dead", facts | more, ERROR)
         case Status.FAILED:
             more = {"error": error, "tries": _tries(job, transition, policy), "next_delay_ms": _ms(transition.delay)}
             return Event("job.retried", facts | more, WARNING)
@@ -281,8 +292,8 @@ def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: floa
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
 
 
-def database_trouble(error: str) -> Event:
-    return Event("database.trouble", {"error": error}, ERROR)
+def database_trouble(error: str, cause: str | None = None) -> Event:
+    return Event("database.trouble", {"error": error}, ERROR, cause=cause)
 
 
 def database_tried_again(error: str, failures: int, pause_s: float) -> Event:
@@ -402,12 +413,18 @@ def line(event: Event) -> str:
     )
 
 
-def death_line(event: Event) -> str:
-    """A ``job.dead`` for a person: always exactly one line, whatever the job's type and error contain."""
+def death_line(event: Event, config: Path) -> str:
+    """A ``job.dead`` for a person: always exactly one line, masked, whatever the job's type and error contain.
+
+    *config*: the project's file, for the command that can be typed anywhere.
+    """
     facts = event.facts
+    job = described(
+        facts["job_id"], facts["job_type"], facts.get("error_type"), facts.get("error"), facts.get("at"), config
+    )
     tries = f" (failed {facts['tries']})" if facts.get("tries") else ""
-    error = one_line(str(facts.get("error")), VALUE_LIMIT)
-    return f"job {facts['job_id']} {one_line(str(facts['job_type']), VALUE_LIMIT)}: {error}{tries}"
+    at = f", at {job['at']}" if job["at"] else ""
+    return f"job {job['id']} {job['job_type']}: {error_line(job)}{tries}{at}; look: {job['command']}"
 
 
 def death_cause(event: Event) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
@@ -27,8 +27,8 @@ _SECRET_NAME: Final = late(
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
 # Of a scheme no more is looked at than 31 characters: without a limit a megabyte of letters takes minutes.
-# Up to the last @ before a space or a quote, since people forget to escape an @ in the password.
-_USERINFO: Final = late(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:([^\s"']*)@""")
+_BEFORE_PASSWORD: Final = late(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:""")
+_WITHOUT_SPACES: Final = late(r"""[^\s"']+""")
 # Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
 _SHOWN_USERINFO: Final = late(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 _PASSWORD_OPTION: Final = late(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
@@ -48,9 +48,21 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
 
 def url_passwords(text: str) -> set[str]:
     """The passwords in URLs, ``scheme://user:password@host`` and ``?password=``, as written and decoded."""
-    found = [match[1] for pattern in (_USERINFO, _PASSWORD_OPTION) for match in pattern.finditer(text)]
+    found = [*_before_an_at(text), *(match[1] for match in _PASSWORD_OPTION.finditer(text))]
     forms = {form for password in found for form in (password, unquote(password))}
     return {form for form in forms if len(form) >= SHORTEST_PASSWORD}
+
+
+def _before_an_at(text: str) -> Iterator[str]:
+    """Up to the last @ before a space or a quote, since people forget to escape an @ in the password.
+
+    Each part is read once: one expression for all of it would read on to the end from every scheme, and find no @.
+    """
+    for part in _WITHOUT_SPACES.finditer(text):
+        end = text.rfind("@", *part.span())
+        before = _BEFORE_PASSWORD.search(text, part.start(), end) if end >= 0 else None
+        if before is not None:
+            yield text[before.end() : end]
 
 
 def long_enough(values: Iterable[str]) -> set[str]:

@@ -5,13 +5,14 @@ Words are those of the README's glossary. Instants end in ``_at``, ``_until``, `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cronjobs.patterns import late
 from cronjobs.records import dataclass
+from cronjobs.text import nearest
 
 
 class Status(StrEnum):
@@ -26,6 +27,20 @@ class Status(StrEnum):
 
 
 FINAL: Final = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
+    ("max_attempts", lambda value: type(value) is int, "a whole number"),
+    ("factor", _is_number, "a number"),
+    ("jitter", _is_number, "a number"),
+    ("delays", lambda value: value is None or isinstance(value, list | tuple), 'a list: write ["5s", "1m"]'),
+    ("retry_on", lambda value: value is None or isinstance(value, Iterable | type), "a list of kinds"),
+    ("give_up_on", lambda value: isinstance(value, Iterable | type), "a list of kinds"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +65,19 @@ class RetryPolicy:
     retry_on: Sequence[type[BaseException] | str] | None = None
     give_up_on: Sequence[type[BaseException] | str] = ()
 
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_, **given):
+            if wrong := [name for name in given if name not in cls.__dataclass_fields__]:
+                meant = nearest(wrong[0], cls.__dataclass_fields__)
+                guess = f", did you mean {meant!r}?" if meant else ""
+                raise TypeError(f"RetryPolicy() has no argument {wrong[0]!r}{guess}")
+            return object.__new__(cls)  # not super(): slots make another class of this one
+
     def __post_init__(self) -> None:
+        for name, is_right, rule in _RULES:
+            if not is_right(getattr(self, name)):
+                raise ValueError(f"{name} {getattr(self, name)!r} is not {rule}")
         object.__setattr__(self, "give_up_on", _kind_names("give_up_on", self.give_up_on))
         if self.retry_on is not None:
             object.__setattr__(self, "retry_on", _kind_names("retry_on", self.retry_on))
@@ -230,6 +257,7 @@ class Released:
 
     error: str | None = None
     after: timedelta = timedelta(minutes=1)
+    error_type: str | None = None
 
 
 Outcome = Succeeded | Failed | TimedOut | Lost | Interrupted | CancelledByRequest | Snoozed | Released

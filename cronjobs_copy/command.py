@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from typing import Annotated, Final
 
@@ -15,13 +17,18 @@ from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import complain, counted, echo, echo_json
 from cronjobs.cli.progress import Progress
-from cronjobs.cli.project_database import missing_file, open_database, operator, require_tables
+from cronjobs.cli.project_database import missing_file, open_database, operator
 from cronjobs.cli.typed import span
 from cronjobs.config.settings import Settings
 from cronjobs.config.variables import Variables
-from cronjobs.errors import UsageError
+from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
+from cronjobs.schema.ready import require_tables
 from cronjobs_copy import copying
 
+STAYS_CLOSED: Final = (
+    "the old side stays closed, because the new one may have everything: run the same command again, it brings the "
+    "copy to its end"
+)
 ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
 
 
@@ -66,14 +73,22 @@ def copy(
     with closing(open_database(here)) as from_, closing(open_database(there)) as target, Progress() as line:
         if from_.is_sqlite:
             require_tables(from_)
-        report = copying.copy(
-            from_,
-            target,
-            settings,
-            actor=operator(),
-            wait=patience,
-            progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
-        )
+        try:
+            report = copying.copy(
+                from_,
+                target,
+                settings,
+                actor=operator(),
+                wait=patience,
+                progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
+            )
+        except SchemaMissing:  # of the new side: the old one's were made above
+            raise SchemaMissing(str(target.address), _upgrade(typed)) from None
+        except BaseException:
+            with suppress(CronjobsError):
+                if from_.is_sqlite and copying.is_closed(from_, target):
+                    complain(STAYS_CLOSED)
+            raise
     for sentence in report.odd[:ODD_SHOWN]:
         complain(sentence)
     if len(report.odd) > ODD_SHOWN:
@@ -84,6 +99,16 @@ def copy(
     # "${NEW_URL}" is what the configuration should say.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
+
+
+def _upgrade(typed: str | None) -> str:
+    """The command that makes the tables of the new database, whose URL was *typed* so; None: the configured one."""
+    if typed is None:
+        return "cronjobs db upgrade"
+    if "${" not in typed:
+        return f"cronjobs db upgrade --database-url {shlex.quote(typed)}"
+    filled_by_the_shell = re.sub(r"\$\{file:([^}]*)\}", r"$(cat \1)", typed)
+    return f'CRONJOBS_DATABASE_URL="{filled_by_the_shell}" cronjobs db upgrade'
 
 
 def _filled(url: str, settings: Settings) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Float, Integer, SmallInteger, Table, Text
 
 from cronjobs.database.column_types import Json
-from cronjobs.rules.payload import MOST_FETCHED, NOT_UTF8
+from cronjobs.rules.payload import LARGEST, LIMIT_DIGITS, MOST_FETCHED, NOT_UTF8
 from cronjobs.text import BrokenText, clean, decoded
 
 
@@ -74,7 +74,7 @@ def _refuse(name: str) -> None:
 
 def _number(text: str) -> Decimal:
     number = Decimal(text)
-    # numeric has up to 131,072 digits before the point and 16,383 after it.
-    if number and not -16_000 < number.adjusted() < 131_000:
+    # As the CHECK of the table has it; numeric itself has 131,072 digits before the point and 16,383 after it.
+    if number.copy_abs() > LARGEST or -int(number.as_tuple().exponent) > LIMIT_DIGITS:
         raise ValueError("a number in it is out of all range")
     return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -14,9 +15,9 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import audit, job_runs, jobs, schedules
 from cronjobs.database.tables import ticks as ticks_table
-from cronjobs.errors import CommitUnknown, CronjobsError, UsageError
+from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.store import ticks
-from cronjobs.store.meta import MOVED, Meta, adopt, is_ours, reopen, require_schema
+from cronjobs.store.meta import MOVED, Meta, adopt, is_ours, read_meta, reopen, require_schema
 from cronjobs.store.pruning import set_pruned_at
 from cronjobs_copy import statements as store
 from cronjobs_copy.conversion import fit
@@ -76,29 +77,34 @@ def copy(
     """Copy everything from *source* to *target*; an earlier copy there is brought up to date.
 
     *wait*: how long to wait for jobs that run on the old side; None: refuse while any job runs. Raises CopyRefused,
-    ForeignDatabase or DatabaseError; then the old side is open again, unless nothing shows if the copy took effect.
+    ForeignDatabase or DatabaseError.
+
+    Only one side is ever open. Whatever is raised before COMMIT is sent, the new side gets nothing, and the old one is
+    reopened if this copy closed it, and no other copy has begun since. From COMMIT on, the old side stays closed.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy goes from SQLite to PostgreSQL; elsewhere the databases' own tools do it")
-    where = MOVED + str(target.address)
+    where = moved_to(target)
     with source.read() as connection:
         before = require_schema(connection)
-    if before.environment != where:
+    closed = before.environment == where
+    if not closed:
         is_ours(settings, before.project, before.environment)
     with target.read() as connection:
         found = require_schema(connection)
         is_ours(settings, found.project, found.environment)
-        _decide(connection, _last_mark(connection), str(source.address), closed=before.environment == where)
-    _close(source, before, where, actor, wait is not None)
+        _decide(connection, _last_mark(connection), str(source.address), closed=closed)
+    closing = _close(source, before, where, actor, wait is not None)
+    reopens = not closed
     try:
         _wait_until_quiet(source, wait or timedelta(0))
-        report = _copy(source, target, settings, actor, progress)
-    except CommitUnknown:
-        raise
+        with ExitStack() as gate, source.read() as old, target.write() as new:
+            report = _copy(old, new, source, settings, actor, progress, closed=closed)
+            _hold_closed(gate.enter_context(source.write()), where)
+            reopens = False  # COMMIT is next: whatever is raised from here on, it may have taken effect
     except BaseException:
-        if before.environment != where:
-            with source.write() as connection:
-                reopen(connection, before.project, before.environment, actor)
+        if reopens:
+            _reopen(source, before, closing, actor)
         raise
     with source.read() as old, target.read() as new:
         mark = _last_mark(new)
@@ -155,14 +161,44 @@ def _last_mark(connection: Connection) -> CopyMark | None:
 # --- the old side -----------------------------------------------------------------------------------------------------
 
 
-def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) -> None:
+def moved_to(target: Database) -> str:
+    """The environment of an old side that is closed for *target*."""
+    return MOVED + str(target.address)
+
+
+def is_closed(source: Database, target: Database) -> bool:
+    with source.read() as connection:
+        return read_meta(connection).environment == moved_to(target)
+
+
+def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) -> int:
+    """Close the old side, or keep it closed; return the id of the row in its trail that says so."""
     with source.write() as connection:
+        found = read_meta(connection)
+        if (found.project, found.environment) != (before.project, before.environment):
+            raise CopyRefused("another copy of the old side has begun or ended just now: begin again")
         running = store.leased(connection)
         if running and not waits:
             raise CopyRefused(f"{_named(running)} on the old side: say how long to wait, --wait 60s")
-        if before.environment != where:
-            store.put_fences(connection)
-            adopt(connection, before.project, where, actor)
+        store.put_fences(connection)
+        adopt(connection, before.project, where, actor, again=True)
+        return store.last_closing(connection)
+
+
+def _hold_closed(old: Connection, where: str) -> None:
+    """Nobody opens the old side while *old*, a write to it, goes on: for as long as the new side's COMMIT takes.
+
+    That may be long: it waits for a synchronous standby.
+    """
+    if read_meta(old).environment != where:
+        raise CopyRefused('the old side was opened meanwhile by "cronjobs db adopt", and nothing was copied')
+
+
+def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
+    """Open the old side again, unless another copy has begun since *closing*: that one relies on it being closed."""
+    with source.write() as connection:
+        if store.last_closing(connection) == closing:
+            reopen(connection, before.project, before.environment, actor)
 
 
 def _wait_until_quiet(source: Database, patience: timedelta) -> None:
@@ -185,30 +221,39 @@ def _named(running: Sequence[int]) -> str:
 # --- the copy ---------------------------------------------------------------------------------------------------------
 
 
-def _copy(source: Database, target: Database, settings: Settings, actor: str, progress: Progress) -> CopyReport:
-    with source.read() as old, target.write() as new:
-        if store.leased(old):
-            raise CopyRefused("a job began on the old side just now: begin again")
-        mark = _last_mark(new)
-        if mark is not None and not _is_unused(new, mark):
-            store.take_turn(new)
-        else:
-            store.take_alone(new)
-        mark = _last_mark(new)  # again, now that no one else changes it
-        report = CopyReport()
-        if _decide(new, mark, str(source.address), closed=True):
-            _copy_all(old, new, mark, report, progress)
-            adopt(new, settings.project, settings.environment, actor)
-            set_pruned_at(new, require_schema(old).pruned_at or source.clock.now())
-            here = _life(new)
-        else:
-            assert mark is not None, "a side with no mark gets everything"
-            report.late = True
-            _copy_late(old, new, mark, report)
-            here = None
-        name = str(source.address)
-        reached = {"source": name, "jobs": store.newest(old, jobs), "audit": store.newest(old, audit), "here": here}
-        ticks.record(new, action=ACTION, subject=name, actor=actor, detail=reached)
+def _copy(
+    old: Connection,
+    new: Connection,
+    source: Database,
+    settings: Settings,
+    actor: str,
+    progress: Progress,
+    *,
+    closed: bool,
+) -> CopyReport:
+    """Write everything, or what came late; *closed*: the old side was closed before this copy began."""
+    if store.leased(old):
+        raise CopyRefused("a job began on the old side just now: begin again")
+    mark = _last_mark(new)
+    if mark is not None and not _is_unused(new, mark):
+        store.take_turn(new)
+    else:
+        store.take_alone(new)
+    mark = _last_mark(new)  # again, now that no one else changes it
+    report = CopyReport()
+    if _decide(new, mark, str(source.address), closed=closed):
+        _copy_all(old, new, mark, report, progress)
+        adopt(new, settings.project, settings.environment, actor)
+        set_pruned_at(new, require_schema(old).pruned_at or source.clock.now())
+        here = _life(new)
+    else:
+        assert mark is not None, "a side with no mark gets everything"
+        report.late = True
+        _copy_late(old, new, mark, report)
+        here = None
+    name = str(source.address)
+    reached = {"source": name, "jobs": store.newest(old, jobs), "audit": store.newest(old, audit), "here": here}
+    ticks.record(new, action=ACTION, subject=name, actor=actor, detail=reached)
     return report
 
 

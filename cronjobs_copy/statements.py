@@ -40,6 +40,12 @@ def put_fences(connection: Connection) -> None:
         )
 
 
+def last_closing(connection: Connection) -> int:
+    """The newest row of the trail that says who has the database: another one shows that another copy has begun."""
+    found = select(func.max(audit.c.id)).where(audit.c.action == "adopt")
+    return int(connection.execute(found).scalar_one())
+
+
 def leased(connection: Connection) -> list[int]:
     """The jobs that run, or may run: their lease has not expired."""
     return list(run(connection, "SELECT id FROM {jobs} WHERE locked_until > {now} ORDER BY id").scalars())

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
+import hypothesis
 import pytest
 from support import nofsync
 from support.pool import Pool, copy_statement
@@ -59,6 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    hypothesis.settings.register_profile("ours", deadline=None)  # how long an example takes is the load's affair
+    hypothesis.settings.load_profile("ours")
+    # A shell without job control ignores it for what it starts with "&", and whoever we start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

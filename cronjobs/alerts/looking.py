@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -11,9 +12,10 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.alerts import decide, texts
-from cronjobs.alerts.deliver import CHANNEL_S, deliver
+from cronjobs.alerts.deliver import CHANNEL_S, LEAST_S, deliver
 from cronjobs.config.settings import AlertChannel, Settings
 from cronjobs.database.connection import Database
+from cronjobs.errors import DatabaseError
 from cronjobs.insight.findings import Finding, judge
 from cronjobs.insight.gathering import look
 from cronjobs.insight.health import Health
@@ -44,18 +46,21 @@ class Alerting:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    def look(self, types: Callable[[], JobTypes], *, loaded: bool, anyway: bool) -> bool:
+    def look(self, types: Callable[[], JobTypes] | None, *, loaded: bool, anyway: bool) -> bool:
         """Look if that is due, or *anyway*; return whether it was this one's turn. Raises DatabaseError.
 
-        *types* is asked for the job types of this host, with its handlers, if these are *loaded* or to be loaded.
+        *types* is asked for the job types of this host, with its handlers, if these are *loaded* or to be loaded; None:
+        this process loads none, and leaves a look that needs them to a tick.
         """
+        with self.database.read() as connection:
+            loaded = loaded or runnable_types(connection, remembered(self.settings.run.every)) is None
+        if types is None and loaded:
+            return False
         with self.database.write(patience=PATIENCE_S) as connection:
             token = store.begin_look(connection, anyway=anyway)
         if token is None:
             return False
-        with self.database.read() as connection:
-            loaded = loaded or runnable_types(connection, remembered(self.settings.run.every)) is None
-        known = types() if loaded else JobTypes({})
+        known = types() if types is not None and loaded else JobTypes({})
         with self.database.read() as connection:
             health = look(connection, self.settings, known)
         found = decide.merged(judge(health, self.settings), self.host)
@@ -125,33 +130,53 @@ class Alerting:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def send(self, left_s: Callable[[], float]) -> None:
-        """Send what is due, a message for each channel, as long as there is time. Raises DatabaseError.
+        """Send what is due, a message for each channel, all side by side, if there is time. Raises DatabaseError.
 
         Leased first, sent outside of any transaction, marked after that: who is killed in between has sent it, and when
-        the lease is over it is sent again.
+        the lease is over it is sent again. If there is no time for it, the next tick looks again, and tries.
         """
-        for channel in self.channels.values():
-            timeout_s = min(CHANNEL_S, left_s())
-            if timeout_s < 1:
-                return
-            with self.database.read() as connection:
-                if not store.anything_due(connection, channel.name):
-                    continue
+        with self.database.read() as connection:
+            names = store.due_channels(connection) & self.channels.keys()
+        if not names:
+            return
+        if (spare_s := left_s() - LEAST_S) < 0:
             with self.database.write(patience=PATIENCE_S) as connection:
-                due = store.lease_due(connection, channel.name, self.me)
-                now = database_now(connection)
-            if not due:
-                continue
-            with self.database.read() as connection:
-                jobs = jobs_behind(connection, due[: texts.MOST])
-            message = texts.message(due, jobs, self.settings, self.host, now)
-            error = deliver(channel, message, self.settings, timeout_s)
-            self._mark(due, error)
+                store.look_soon(connection)
+            return
+        leased = self._lease(names, min(PATIENCE_S, spare_s))
+        answers: list[tuple[Sequence[DueAlert], str | None]] = []
+        for name, error in deliver(self._messages(leased), self.channels, self.settings, min(CHANNEL_S, left_s())):
             self.emit(
-                events.alert_sent(channel.name, len(due))
+                events.alert_sent(name, len(leased[name]))
                 if error is None
-                else events.alert_not_sent(channel.name, len(due), error)
+                else events.alert_not_sent(name, len(leased[name]), error)
             )
+            answers.append((leased[name], error))
+            with suppress(DatabaseError):  # the others are still to come: the next mark begins with this one
+                self._mark_all(answers)
+        self._mark_all(answers)
+
+    def _lease(self, names: Collection[str], patience_s: float) -> dict[str, list[DueAlert]]:
+        """What is due by channel, in the file's order, and that nobody else is sending."""
+        with self.database.write(patience=patience_s) as connection:
+            found = {name: store.lease_due(connection, name, self.me) for name in self.channels if name in names}
+        return {name: due for name, due in found.items() if due}
+
+    def _messages(self, leased: Mapping[str, Sequence[DueAlert]]) -> dict[str, texts.Message]:
+        if not leased:
+            return {}
+        with self.database.read() as connection:
+            now = database_now(connection)
+            return {
+                name: texts.message(due, jobs_behind(connection, due[: texts.MOST]), self.settings, self.host, now)
+                for name, due in leased.items()
+            }
+
+    def _mark_all(self, answers: list[tuple[Sequence[DueAlert], str | None]]) -> None:
+        """Mark these channels' messages; what is marked leaves the list."""
+        while answers:
+            self._mark(*answers[0])
+            del answers[0]
 
     def _mark(self, due: Sequence[DueAlert], error: str | None) -> None:
         with self.database.write(patience=PATIENCE_S) as connection:

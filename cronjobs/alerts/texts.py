@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -16,15 +12,13 @@ from cronjobs.config.settings import Settings
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.masking import mask
 from cronjobs.model import duration_text, in_zone
+from cronjobs.rules.failed_job import LINE, absolute, described, error_line, last_own_line
 from cronjobs.store.alerts import DueAlert, FailedJob
 from cronjobs.text import one_line, visible
 
 MOST: Final = 20  # findings in one message; the rest is counted
 OUTPUT_LINES: Final = 5
-LINE: Final = 300  # characters
 SUBJECT: Final = 180
-_FRAME: Final = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}), in (\S{1,200})$', re.MULTILINE)
-_NOT_THEIRS: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def _told(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> Tol
         episode.kind,
         episode.severity,
         one_line(mask(episode.text, settings.secrets), MESSAGE_LIMIT),
-        None if episode.command is None else absolute(mask(episode.command, settings.secrets), settings),
+        None if episode.command is None else absolute(mask(episode.command, settings.secrets), settings.file),
         episode.began_at,
         episode.ended_at if alert.state.over else None,
         tuple(_of_job(job, settings) for job in jobs) if not alert.state.over else (),
@@ -112,48 +106,17 @@ def note(text: str, settings: Settings, host: str, now: datetime) -> Message:
     return Message(settings.project, settings.environment, host, note=words, sent_at=now, secrets=settings.secrets)
 
 
-def absolute(command: str, settings: Settings) -> str:
-    """*command* as it can be typed in any folder and by any user: the program and the file with their full paths."""
-    script = Path(sys.executable).with_name("cronjobs")
-    program = [str(script)] if script.exists() else [sys.executable, "-m", "cronjobs"]
-    words = command.removeprefix("cronjobs ")
-    if words == command:
-        return one_line(command, MESSAGE_LIMIT)
-    return one_line(f"{shlex.join([*program, '--config', str(settings.file)])} {words}", MESSAGE_LIMIT)
-
-
 def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
-    def shown(text: str | None, limit: int = LINE) -> str | None:
-        return None if not text else one_line(mask(text, settings.secrets), limit)
+    def masked(text: str) -> str:
+        return mask(text, settings.secrets)
 
-    lines = [line for line in mask(job.output or "", settings.secrets).splitlines() if line.strip()]
-    return {
-        "id": job.id,
-        "job_type": shown(job.job_type),
-        "schedule": shown(job.schedule),
+    at = last_own_line(job.traceback, settings.folder)
+    lines = [line for line in masked(job.output or "").splitlines() if line.strip()]
+    return described(job.id, job.job_type, job.error_type, job.error, at, settings.file, masked) | {
+        "schedule": None if job.schedule is None else one_line(masked(job.schedule), LINE),
         "failures": job.failures,
-        "error_type": shown(job.error_type),
-        "error": shown(job.error, 2 * LINE),
-        "at": shown(last_own_line(job.traceback, settings.folder)),
         "output": [one_line(line, LINE) for line in lines[-OUTPUT_LINES:]],
-        "command": absolute(f"cronjobs jobs show {job.id}", settings),
     }
-
-
-def last_own_line(traceback: str | None, folder: Path) -> str | None:
-    """Where the user's own code was as it failed, and its line; None if the traceback shows none of it.
-
-    Their own is what lies in the file's folder, or else in no folder of installed packages.
-    """
-    frames = list(_FRAME.finditer(traceback or ""))
-    own = [frame for frame in frames if frame[1].startswith(f"{folder}/") and not _NOT_THEIRS.search(frame[1])]
-    own = own or [frame for frame in frames if not _NOT_THEIRS.search(frame[1]) and "/cronjobs/" not in frame[1]]
-    if not own:
-        return None
-    frame = own[-1]
-    line = (traceback or "")[frame.end() + 1 :].partition("\n")[0]
-    code = line.strip() if line.startswith("    ") else ""
-    return f"{frame[1]}:{frame[2]} in {frame[3]}" + (f": {code}" if code else "")
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -201,8 +164,7 @@ def _finding_lines(each: Told, zone: str) -> list[str]:
     for job in each.jobs:
         of = f", schedule {job['schedule']}" if job["schedule"] else ""
         lines.append(f"  job {job['id']} {job['job_type']}{of}, failed {job['failures']} times")
-        kind = f"{job['error_type']}: " if job["error_type"] else ""
-        lines += [f"    {kind}{job['error']}"] if job["error"] else []
+        lines += [f"    {error}"] if (error := error_line(job)) else []
         lines += [f"    at {job['at']}"] if job["at"] else []
         lines += [f"    | {line}" for line in job["output"]]
         lines.append(f"    {job['command']}")

@@ -40,16 +40,15 @@ def send_test(
         )
     if channel is not None and channel not in channels:
         raise UsageError(f'there is no channel "{channel}"; there are: {", ".join(sorted(channels))}')
-    failed = False
-    for name, way in channels.items():
-        if channel not in (None, name):
-            continue
-        message = note(test_words(name), settings, Identity.here().host, SYSTEM.now())
-        error = deliver(way, message, settings)
-        failed = failed or error is not None
+    host, now = Identity.here().host, SYSTEM.now()
+    chosen = [name for name in channels if channel in (None, name)]
+    messages = {name: note(test_words(name), settings, host, now) for name in chosen}
+    errors = dict(deliver(messages, channels, settings))
+    for name in chosen:
+        error = errors[name]
         if error is None:
             echo(f"{safe(name)}: delivered")
         else:
             complain(f"{name}: not delivered: {error}")
-    if failed:
+    if any(errors.values()):
         raise typer.Exit(1)

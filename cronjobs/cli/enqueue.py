@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.cli import leaving, typed
-from cronjobs.cli.known_types import warn_if_unfit
+from cronjobs.cli.known_types import refuse_unknown, warn_if_unfit
 from cronjobs.cli.options import JsonOption, Source, type_names
 from cronjobs.cli.output import complain, echo, echo_json, status_word
 from cronjobs.cli.project_database import operator, our_database
@@ -57,15 +57,16 @@ def enqueue(
         str,
         typer.Option(metavar="DURATION", help="How long to wait for room, if its queue is full and has on_full: wait."),
     ] = "30s",
+    force: Annotated[bool, typer.Option("--force", help="Also a TYPE that no handler has.")] = False,
     no_import: Annotated[
-        bool, typer.Option("--no-import", help="Do not import handlers to see whether TYPE is known.")
+        bool, typer.Option("--no-import", help="Do not import handlers, nor check whether one has TYPE.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Enqueue one job; a tick runs it when it is due.
 
-    The job is written first. Then handlers are imported, and you get a warning if no handler here fits TYPE or the
-    payload: another host may have one, so that is no error. A full queue (max_waiting in the file) refuses the job,
+    A TYPE that no handler has, here or on a host that ticked lately, is refused; --force enqueues it all the same. You
+    get a warning if the payload does not fit the handler here. A full queue (max_waiting in the file) refuses the job,
     drops it (reported and counted), or lets the command wait.
 
     Exit codes: 0 enqueued, exists already, or dropped by its queue; 1 its queue is full, 2 refused: nothing was
@@ -95,6 +96,8 @@ def enqueue(
             meta=typed.pairs(meta or [], "--meta"),
         )
         new = replace(new, enqueued_by=f"cli:{operator()}")
+        if not force and not no_import:
+            refuse_unknown(settings, database, job_type)
 
         def put_it() -> tuple[Inserted, str | None]:
             with database.write() as connection:

@@ -9,19 +9,23 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cronjobs import events
 from cronjobs.cli import leaving
 from cronjobs.cli.output import complain
 from cronjobs.clock import SYSTEM
-from cronjobs.errors import EX_SOFTWARE, CronjobsError
+from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseError
 from cronjobs.records import dataclass
 from cronjobs.text import one_line
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm
 from cronjobs.tick.trouble import place
+
+if TYPE_CHECKING:
+    from cronjobs.database.address import Address
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
@@ -30,10 +34,14 @@ TRACEBACK_LINES: Final = 200  # of a recursion that never ended, head and tail
 
 @dataclass
 class Circumstances:
-    """What is known of the command that runs. ``mailed_for``: the configuration of a tick that nobody watches."""
+    """What is known of the command that runs. ``mailed_for``: the configuration of a tick that nobody watches.
+
+    ``database``: the one that it opened last.
+    """
 
     log: Path | None = None
     mailed_for: Path | None = None
+    database: Address | None = None
 
 
 circumstances: Final = Circumstances()
@@ -50,7 +58,22 @@ def guarded(command: Callable[[], object]) -> None:
     except BrokenPipeError:
         leaving.leave(0, stuck=False)
     except Exception as error:
+        if (odd := _odd_value()) is not None:
+            complain(str(odd))
+            leaving.leave(odd.exit_code, stuck=False)
         end(error)
+
+
+def _odd_value() -> DatabaseError | None:
+    """What another program wrote into SQLite, where no code of ours expects it; None: the error is ours."""
+    address = circumstances.database
+    if address is None or not address.is_sqlite:
+        return None
+    from cronjobs.database.connection import Database
+    from cronjobs.store.odd_values import odd_value
+
+    with closing(Database(address)) as database:
+        return odd_value(database)
 
 
 def end(error: Exception) -> NoReturn:

@@ -46,7 +46,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Status
 from cronjobs.rules import pausing
-from cronjobs.rules.error_groups import grouped
+from cronjobs.rules.error_groups import ROWS_AT_MOST, grouped
 from cronjobs.rules.payload import BadJson
 from cronjobs.rules.progress import reported_of, time_left
 from cronjobs.store import listing, schedules
@@ -86,7 +86,8 @@ def list_jobs(
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
             statuses = FAILED if wanted.status is None else (wanted.status,)
-            groups = [asdict(group) for group in grouped(listing.error_groups(connection, wanted, statuses))]
+            rows_of_errors = listing.error_groups(connection, wanted, statuses, ROWS_AT_MOST)
+            groups = [asdict(group) for group in grouped(rows_of_errors)]
             write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
             return
         rows = [_shown(columns_of(row), settings) for row in listing.list_jobs(connection, wanted, limit + 1)]
@@ -108,6 +109,8 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
         kind = f"{safe(group['error_type'], 120)}: " if group["error_type"] else ""
         error, *rest = wrapped(kind + (safe(group["message"]) or "(no message)"), room)
         lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
+        if group["sample_job_id"] is None:  # only counted: nothing more is known of them
+            continue
         first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
         seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
         types = ", ".join(name_text(name) for name in limited(sorted(group["job_types"]), TYPES_SHOWN))

@@ -10,9 +10,12 @@ from typing import Any
 from cronjobs.cli.output import complain
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
+from cronjobs.errors import UsageError
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import RetryPolicy
+from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types
 from cronjobs.text import one_line
 
 
@@ -51,6 +54,30 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
         complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
     if job_type in settings.disabled_job_types:
         complain('its entry in the configuration is bad: see "cronjobs check"')
+
+
+def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
+    """Raise UsageError if no handler has *job_type*, here or on a host that ticked lately.
+
+    What cannot be known is not refused: a host ticks with an older version, or a module here cannot be imported. The
+    handlers are imported only if neither the file nor a tick's list has the type.
+    """
+    if job_type in settings.job_types or job_type in settings.disabled_job_types:
+        return
+    within = remembered(settings.run.every)
+    with database.read() as connection:
+        elsewhere = runnable_types(connection, within)
+        if (elsewhere is not None and job_type in elsewhere) or older_versions_tick(connection, within):
+            return
+    known = known_types(settings)
+    if job_type in known.types or any(fault.where.startswith(("module ", "setup ")) for fault in known.faults):
+        return
+    meant = nearest(job_type, {*known.types, *(elsewhere or ())})
+    guess = f', did you mean "{meant}"?' if meant else ":"
+    raise UsageError(
+        f'no handler has the job type "{one_line(job_type, 200)}", here or on a host that ticked lately{guess} nothing '
+        "was written; to enqueue it for a handler that is still to come, add --force"
+    )
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, TypedDict
 
 from sqlalchemy import Connection
 
+from cronjobs.cli.fault import circumstances
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.output import Times, complain
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import Address, parse_url
 from cronjobs.database.connection import Database
-from cronjobs.database.retrying import first_look
-from cronjobs.errors import SchemaMissing, SchemaTooOld
 from cronjobs.host.caller import user_in_a_line
 from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember, require_still_there
+from cronjobs.schema.ready import require_tables
 from cronjobs.stand_ins import left_out
 from cronjobs.store import meta
-from cronjobs.store.meta import is_ours, require_schema
+from cronjobs.store.meta import is_ours
 from cronjobs.store.sql import database_now
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def open_database(settings: Settings) -> Database:
     """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings, address)
+    circumstances.database = address
     with left_out():  # by the database's dialect, too
         return Database(address, connections=settings.run.workers + 1)
 
@@ -80,23 +81,6 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
         if settings.broken:
             complain(f"shown without what is wrong in the file: {settings.problems[0]}")
         yield settings, connection, Times(database_now(connection), settings.timezone)
-
-
-def require_tables(database: Database) -> None:
-    """Raise unless this code runs on the tables; SQLite's are made or migrated on first use, PostgreSQL's never."""
-
-    def look() -> None:
-        with database.read() as connection:
-            require_schema(connection)
-
-    try:
-        first_look(look, database.clock)
-    except (SchemaMissing, SchemaTooOld):
-        if not database.is_sqlite:
-            raise
-        from cronjobs.schema import migrations  # and alembic, which an idle tick does without
-
-        migrations.upgrade(database)
 
 
 @contextmanager

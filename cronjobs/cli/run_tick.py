@@ -72,6 +72,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             tells_each=talk or given.as_json or settings.log is not None,
             say_progress_s=_progress_every_s() if talk else math.inf,
             waits_for_long_jobs=given.wait,
+            code_at_fault=mail.code_at_fault(),
             fire_schedules=fires,
             start=armed.start,
             spool=given.spool,
@@ -96,7 +97,7 @@ def run_tick(given: TickOptions) -> NoReturn:
         mail.trouble(str(problem))
     if not talk:
         mail.tell(reporter)
-    mail.send()
+    mail.send(knows_code=tick.knows_the_code)
     if code == 0 and fires and not mail.said and not talk and not given.as_json:
         tick.leave_inputs()
     if given.wait and tick.long_jobs:

@@ -246,7 +246,8 @@ def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -
         trend = "paused" if queue.paused else trend_of(queue.due, trends.changes.get(name), times.now - trends.since)
         rows.append([safe(name, 200), f"{queue.due:,}", rough(times.now - oldest), trend])
     lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
-    return lines + ([f"… and {len(due) - 5:,} more with due jobs: --json"] if len(due) > 5 else [])
+    lines += [f"… and {len(due) - 5:,} more with due jobs: --json"] if len(due) > 5 else []
+    return lines + ([f"… and {health.more_queues:,} smaller queues"] if health.more_queues else [])
 
 
 def trend_of(due: int, change: int | None, span: timedelta) -> str:

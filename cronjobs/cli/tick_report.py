@@ -14,8 +14,9 @@ from cronjobs.cli import fault
 from cronjobs.cli.output import coloured, complain, did
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
-from cronjobs.errors import CronjobsError
+from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.records import dataclass
+from cronjobs.rules.failed_job import absolute
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
 from cronjobs.tick.result import NOTHING_DUE, Result
@@ -24,6 +25,7 @@ MOST_WAITING: Final = 256 * 1024  # bytes
 AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
 PATIENCE_S: Final = 0.5  # at the end
 MOST_KEPT: Final = 1000  # events of mere information, for --json
+OF_CODE: Final = ("config.fault", "jobs.unknown_type")
 DEATHS_TOLD: Final = 10  # in one mail; the rest is counted
 
 
@@ -120,7 +122,8 @@ class CronMail:
     throttle: bool
 
     def __post_init__(self) -> None:
-        self._causes: list[str] = []
+        self._causes: dict[str, str] = {}  # what was said of each
+        self._of_code: set[str] = set()  # those that only a tick that loads the handlers can see
         self._lines: list[str] = []
         self._well: set[str] = set()
         self.said = False  # whether anything was, or would have been if it were not repeated
@@ -134,7 +137,7 @@ class CronMail:
         log = Log(fault.circumstances.log or known_log(self.config))
         for line in error.lines:
             log.write(events.tick_not_started(line))
-            self.trouble(line)
+            self.trouble(line, error.cause if isinstance(error, DatabaseError) else line)
         self.send()
 
     def tell_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
@@ -144,16 +147,18 @@ class CronMail:
 
             alerting.not_started(settings, error, until)
 
-    def trouble(self, cause: str) -> None:
-        """Something that will be the same next minute until someone mends it."""
-        self._causes.append(cause)
+    def trouble(self, said: str, cause: str | None = None) -> None:
+        """Something that will be the same next minute until someone mends it; *cause*, if what is said may differ."""
+        self._causes.setdefault(cause or said, said)
 
     def tell(self, reporter: Reporter) -> None:
         self._well = reporter.well
         self._tell_deaths([event for event in reporter.told if event.name == "job.dead"])
         for event in reporter.told:
             if event.level == events.ERROR and event.name != "job.dead":
-                self.trouble(events.line(event))
+                self.trouble(line := events.line(event), event.cause)
+                if event.name in OF_CODE:
+                    self._of_code.add(event.cause or line)
         if reporter.log.fault:
             self.trouble(reporter.log.fault)
 
@@ -169,7 +174,7 @@ class CronMail:
             if self.throttle and not alarm.worth_telling(cause, now, job_type=job_type, times=len(died)):
                 continue
             told += len(died)
-            lines += [f"  {events.death_line(event)}" for event in died]
+            lines += [f"  {events.death_line(event, self.config)}" for event in died]
             if self.throttle and (untold := alarm.untold(cause)):
                 lines.append(f"  and {untold} more of this cause since it was last told")
         if told:
@@ -178,20 +183,26 @@ class CronMail:
             self._lines += lines[:DEATHS_TOLD]
             if len(lines) > DEATHS_TOLD:
                 self._lines.append(f"  … and {len(lines) - DEATHS_TOLD} more")
-            self._lines.append('  look: "cronjobs jobs list --status dead", "cronjobs jobs show ID"')
+            self._lines.append(f"  all: {absolute('cronjobs jobs list --status dead', self.config)}")
 
-    def send(self) -> None:
+    def code_at_fault(self) -> bool:
+        """Whether a fault of the code was mailed, and is not over."""
+        return self.throttle and Alarm(self.config).code_at_fault()
+
+    def send(self, *, knows_code: bool = False) -> None:
+        """Mail what is worth it. *knows_code*: the tick has loaded the handlers, so it knows which faults are over."""
         now = SYSTEM.now()
         lines = [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]
         self.said = bool(lines or self._causes)
         for line in lines:
             complain(line)
         alarm = Alarm(self.config)
-        for cause in dict.fromkeys(self._causes):
-            if not self.throttle or alarm.worth_telling(cause, now):
-                complain(cause)
+        for cause, said in self._causes.items():
+            of_code = cause in self._of_code
+            if not self.throttle or alarm.worth_telling(cause, now, said=said, of_code=of_code):
+                complain(said)
         if self.throttle:
-            for sentence in alarm.over(set(self._causes), now, self._well):
+            for sentence in alarm.over(set(self._causes), now, self._well, knows_code=knows_code):
                 complain(f"cronjobs: {sentence}")
 
 

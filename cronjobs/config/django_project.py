@@ -27,6 +27,7 @@ from cronjobs.text import one_line
 APP: Final = "cronjobs.django"
 MODULE: Final = "DJANGO_SETTINGS_MODULE"
 SETUP: Final = "django.setup"
+CLEAN: Final = "cronjobs.django.clean:CleanConnections"  # by name: without Django it cannot be imported
 ALIAS: Final = "default"
 
 # Of DATABASES' OPTIONS, what Django's backend takes for itself; libpq knows the others.

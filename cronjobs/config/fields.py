@@ -26,6 +26,7 @@ from cronjobs.crontime import grammar
 from cronjobs.crontime.zone_names import zone_exists as zone_exists
 from cronjobs.crontime.zone_names import zone_meant
 from cronjobs.errors import CronError
+from cronjobs.exec.arguments import PREFIX
 from cronjobs.model import KIND, KIND_RULE, duration, size
 from cronjobs.patterns import late
 from cronjobs.rules.shell_words import list_for
@@ -152,6 +153,11 @@ def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema
 NAME: Final = late(r"[A-Za-z0-9_.:-]{1,100}")
 NAME_RULE: Final = "a name: up to 100 of A–Z a–z 0–9 _ . : -"
 name: Final = matching(NAME.pattern, NAME_RULE, words="name: 1–100 of A–Z a–z 0–9 _ . : -")
+type_name: Final = matching(
+    rf"(?!{PREFIX}){NAME.pattern}",
+    f'{NAME_RULE} that does not begin with "{PREFIX}", as only runs of "cronjobs exec" do',
+    words="name: 1–100 of A–Z a–z 0–9 _ . : -",
+)
 title: Final = matching(
     r"(?=\S)[^\x00-\x1f\x7f]{1,100}(?<=\S)",
     "a name of 1–100 characters without spaces around it",

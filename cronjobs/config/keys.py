@@ -89,7 +89,11 @@ def _run(reading: Reading, node: Node, path: str) -> RunSettings:
 _KEPT: Final = fields.span("1s", "3650d")
 RETENTION: Final[Keys] = {
     "succeeded": ConfigKey(_KEPT, "30d", "How long succeeded jobs are kept."),
-    "dead": ConfigKey(_KEPT, "180d", "How long dead and cancelled jobs are kept."),
+    "dead": ConfigKey(
+        _KEPT,
+        "180d",
+        "How long dead and cancelled jobs are kept; one that goes, and that nobody dealt with, is a finding.",
+    ),
     "keys": ConfigKey(_KEPT, "730d", "How long an idempotency_key is known after its job is gone."),
     "occurrences": ConfigKey(_KEPT, "30d", "How long occurrences, ticks and findings that are over are kept."),
     "effects": ConfigKey(_KEPT, "730d", "How long the ledger of side effects is kept."),

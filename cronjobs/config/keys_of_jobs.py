@@ -248,7 +248,7 @@ SCHEDULE: Final[Keys] = {
     "timezone": ConfigKey(
         fields.zone, "America/New_York", "The time zone that cron is meant in.", "the file's timezone"
     ),
-    "job": ConfigKey(fields.name, "billing.send_invoice", "The job type that runs.", "this or command"),
+    "job": ConfigKey(fields.type_name, "billing.send_invoice", "The job type that runs.", "this or command"),
     "command": ConfigKey(
         fields.command,
         '[find, /tmp/app, -mtime, "+7", -delete]',
@@ -269,7 +269,9 @@ SCHEDULE: Final[Keys] = {
         fields.span("0s", "366d"), "6h", "How old an occurrence may be for catch_up; older ones are missed."
     ),
     "catch_up_limit": ConfigKey(
-        fields.integer(1, 10_000), "20", "How many occurrences catch_up: all makes up for at most."
+        fields.integer(1, 10_000),
+        "20",
+        "How many occurrences catch_up: all makes up for at most; what it drops is a finding.",
     ),
     "overlap": ConfigKey(
         fields.choice("skip", "wait", "allow"),
@@ -292,7 +294,7 @@ SCHEDULE: Final[Keys] = {
         fields.span("1s", "366d"),
         "30m",
         "How long after an occurrence a run must have succeeded; otherwise it is a critical finding.",
-        "no finding",
+        "no critical finding; after an hour, one if nothing runs or is retried",
     ),
     "warn_after_failures": ConfigKey(
         fields.integer(1, 100), "5", "How many failures in a row are a finding; each try counts.", "3"

@@ -106,6 +106,7 @@ def load(
         contents=reading.variables.files,
         variables=tuple(sorted(reading.variables.names)),
         database=database,
+        database_unset=reading.database_unset,
         broken=broken,
         env=tuple(env.items()),
         retry=values.get("defaults", RetryChanges()),

@@ -56,6 +56,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
+    database_unset: str = ""  # which variable of the database's URL is not set, where none is needed
     _came_in: set[str] = field(default_factory=set)
 
     def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:

@@ -224,6 +224,7 @@ class Settings:
     file: Path
     folder: Path
     database: str = ""
+    database_unset: str = ""  # why it is "": a variable in it is not set
     project: str = ""
     environment: str = ""
     schema: str | None = None

@@ -150,6 +150,7 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
         return checked_url(reading.text(node), reading.folder)
     except UnsetError as unset:
         if not need:
+            reading.database_unset = str(unset)
             return ""
         message = str(unset)
     except FieldError as bad:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from sqlalchemy import CheckConstraint, MetaData, Table
 from sqlalchemy.schema import SchemaItem
 
 from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT
+
+# A number of ten bytes in jsonb can have 131,072 digits as text, or 16,383 decimals, and compression makes one of a
+# thousand. "strict": lax would visit the items of an array twice. The quotient has as many decimals as the number, if
+# those are more than sixteen: 0.33 * 3 is 1 less 1e-2. What is nearer to 0 than 1e-400 has more than 400 decimals.
+ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 _CHECKS: list[tuple[Table, Callable[[], list[CheckConstraint]]]] = []
 
@@ -39,6 +45,11 @@ def instants(*columns: str) -> list[CheckConstraint]:
         ).ddl_if(dialect="sqlite")
         for column in columns
     ]
+
+
+def has_odd_number(column: str) -> str:
+    """Whether a number in jsonb *column* is beyond ±1e400, or has more than 400 decimals."""
+    return f"jsonb_path_exists({column}, '{ODD_NUMBERS}')"
 
 
 def lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:

@@ -47,6 +47,7 @@ from cronjobs.errors import (
     DriverMissing,
     ForkedCopy,
     ServerTooOld,
+    SqliteTooOld,
 )
 from cronjobs.host.forks import OutOfReach, replace_by_nothing
 from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
@@ -56,6 +57,7 @@ from cronjobs.text import decoded, is_utf8
 T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
+OLDEST_SQLITE: Final = (3, 35)  # RETURNING
 BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
 LEAST_PATIENCE_S: Final = 0.05  # even when time is up, for a last write
 READ_PATIENCE_S: Final = 5.0
@@ -276,6 +278,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     if address.schema:
         options["execution_options"]["schema_translate_map"] = {None: address.schema}
     if address.is_sqlite:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise SqliteTooOld(str(address), sqlite3.sqlite_version)
         _create_private(Path(str(address.url.database)), address)
         # autocommit: our own BEGIN decides (see _open_sqlite); the pool gives a connection to any thread, one at a time
         options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
@@ -315,7 +319,7 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
-    """Our statement_timeout ends a COMMIT's wait for a synchronous standby with a mere warning, in any language."""
+    """Remember that a COMMIT ended its wait for a synchronous standby with a mere warning, in any language."""
     if notice.source_function == "SyncRepWaitForLSN":
         session[_UNCONFIRMED] = True
 
@@ -371,6 +375,8 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     )
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
+    # A claim's payloads are in memory anyway, and a full /var/tmp must not stop the jobs of a disk with room.
+    cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sqlite3
 from pathlib import Path
@@ -19,8 +20,10 @@ from cronjobs.errors import (
     DatabaseNotReady,
     DatabaseReadOnly,
     DatabaseUnreachable,
+    TemporaryFolderFull,
     TransientTrouble,
 )
+from cronjobs.host.temporary import sqlite_temporary_folder
 
 ROOM: Final = 1 << 16  # with less space than this left, SQLite's "I/O error" means a full disk
 
@@ -80,8 +83,8 @@ def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, wait
         return BadValue(f"database {url}: {reason}")
     match _sqlite_code(error.orig):
         case sqlite3.SQLITE_FULL:
-            return DatabaseFull(url, reason)
-        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN if _no_room(file):
+            return _full(url, reason, file.parent)
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN if _room(file.parent) < ROOM:
             return DatabaseFull(url, reason)
         case sqlite3.SQLITE_IOERR:
             return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")
@@ -94,12 +97,21 @@ def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, wait
     return DatabaseError(f"database {url}: {reason}")
 
 
-def _no_room(file: Path) -> bool:
+def _full(url: str, reason: str, folder: Path) -> DatabaseFull:
+    """SQLite does not say which disk is full: the database's, or that of its temporary files."""
+    temporary = sqlite_temporary_folder()
+    if ROOM <= _room(folder) > _room(temporary) and folder.stat().st_dev != temporary.stat().st_dev:
+        return TemporaryFolderFull(url, reason, str(temporary))
+    return DatabaseFull(url, reason)
+
+
+def _room(folder: Path) -> float:
+    """The free bytes of its disk; infinite if nobody knows."""
     try:
-        disk = os.statvfs(file.parent)
+        disk = os.statvfs(folder)
     except OSError:
-        return False
-    return disk.f_bavail * disk.f_frsize < ROOM
+        return math.inf
+    return disk.f_bavail * disk.f_frsize
 
 
 def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
@@ -116,7 +128,18 @@ def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
 
 
 def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout_s: float) -> DatabaseError:
-    """An error of the server, or of the driver if there is no server."""
+    """An error of the server, or of the driver if there is no server.
+
+    The server's words may change within one outage (a file's name, a PID, the statement), so they are never its kind.
+    """
+    refusal = _postgresql_refusal(url, error, reason, lock_timeout_s=lock_timeout_s)
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if refusal.kind is None and sqlstate:
+        refusal.kind = f"SQLSTATE {sqlstate}"
+    return refusal
+
+
+def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout_s: float) -> DatabaseError:
     sqlstate = getattr(error.orig, "sqlstate", None) or ""
     if sqlstate in _NOT_READY or (not sqlstate and any(words in reason for words in _NOT_READY_WORDS)):
         return DatabaseNotReady(url, reason)

@@ -1,4 +1,4 @@
-"""The indexes and CHECKs of the tables, for what makes or compares tables.
+"""The indexes, CHECKs and triggers of the tables, for what makes or compares tables.
 
 An index's condition loads both dialects of SQLAlchemy, and so does a table's own option for one of them. Without this
 module a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python itself, and a tick on
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Index, text
+from sqlalchemy import DDL, Index, event, text
 
 from cronjobs.database.checks import add_checks
 from cronjobs.database.tables import (
@@ -24,7 +24,7 @@ from cronjobs.database.tables import (
     schedules,
     ticks,
 )
-from cronjobs.probe.question import WAITING_SQL
+from cronjobs.probe.question import MISFITS_SQL, WAITING_SQL
 
 add_checks()
 
@@ -42,6 +42,9 @@ Index(
     postgresql_where=text(WAITING_SQL),
     sqlite_where=text(WAITING_SQL),
 )
+# Jobs of which a claim ended before the row was read: hardly ever any.
+UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING_SQL}"
+Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
 # The same by job type, for claims: jobs of types that a tick cannot run delay nothing, however many there are. Jobs
 # with their own timeout are separate, because their type does not show whether they fit.
 WAITING_PLAIN_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NULL"
@@ -63,6 +66,15 @@ Index(
     jobs.c.timeout_s,
     postgresql_where=text(WAITING_TIMED_SQL),
     sqlite_where=text(WAITING_TIMED_SQL),
+)
+# Payloads that wait for code that takes them.
+Index(
+    "cronjobs_jobs_misfit_idx",
+    jobs.c.job_type,
+    jobs.c.misfit_since,
+    jobs.c.id,
+    postgresql_where=text(MISFITS_SQL),
+    sqlite_where=text(MISFITS_SQL),
 )
 # Expired leases. Not "WHERE status = 'running'": with that the finish statement would not use the primary key.
 Index(
@@ -105,9 +117,20 @@ Index(
     jobs.c.job_type,
     jobs.c.run_at,
     jobs.c.id,
-    postgresql_where=text("substr(job_type, 1, 5) = 'exec:'"),
-    sqlite_where=text("substr(job_type, 1, 5) = 'exec:'"),
+    postgresql_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
+    sqlite_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
 )
+# What the CHECK exec_began does on PostgreSQL. SQLite takes a new CHECK only with a new column or a new table.
+for _act, _when in (("insert", "INSERT"), ("update", "UPDATE OF job_type")):
+    event.listen(
+        jobs,
+        "after_create",
+        DDL(  # type: ignore[no-untyped-call]
+            f"CREATE TRIGGER cronjobs_jobs_exec_began_{_act} BEFORE {_when} ON cronjobs_jobs "
+            "WHEN substr(NEW.job_type, 1, 5) = 'exec:' AND NEW.started_at IS NULL AND NEW.finished_at IS NULL "
+            "BEGIN SELECT RAISE(ABORT, 'CHECK constraint failed: cronjobs_jobs_exec_began_ck'); END"
+        ).execute_if(dialect="sqlite"),
+    )
 # Which job had a key before it was cancelled.
 Index(
     "cronjobs_jobs_released_key_idx",

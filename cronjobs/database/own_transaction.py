@@ -26,7 +26,7 @@ MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # it ends with the transactio
 _IS_MARKED: Final = "SELECT current_setting('cronjobs.handler', true)"
 _IDLE, _IN_TRANSACTION = 0, 2  # libpq's PQTRANS_IDLE and PQTRANS_INTRANS
 _ENDS: Final = late(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/|;)*"
+    r"(?>\s|--[^\n]*\n|/\*.*?\*/|;)*+"  # atomic: two comments are never read as one
     r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b",
     re.IGNORECASE | re.DOTALL,
 )

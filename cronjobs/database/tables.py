@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-from cronjobs.database.checks import instants, lengths, table
+from cronjobs.database.checks import has_odd_number, instants, lengths, table
 from cronjobs.database.column_types import (
     POSTGRESQL_RANGE,
     Instant,
@@ -101,6 +101,7 @@ jobs = table(
     Column("progress", Json),  # what the running attempt has reported, and its number; renewals write it
     Column("live_output", Text),  # the last that it printed
     Column("released_key", Text),  # its idempotency_key until it was cancelled before it began; others may use that now
+    Column("misfit_since", Instant),  # its payload does not fit the handler: since its first attempt that found it so
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
     checks=lambda: [
@@ -113,6 +114,11 @@ jobs = table(
             "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
         ),
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+        # What cron ran under a name is judged by these rows, which only exec writes; it inserts them as running. Final
+        # rows are exempt: what was enqueued before there was this CHECK is dead.
+        CheckConstraint(
+            "substr(job_type, 1, 5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
+        ).ddl_if(dialect="postgresql"),  # SQLite takes no new CHECK: see indexes.py
         CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
         CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
         CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
@@ -126,6 +132,7 @@ jobs = table(
             "started_at",
             "finished_at",
             "dismissed_at",
+            "misfit_since",
         ),
         # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
         *lengths(
@@ -133,6 +140,11 @@ jobs = table(
             "finished_at IS NOT NULL OR (...)",
             **LENGTHS,
         ),
+        # Only before the first claim: to walk through a large payload takes as long as to parse it.
+        CheckConstraint(
+            f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
+            name="numbers",
+        ).ddl_if(dialect="postgresql"),
         CheckConstraint(
             " AND ".join(
                 f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")
@@ -448,4 +460,4 @@ meta = table(
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-SCHEMA_REVISION: Final = "0008"  # the newest that this code knows; a test compares it with alembic's head
+SCHEMA_REVISION: Final = "0011"  # the newest that this code knows; a test compares it with alembic's head

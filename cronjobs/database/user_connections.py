@@ -21,6 +21,7 @@ from cronjobs.text import decoded
 _PSYCOPG: Final[Dialect] = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 _SQLITE3: Final = SQLiteDialect_pysqlite(paramstyle="qmark")
 _DJANGO: Final[Mapping[str, Dialect]] = {"postgresql": _PSYCOPG, "sqlite": SQLiteDialect_pysqlite(paramstyle="format")}
+_IDLE, _UNKNOWN = 0, 4  # libpq's PQTRANS_IDLE and PQTRANS_UNKNOWN
 
 
 class Answer:
@@ -98,8 +99,11 @@ class _Sqlite3(PlainConnection):
         return f"sqlite:///{file or ':memory:'}"
 
     def commits_by_itself(self) -> bool:
-        raw = self._owners
-        return not raw.in_transaction and (raw.isolation_level is None or getattr(raw, "autocommit", -1) is True)
+        return _sqlite_commits_by_itself(self._owners)
+
+
+def _sqlite_commits_by_itself(raw: Any) -> bool:
+    return not raw.in_transaction and (raw.isolation_level is None or getattr(raw, "autocommit", -1) is True)
 
 
 class _Psycopg(PlainConnection):
@@ -156,6 +160,17 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
     if is_django(target) and target.vendor in _DJANGO:
         return _Django(target, _DJANGO[target.vendor], schema)
     return None
+
+
+def has_open_transaction(raw: Any) -> bool | None:
+    """Whether a transaction is open on a driver's connection; None: the driver does not say, or it is broken."""
+    try:
+        if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
+            return bool(found)
+        status = int(raw.info.transaction_status)  # psycopg
+    except Exception:  # closed, or another driver's
+        return None
+    return None if status == _UNKNOWN else status != _IDLE
 
 
 @lru_cache(maxsize=64)
@@ -250,4 +265,9 @@ def commits_by_itself(connection: Any) -> bool:
     """Whether each statement on a user's *connection*, wrapped for ``run``, would be a transaction of its own."""
     if isinstance(connection, PlainConnection):
         return connection.commits_by_itself()
-    return str(connection.get_isolation_level()).upper() == "AUTOCOMMIT"
+    # Not get_isolation_level(): even in autocommit it names the level of the transactions, one for each statement.
+    driver, raw = connection.connection.driver_connection, connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        return _sqlite_commits_by_itself(driver)
+    begun = getattr(getattr(driver, "info", None), "transaction_status", 0)  # psycopg's: by a BEGIN of the caller's
+    return bool(getattr(raw, "autocommit", False)) and not begun

@@ -11,6 +11,7 @@ from django.apps import AppConfig, apps  # type: ignore[import-untyped]
 from django.utils.module_loading import module_has_submodule  # type: ignore[import-untyped]
 
 from cronjobs.config.django_project import APP
+from cronjobs.jobs.around import around_attempts
 from cronjobs.jobs.job_types import also_import
 
 MODULES: Final = ("jobs", "tasks")  # of each app
@@ -26,7 +27,9 @@ class CronjobsConfig(AppConfig):
 
     def ready(self) -> None:
         from cronjobs.django import checks  # noqa: F401  it registers them
+        from cronjobs.django.clean import CleanConnections
 
+        around_attempts(CleanConnections)
         also_import(modules_of_apps)
 
 

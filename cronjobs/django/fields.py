@@ -10,6 +10,8 @@ from django.db.models.fields.json import KeyTransform  # type: ignore[import-unt
 
 from cronjobs.database.column_types import from_microseconds, to_microseconds
 from cronjobs.django.instants import as_djangos, from_djangos
+from cronjobs.rules.payload import too_deep
+from cronjobs.store.sizes import NOT_FETCHED, if_not_too_large
 from cronjobs.text import BrokenText, decoded
 
 
@@ -34,7 +36,13 @@ class JsonField(models.JSONField):
     """JSON that anyone may have written: None if it cannot be read, so that one such row never hides the others."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
+        if compiler.query.subquery or "(" in sql:  # no column
+            return sql, params
+        if compiler.connection.vendor == "postgresql":
+            fetched = if_not_too_large(sql)
+            assert callable(fetched)
+            return fetched(True), params
+        return _undecoded(compiler.connection, sql), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         if isinstance(value, bytes):
@@ -44,6 +52,8 @@ class JsonField(models.JSONField):
         try:
             found = super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):  # a number of 5,000 digits, or nested too deeply
+            return None
+        if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None
         # Django gives text that is no JSON as it is; of a part of it, it has read that.
         is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)

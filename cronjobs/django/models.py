@@ -57,6 +57,7 @@ class JobModel(models.Model):
     started_at = InstantField(null=True, blank=True)
     finished_at = InstantField(null=True, blank=True)
     dismissed_at = InstantField(null=True, blank=True)
+    misfit_since = InstantField(null=True, blank=True)
 
     objects = JobsManager()
 

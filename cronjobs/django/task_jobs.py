@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
-from django.db import connections  # type: ignore[import-untyped]
-
 from cronjobs.jobs.context import Context
 from cronjobs.jobs.registry import INNER_FAULT, job, signature_of
 
@@ -60,7 +58,6 @@ def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
 
 def _call(task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call the task as Django's own backends do; a coroutine is the tick's to await, which can stop it."""
-    _close_old_connections()  # a worker's thread runs many jobs: as between two requests
     backend = task.get_backend()
     running = backend.begin(task, ctx, args, kwargs)
     given = (backend.context_of(running), *args) if task.takes_context else tuple(args)
@@ -71,8 +68,6 @@ def _call(task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> A
     except Exception as error:
         backend.end(running, error=error)
         raise
-    finally:
-        _close_old_connections()
     return backend.end(running, value)
 
 
@@ -83,10 +78,3 @@ async def _awaited(backend: Any, running: Any, work: Awaitable[Any]) -> Any:
         backend.end(running, error=error)
         raise
     return backend.end(running, value)
-
-
-def _close_old_connections() -> None:
-    """As Django's own, which would also break the transaction of a test that drains in it."""
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()

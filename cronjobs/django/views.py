@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -86,9 +85,9 @@ def _environ(request: Any, path: str) -> dict[str, Any]:
         "PATH_INFO": _as_wsgi(whole[len(before) :] or "/"),
         "REQUEST_METHOD": request.method,
         "QUERY_STRING": request.META.get("QUERY_STRING", ""),
-        "CONTENT_LENGTH": str(len(request.body)),
+        "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH", ""),
         "wsgi.url_scheme": request.scheme,
-        "wsgi.input": BytesIO(request.body),
+        "wsgi.input": request,  # a file: nothing of the body is read before somebody is let in
         REQUEST: request,
     }
 

@@ -17,6 +17,7 @@ from cronjobs.exec import spool
 from cronjobs.host.app_alembic import env_files
 from cronjobs.host.mounts import filesystem_of
 from cronjobs.host.state_folder import State, state_folder
+from cronjobs.host.temporary import sqlite_temporary_folder
 from cronjobs.probe import state_files
 
 PROBE: Final = "doctor"  # the file that is written to see whether one can be kept
@@ -79,6 +80,7 @@ def volumes(settings: Settings | None) -> list[Volume]:
             address = parse_url(settings.database, settings.schema)
             if address.is_sqlite:
                 places.insert(0, ("database", Path(str(address.url.database)).parent))
+                places.append(("SQLite's temporary files", sqlite_temporary_folder()))
     found: dict[int, Volume] = {}
     for what, folder in places:
         there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cronjobs import events, masking
+from cronjobs import masking
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 from cronjobs.tick import mail_throttle
 from cronjobs.tick.trouble import place
-
-
-def leave_dead(config: Path, executor: str, event: events.Event) -> None:
-    """If *event* says that a job is dead."""
-    if event.name == "job.dead":
-        job_id, job_type = event.facts["job_id"], event.facts["job_type"]
-        word = f"job {job_id} {job_type} of executor {executor} is dead: cronjobs jobs show {job_id}"
-        mail_throttle.leave_word(config, word)
 
 
 def leave_error(config: Path, executor: str, error: Exception) -> None:

@@ -16,12 +16,12 @@ from cronjobs.config.settings import ExecutorSettings, Settings
 from cronjobs.database.connection import Database
 from cronjobs.engines.cluster_workers import IDLE_S, ClusterWorkers
 from cronjobs.engines.dask_cluster import DaskCluster
-from cronjobs.engines.last_words import leave_dead
 from cronjobs.execution.attempt import WorkerContext
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.sql import database_now
 from cronjobs.tick.listeners import Listeners
 from cronjobs.tick.loop import Loop
+from cronjobs.tick.mail_throttle import leave_death
 from cronjobs.tick.pacing import NO_SLOT
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilter
 from cronjobs.tick.watchdog import Watchdog
@@ -105,7 +105,7 @@ def supervise(given: SupervisorSetting) -> Loop:
 
     def emit(event: events.Event) -> None:
         listeners.emit(event)
-        leave_dead(settings.file, executor.name, event)
+        leave_death(settings.file, f"a job of executor {executor.name}", event)
 
     # No deadline: no job is too long for it.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))

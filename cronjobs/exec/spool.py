@@ -49,7 +49,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
             return f"{MOST_FILES} runs wait in {state_folder()}/{FOLDER} already"
         name = f"{where}-{int(run['began'] * 1e6):016}-{run['token']}.json"
         without_output = run | {"output": "", "output_dropped": True}
-        if sum(os.stat(name, dir_fd=folder).st_size for name in names) > MOST_BYTES:
+        if sum(_size(each, folder) for each in names) > MOST_BYTES:
             run = without_output
         try:
             _write(folder, name, run)
@@ -60,6 +60,14 @@ def put(where: str, run: dict[str, Any]) -> str | None:
     finally:
         os.close(folder)
     return None
+
+
+def _size(name: str, folder: int) -> int:
+    """The size of a file; 0 if another exec has renamed it, or a tick has delivered it, since the folder was read."""
+    try:
+        return os.stat(name, dir_fd=folder).st_size
+    except OSError:
+        return 0
 
 
 def _write(folder: int, name: str, run: dict[str, Any]) -> None:

@@ -54,21 +54,23 @@ def run(arguments: Sequence[str]) -> NoReturn:
     except WrongArguments as error:
         _say(f"{error}. Usage: {USAGE}")
         os._exit(USAGE_ERROR)
+    closed: list[int] = []
     try:
-        supervised = Supervised(given)
+        closed = open_standard_streams()
+        supervised = Supervised(given, stdin_closed=0 in closed)
         supervised.prepare()
     except Exception:
         # No file descriptors, no memory: the command matters more than its record.
-        _become(given)
+        _become(given, closed)
     supervised.run()
 
 
 class Supervised:
-    """One run of the command."""
+    """One run of the command. *stdin_closed*: our caller closed it, and it is closed for the command, too."""
 
-    def __init__(self, given: ExecArguments) -> None:
-        open_standard_streams()
+    def __init__(self, given: ExecArguments, *, stdin_closed: bool) -> None:
         self.given = given
+        self.stdin_closed = stdin_closed
         self.child: int | None = None
         self.ended = False
         self.waiting: list[int] = []  # signals that came before the command ran
@@ -134,11 +136,14 @@ class Supervised:
 
     def _spawn(self, argv: list[str]) -> int:
         out, err = self.copier.writers
+        streams: list[Any] = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+        if self.stdin_closed:
+            streams.append((os.POSIX_SPAWN_CLOSE, 0))
         return os.posix_spawnp(
             argv[0],
             argv,
             environment(),
-            file_actions=[(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)],
+            file_actions=streams,
             setsigmask=self.mask,
             setsigdef=[SIGPIPE, SIGXFSZ],  # Python ignores them
         )
@@ -219,8 +224,10 @@ def environment() -> dict[bytes, bytes]:
     return found
 
 
-def _become(given: ExecArguments) -> NoReturn:
-    """Run the command in our place."""
+def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
+    """Run the command in our place, without the standard streams that our caller *closed*."""
+    for descriptor in closed:
+        os.close(descriptor)
     for number in (SIGPIPE, SIGXFSZ):
         signal(number, SIG_DFL)
     argv = given.argv

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -22,17 +22,21 @@ class ExecWatch:
     """``absent``: name → when the first run that did not come was due. ``overlapped``: name → when the later one began.
 
     ``ids``: the newest run of each name, which says when it should run. ``absent_at``: when the first of the others
-    will be absent if its run does not come; None: none is expected.
+    will be absent if its run does not come; None: none is expected. ``unwatched``: there are more names than are
+    looked at.
     """
 
     absent: Mapping[str, datetime] = field(default_factory=dict)
     overlapped: Mapping[str, datetime] = field(default_factory=dict)
     ids: Mapping[str, int] = field(default_factory=dict)
     absent_at: datetime | None = None
+    unwatched: bool = False
 
 
 def watch_exec(connection: Connection, now: datetime) -> ExecWatch:
-    return judge_runs(exec_runs.latest(connection).values(), now)
+    latest = sorted(exec_runs.latest(connection).items())
+    watched = judge_runs([runs for _, runs in latest[: exec_runs.MOST_NAMES]], now)
+    return replace(watched, unwatched=len(latest) > exec_runs.MOST_NAMES)
 
 
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> ExecWatch:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,6 +17,7 @@ from cronjobs.jobs.job_types import JobType
 from cronjobs.model import Failed, Finished, Job, Outcome
 from cronjobs.records import dataclass
 from cronjobs.rules.lease import Lease, Report, lease_margin_s, lease_of
+from cronjobs.rules.misfits import MISFIT
 from cronjobs.rules.payload import payload_fault
 from cronjobs.text import ERROR_LIMIT, one_line
 
@@ -28,7 +30,7 @@ PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the ti
 TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because its type crashed
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
 ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process
-# During a deploy an old host may get a payload for the new handler: wait long enough for it to be upgraded.
+# Only a deploy mends a handler that returns a generator: wait long enough for one.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
 
@@ -38,7 +40,8 @@ class WorkerContext:
     """What all attempts of a process share. ``on_output`` shows their output live to a person.
 
     ``on_start`` and ``on_end`` are called in the worker's thread, around the attempt's code. ``calls`` says where the
-    calls of a handler's ``ctx.map`` run; None: nowhere.
+    calls of a handler's ``ctx.map`` run; None: nowhere. ``environ`` is what commands and processes get: the variables
+    as they were before the first handler, which may change them.
     """
 
     settings: Settings
@@ -47,6 +50,7 @@ class WorkerContext:
     on_start: Callable[[Job], None] | None = None
     on_end: Callable[[Finished], None] | None = None
     calls: Callable[[Attempt], CallMaker | None] | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
 class _Course:
@@ -133,7 +137,7 @@ class Attempt(_Course):
 
 def mismatch(fault: str) -> Failed:
     """The outcome if the payload does not fit the handler, by name or by type: perhaps it fits the next version."""
-    return Failed(one_line(fault, ERROR_LIMIT), "SignatureMismatch", at_least=MISMATCH_DELAY)
+    return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 
 def timeout_of(job: Job, job_type: JobType) -> timedelta:

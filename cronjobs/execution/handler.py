@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -19,6 +19,7 @@ from cronjobs.execution.command import Command
 from cronjobs.execution.output import captured
 from cronjobs.execution.raised import outcome_of
 from cronjobs.host.forks import EndingCopies
+from cronjobs.jobs.around import HOOKS, CommandFailed, Surroundings, surrounded
 from cronjobs.jobs.context import Context, not_committed, result_of
 from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Outcome, Succeeded
@@ -70,9 +71,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     assert registration is not None
     maker = around.calls(attempt) if around.calls is not None and registration.takes_ctx else None
     ctx = _context(attempt, around, clock, maker) if registration.takes_ctx else None
-    handler = registration.handler
-    if around.settings.around:
-        handler = _surrounded(handler, ctx or _context(attempt, around, clock), attempt, around)
+    handler = _surrounded(registration.handler, ctx, attempt, around, clock)
     attempt.begun = True
     try:
         with EndingCopies():
@@ -94,19 +93,30 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
 
 
 def _surrounded(
-    handler: Callable[..., Any], ctx: Context, attempt: Attempt, around: WorkerContext
+    handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
 ) -> Callable[..., Any]:
-    """*handler* within the file's ``around:``; if it is async, it is awaited there."""
-    from cronjobs.jobs.around import surrounded
+    """*handler* within the hooks of ``around_attempts``, and these within the file's ``around:``.
+
+    If there are any, an async handler is awaited there.
+    """
+    entries = around.settings.around
+    if not (entries or HOOKS):
+        return handler
+    of_attempt = ctx or _context(attempt, around, clock)
 
     def call(*given: Any, **payload: Any) -> Any:
         def finish() -> Any:
-            result = handler(*given, **payload)
-            if inspect.isawaitable(result):
-                return _awaited(result, attempt, around)
-            return result
+            hooks = Surroundings(of_attempt)
 
-        return surrounded(around.settings.around, ctx, finish, lambda said: print(said, file=sys.stderr))  # noqa: T201
+            def run() -> Any:
+                result = handler(*given, **payload)
+                return _awaited(result, attempt, around, hooks) if inspect.isawaitable(result) else result
+
+            return hooks.call(run)
+
+        if not entries:
+            return finish()
+        return surrounded(entries, of_attempt, finish, lambda said: print(said, file=sys.stderr))  # noqa: T201
 
     return call
 
@@ -143,7 +153,7 @@ def _run_apart(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[O
     )
     attempt.reporting.output = CappedText()
     command = _command(
-        attempt, around, os.environ, request.encode(), timeout=attempt.timeout + attempt.to_start, clock=clock
+        attempt, around, around.environ, request.encode(), timeout=attempt.timeout + attempt.to_start, clock=clock
     )
     attempt.begun = True
     return run_handler(command, attempt.stop, clock=clock, report=attempt.reporting.say)
@@ -204,31 +214,46 @@ def _succeeded(result: Any) -> Outcome:
     return Succeeded(None if written is None else json.loads(written), note)
 
 
-def _awaited(result: Any, attempt: Attempt, around: WorkerContext) -> Any:
+def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surroundings | None = None) -> Any:
     import asyncio  # which takes as long to import as Python to start: only for handlers that are async
 
-    return asyncio.run(_await(result, attempt, around.settings.run.shutdown_grace))
+    waiting = partial(_await, result, attempt, around.settings.run.shutdown_grace)
+    try:
+        return asyncio.run(waiting() if hooks is None else hooks.awaited(waiting))
+    finally:
+        if inspect.iscoroutine(result):
+            result.close()  # a hook raised before it was begun
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
     """Await a handler; cancel it through its loop at its time-out and when it has to stop.
 
-    At shutdown it gets half the grace period to end by itself, since its context reports the shutdown at once.
+    At shutdown it gets half the grace period to end by itself, since its context reports the shutdown at once. Once it
+    has ended nothing is cancelled: the hooks around it have to clean up.
     """
     import asyncio
 
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 
+    ended = False
+
+    def cancel() -> None:
+        if not ended:
+            task.cancel()
+
     def stopped(reason: str) -> None:  # called from the tick's main thread, or a signal handler
         wait_s = shutdown_grace.total_seconds() / 2 if reason == "shutdown" else 0.0
         with suppress(RuntimeError):  # the loop has ended by now
-            loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, task.cancel))
+            loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, cancel))
 
     attempt.stop.when_set(stopped)
-    async with asyncio.timeout(attempt.timeout.total_seconds()):
-        with EndingCopies():  # before a fork closes its copy of our loop, which shares our epoll
-            return await result
+    try:
+        async with asyncio.timeout(attempt.timeout.total_seconds()):
+            with EndingCopies():  # before a fork closes its copy of our loop, which shares our epoll
+                return await result
+    finally:
+        ended = True
 
 
 def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
@@ -239,7 +264,7 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
     job = job._replace(idempotency_key=job.idempotency_key or f"cronjobs-job-{job.id}")
     inherited = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in around.environ.items()
         if declared.inherit_env is None or name in declared.inherit_env
     }
     env = command_environment(
@@ -259,8 +284,6 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
 def _surrounded_command(
     run: Callable[[], tuple[Outcome, str | None]], ctx: Context, around: WorkerContext
 ) -> tuple[Outcome, str | None]:
-    from cronjobs.jobs.around import CommandFailed, surrounded
-
     def failure(ended: tuple[Outcome, str | None]) -> CommandFailed | None:
         error = getattr(ended[0], "error", None)
         return None if error is None else CommandFailed(mask(error, around.settings.secrets))

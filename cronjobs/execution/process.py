@@ -353,6 +353,7 @@ class _Child:
             # ``echo >/dev/stderr`` truncates a file; without O_APPEND the next write would leave NULs before it.
             fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
             self._channel, theirs = socket.socketpair()
+            os.set_blocking(theirs.fileno(), True)  # gevent's do not block, and the launcher would inherit that
             try:
                 with theirs:
                     # -I -S: without the user's PYTHON… variables and site-packages it starts in a third of the usual
@@ -370,8 +371,6 @@ class _Child:
                 self._channel.close()
                 self._output.close()
                 raise
-        self._poller = select.poll()
-        self._poller.register(self._channel, select.POLLIN)
         self.order(len(spec).to_bytes(8, "big") + spec)
 
     def __enter__(self) -> _Child:
@@ -398,10 +397,10 @@ class _Child:
 
     def listen(self, timeout_s: float) -> None:
         """Read what the launcher reports within *timeout_s*; return as soon as there is something."""
-        if not self._poller.poll(timeout_s * 1000):
+        if not self._has_news(timeout_s):
             # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
             # It may have reported and ended since we looked: what it wrote is read before it counts as gone.
-            self.gone = self._launcher.poll() is not None and not self._poller.poll(0)
+            self.gone = self._launcher.poll() is not None and not self._has_news(0)
             return
         try:
             data = self._channel.recv(65536)
@@ -411,6 +410,13 @@ class _Child:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._report(*line.decode().split("\t"))
+
+    def _has_news(self, timeout_s: float) -> bool:
+        if not hasattr(select, "poll"):  # eventlet takes it away
+            return bool(select.select([self._channel], [], [], timeout_s)[0])
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
 
     def _report(self, kind: str, *fields: str) -> None:
         match kind:

@@ -15,6 +15,7 @@ A delay from further down still counts: a failure next to a RetryLater is not re
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.clock import Clock
 from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze, TransactionBroken
+from cronjobs.jobs import around
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -49,7 +51,8 @@ MOST_TRACED: Final = 100  # with more than these, only the outermost exception's
 MOST_NAMED: Final = 3  # errors of a group that its one-line summary names
 LONGEST_DELAY: Final = timedelta(days=3660)  # the most that ``duration`` accepts; more is a mistake
 UNREADABLE: Final = "the handler raised an exception that cannot be read"
-_WORKER: Final = str(Path(__file__).with_name("handler.py"))
+# Of these is each traceback's beginning; around a handler, contextlib's too.
+_OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
@@ -295,7 +298,7 @@ def _kind(error: BaseException) -> str:
 def _trace(error: BaseException) -> str | None:
     try:
         frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == _WORKER:
+        while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
             frames = frames.tb_next  # begin with the user's code
         if len(list(islice(_everything(error), MOST_TRACED + 1))) > MOST_TRACED:
             lines = [*traceback.format_tb(frames), f"{_kind(error)}: {said(error)}\n", "(and too many more to show)\n"]

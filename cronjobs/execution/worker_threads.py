@@ -10,6 +10,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # in ``signal`` it makes enums of each answer, at ten times the price
 import queue
 import threading
+from contextvars import Context
 from typing import Final
 
 from cronjobs.clock import Clock, sleep
@@ -114,7 +115,8 @@ class Workers:
             attempt.worker = name
             attempt.started = self.clock.monotonic()
             try:
-                finished = run_attempt(attempt, self.around, self.clock)
+                # A context of its own: decimal's precision, a tenant or a log's fields are not for the next job.
+                finished = Context().run(run_attempt, attempt, self.around, self.clock)
             except BaseException as error:  # an error of ours, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # for the next handler and its child processes

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection
 
 from cronjobs.insight.finding import Finding
 from cronjobs.store.acks import StoredAck, delete_ack, put_ack
+from cronjobs.store.given_up import KINDS
 from cronjobs.store.ticks import record
 
 
@@ -21,9 +23,14 @@ def acknowledge(
     host: str | None,
     why: str | None,
 ) -> None:
-    """Write the ack, for the rows and the severity that *finding* has, and who did it."""
+    """Write the ack, for the rows and the severity that *finding* has, and who did it.
+
+    What was given up for good it ends: see ``store.given_up``.
+    """
     put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
-    detail = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}
+    detail: dict[str, Any] = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}
+    if finding.kind in KINDS and finding.rows:
+        detail["up_to"] = max(map(int, finding.rows))
     record(connection, action="ack", subject=finding.key, actor=by, host=host, why=why, detail=detail, at=now)
 
 

@@ -57,7 +57,9 @@ def books(
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
             unnamed.setdefault(owner, []).append(job)
-    set_back = cache(partial(store.clock_set_back, connection))  # many definitions are applied at one instant
+    set_back = cache(
+        partial(store.clock_set_back, connection, period.begin)
+    )  # many definitions are applied at one instant
     kept = []
     for each in stored:
         account = _account(connection, settings, each, names[each.name], trail, unnamed, set_back, period, now)
@@ -89,7 +91,7 @@ def _account(
     names: Sequence[Name],
     trail: Mapping[str, Sequence[Any]],
     unnamed: Mapping[str, Sequence[UnnamedJob]],
-    set_back: Callable[[datetime], bool],
+    set_back: Callable[[datetime], datetime | None],
     period: Period,
     now: datetime,
 ) -> Account:
@@ -98,9 +100,9 @@ def _account(
     acts, doubts = in_order([row for row in rows if row.action != "backfill"], now)
     periods = eras(acts, stored)
     doubts += [
-        Doubt(act.at, act.at + FUTURE_WATERMARK, "the clock was set back when its definition changed")
+        Doubt(began, act.at + FUTURE_WATERMARK, "the clock was set back when its definition changed")
         for act in acts
-        if period.begin <= act.at + FUTURE_WATERMARK and act.at <= period.end and set_back(act.at)
+        if period.begin <= act.at + FUTURE_WATERMARK and (began := set_back(act.at)) is not None
     ]
     doubts += [
         Doubt(era.since or period.begin, era.until or now, "the definition in force cannot be read")

@@ -307,7 +307,9 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
     if settings.log is not None and (fault := _unwritable(settings.log)):
         yield place.problem(fault, "log")
     if not settings.database:
-        if "database" not in settings.positions:
+        if settings.database_unset:
+            yield place.problem(settings.database_unset, "database")
+        elif "database" not in settings.positions:
             text = "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
             yield place.problem(text, "database")
         return
@@ -349,8 +351,6 @@ def _limits(place: _Place, settings: Settings) -> Iterator[Problem]:
             "run.lease",
             "run",
         )
-    if not settings.database and "database" in settings.positions:
-        yield place.problem("a variable in it is not set here, so nothing about the database was checked", "database")
 
 
 def _clock_changes(place: _Place, settings: Settings, now: datetime) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     yield from _either_day(settings)
     yield from _shell_words(settings)
     yield from _short_delays(settings, known)
+    yield from _limits_of_types(settings, known)
     yield from _old_schema(settings)
     yield from _app_alembic(settings)
 
@@ -41,6 +42,24 @@ def _shell_words(settings: Settings) -> Iterator[Note]:
             f"write {as_shell_line(entry.command)}"
         )
         yield text, (f"job_types.{name}.command", f"schedules.{name}.command", f"job_types.{name}", f"schedules.{name}")
+
+
+def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
+    """A job type is no concurrency key; it is what people expect a limit to count."""
+    types = {*settings.job_types, *(known.types if known is not None else ())}
+    for limit in settings.limits:
+        named = sorted(
+            name
+            for name in types
+            if name == limit.prefix or (limit.prefix[-1:] == "." and name.startswith(limit.prefix))
+        )
+        if named:
+            text = (
+                f'"{limit.prefix}" names a job type, and limits count by concurrency_key: this one counts only jobs '
+                f'that are enqueued with a key that begins so: enqueue(connection, "{named[0]}", …, '
+                f'concurrency_key="{limit.prefix}")'
+            )
+            yield text, (f"limits.{limit.prefix}", "limits")
 
 
 def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:

@@ -12,6 +12,7 @@ from typing import Final
 from cronjobs.exec.arguments import PREFIX
 from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, TypeFacts, plain
 from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
+from cronjobs.rules.misfits import LEAST, MOST
 from cronjobs.rules.occurrences import RAN_EARLY
 from cronjobs.rules.progress import in_words, time_left
 from cronjobs.text import one_line
@@ -260,17 +261,22 @@ def _reported(job: JobFacts, now: datetime) -> list[str]:
 def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
     now = around.now
     turn = "another try" if job.status == "failed" or job.failures else "another turn" if job.attempt else "its turn"
+    ends = []
+    if job.misfit_since is not None:
+        turn = "code that takes its payload"
+        earliest, latest = (clock.time(job.misfit_since + span_) for span_ in (LEAST, MOST))
+        ends = [f"It is dead from {earliest} on if all code that ticks has refused it, and at {latest} in any case."]
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, clock, around))
     if job.run_at > now:
         sentence = f"{waits}, due at {clock.time(job.run_at)}, in {span(job.run_at - now)}."
-        return [sentence] + ([f"When it is due, it will wait still: {why}."] if why else [])
+        return [sentence, *ends] + ([f"When it is due, it will wait still: {why}."] if why else [])
     if not why:
         last = around.last_tick
         began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
         why = f"the next tick with room takes it{began}"
     since = f"due since {clock.time(job.run_at)}, for {span(now - job.run_at)}"
-    return [*_passed_over(job, clock), f"{waits}, {since}: {why}."]
+    return [*_passed_over(job, clock), f"{waits}, {since}: {why}.", *ends]
 
 
 def type_reasons(facts: TypeFacts, clock: LocalTimes) -> list[str]:

@@ -157,6 +157,7 @@ class JobFacts:
     passed_over: PassedOver | None = None
     type_facts: TypeFacts | None = None  # of a job that waits and whose type is not known here
     out_of_reach: Excluded | None = None
+    misfit_since: datetime | None = None  # its payload does not fit the handler: since its first attempt
     limit: str | None = None  # the limit that is reached, as a sentence
     reported: Reported | None = None  # by the attempt that runs
     cluster_worker: str | None = None  # of the attempt that runs, if it is on a cluster; "": it waits for one there

@@ -11,6 +11,7 @@ from typing import Final
 
 from cronjobs import masking
 from cronjobs.errors import MESSAGE_LIMIT
+from cronjobs.store.given_up import GivenUp
 from cronjobs.text import one_line
 
 NAMED: Final = 3  # of several with the same problem; the rest are counted
@@ -90,6 +91,12 @@ def span_text(span: timedelta) -> str:
     """ "14 minutes", "5 hours"."""
     minutes = round(span.total_seconds() / 60)
     return f"{minutes} minutes" if minutes < 180 else f"{round(minutes / 60)} hours"
+
+
+def given_up_text(found: GivenUp, what: str) -> str:
+    """ "12 occurrences", "1,000 or more dead jobs"."""
+    count = sum(found.by_name.values())
+    return f"{count:,} or more {what}s" if found.more else jobs_text(count, what)
 
 
 def jobs_text(count: int, what: str = "job") -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cronjobs.insight.finding import Finding, typed
 from cronjobs.insight.health import Health
+from cronjobs.store import exec_runs
 
 
 def exec_findings(health: Health) -> Iterator[Finding]:
@@ -17,3 +18,6 @@ def exec_findings(health: Health) -> Iterator[Finding]:
         text = f"the last run of {name} began while the one before still ran"
         command = typed("cronjobs history --type", f"exec:{name}")
         yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
+    if watch.unwatched:
+        text = f"cronjobs exec has run under more than {exec_runs.MOST_NAMES:,} names, and the rest is not watched"
+        yield Finding("unwatched", text, command="cronjobs history")

@@ -7,14 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cronjobs.config.settings import Settings
-from cronjobs.insight.finding import Finding, Severity, several, typed
+from cronjobs.insight.finding import Finding, Severity, given_up_text, several, span_text, typed
 from cronjobs.insight.health import Health
 from cronjobs.insight.watched import Watched, missed, quiet_after, ticking
 from cronjobs.model import duration_text
 from cronjobs.rules.pausing import what
+from cronjobs.rules.standing import Happened, JobNow, NotRun
 from cronjobs.schedules.applying import silence_after
+from cronjobs.store.given_up import DROPPED
 from cronjobs.store.schedules import StoredSchedule
-from cronjobs.store.unresolved import Happened
 
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
 FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
@@ -29,6 +30,15 @@ def schedule_findings(health: Health, settings: Settings) -> Iterator[Finding]:
         command = typed("cronjobs explain", name)
         yield Finding("schedule", text, Severity.CRITICAL, since=found.since, command=command, subject=name)
     yield from _unwell(health.watch)
+    yield from _not_run(health, settings)
+    if (lost := health.watch.given_up.get(DROPPED)) is not None:
+        what = given_up_text(lost, "occurrence")
+        text = (
+            f"{what} of {several(sorted(lost.by_name))} will not run: more were owed than catch_up_limit; "
+            '"cronjobs backfill" runs them, "cronjobs ack dropped" ends this'
+        )
+        command = "cronjobs audit --action dropped"
+        yield Finding("dropped", text, since=lost.since, command=command, rows=tuple(map(str, lost.ids)))
     for run in health.slower:
         runs = "has been running for" if run.running else "ran for"
         text = (
@@ -108,6 +118,67 @@ def _unwell(found: Watched) -> Iterator[Finding]:
         names = tuple(name for _, name in sorted(gone))
         text = f"{several(names)} missed runs, and none has gone well since"
         yield Finding("missed", text, since=since, command=typed("cronjobs trigger", name), rows=names)
+
+
+def _not_run(health: Health, settings: Settings) -> Iterator[Finding]:
+    """Schedules with occurrences of which nothing came, unless another finding says why."""
+    found = {
+        name: each
+        for name, each in health.watch.not_run.items()
+        if name not in health.watch.without_run and not _said_already(each.job, health, settings)
+    }
+    if not found:
+        return
+    since, name = min((each.since, name) for name, each in found.items())
+    names = tuple(sorted(found))
+    have, was = ("has", "it was") if len(names) == 1 else ("have", "they were")
+    yield Finding(
+        "not_run",
+        f"{several([name, *(each for each in names if each != name)])} {have} not run since {was} due: "
+        f"{_why_not(name, found[name], health.now)}",
+        since=since,
+        command=typed("cronjobs explain", name),
+        rows=names,
+    )
+
+
+def _why_not(schedule: str, found: NotRun, now: datetime) -> str:
+    job = found.job
+    if job is None:
+        return f"the queue of {schedule} was full"
+    its = f"job {job.id} of {schedule}"
+    match found.why:
+        case "put off":
+            return f"{its} was put off, and is due in {span_text(job.run_at - now)}"
+        case "overruns":
+            return f"{its} runs for longer than its timeout"
+        case "overdue":
+            return f"the retry of {its} has been due for {span_text(now - job.run_at)}"
+    return f"{its} has been due for {span_text(now - job.run_at)} and waits"
+
+
+def _said_already(job: JobNow | None, health: Health, settings: Settings) -> bool:
+    """Whether another finding has the cause for which *job* did not run."""
+    if job is None:
+        return False
+    if job.status == "running":
+        return job.job_type in {left.job_type for left in health.left_alone} or _no_tick(health, settings)
+    if job.waiting and job.job_type in {misfit.job_type for misfit in health.misfits}:
+        return True
+    if not job.waiting or job.run_at > health.now:
+        return False
+    queue = health.queues.get(job.queue)
+    return (
+        _no_tick(health, settings)
+        or (queue is not None and queue.paused and job.queue in health.watch.waiting)
+        or job.job_type in health.unresolved
+        or any((job.queue, job.job_type) == (each.queue, each.job_type) for each in health.out_of_reach)
+        or (job.queue, job.job_type) in health.late_groups
+    )
+
+
+def _no_tick(health: Health, settings: Settings) -> bool:
+    return not ticking(health.ticks, health.now, settings)
 
 
 def _warn_after(schedule: StoredSchedule) -> int:

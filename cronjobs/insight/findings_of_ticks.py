@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from cronjobs.config.settings import Settings
+from cronjobs.errors import MovedDatabase
 from cronjobs.insight.finding import Finding, Severity, several, span_text
 from cronjobs.insight.health import Health
 from cronjobs.insight.watched import DIFFERENT_FILES, last_sign, quiet_after, ticking
 from cronjobs.model import duration_text
+from cronjobs.store.meta import MOVED
 
 _SHOW_CRON = "cronjobs crontab show"
 _HISTORY = "cronjobs history --since 1h"
@@ -44,6 +46,10 @@ def tick_findings(health: Health, settings: Settings) -> Iterator[Finding]:
 def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
     theirs, ours = (health.project, health.environment), (settings.project, settings.environment)
     if theirs in (("", ""), ours):
+        return
+    if health.environment.startswith(MOVED):
+        # Without a command: the first advice is an edit, and to adopt it here would open both sides.
+        yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
     text = f"this database belongs to {_name(*theirs)}, and the configuration says {_name(*ours)}: ticks claim nothing"
     yield Finding("foreign", text, Severity.CRITICAL, command="cronjobs db adopt")

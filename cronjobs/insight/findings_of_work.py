@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from cronjobs.config.settings import Settings
-from cronjobs.insight.finding import Finding, Severity, jobs_text, typed
+from cronjobs.insight.finding import Finding, Severity, given_up_text, jobs_text, several, typed
 from cronjobs.insight.health import Health
 from cronjobs.insight.troubled_types import RUNS_IN_A_LEASE
-from cronjobs.insight.watched import late_after
+from cronjobs.insight.waiting import LateGroup
+from cronjobs.insight.watched import late_after, ticking
 from cronjobs.model import duration_text
 from cronjobs.rules.crashing_types import CLEAN_ENDS
+from cronjobs.store.failing_types import IN_A_ROW
+from cronjobs.store.given_up import PRUNED
+from cronjobs.store.misfits import WaitingMisfits
 from cronjobs.store.unresolved import DEATHS_COUNTED
 
 NEARLY_FULL: Final = 0.8
@@ -20,12 +24,21 @@ _WHEN_FULL: Final = {
     "drop": "what is enqueued there is dropped",
     "wait": "whoever enqueues there waits, or is refused",
 }
+_NOT_FOR_WANT_OF_TIME: Final = {
+    "long jobs": "all places for long jobs are taken (run.long_jobs)",
+    "budget": "their timeout did not fit into the last ticks (run.budget, --budget)",
+}
 
 
 def work_findings(health: Health, settings: Settings) -> Iterator[Finding]:
     yield from _late(health, settings)
     for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
         yield _unknown_type(job_type, health)
+    if health.more_types:
+        jobs, types = jobs_text(health.more_unresolved, "due job"), jobs_text(health.more_types, "more job type")
+        text = f"{jobs} of {types} that no host has wait: the oldest types are named one by one"
+        yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
+    yield from map(_misfit, health.misfits)
     for left in health.left_alone:
         attempts = "a lost attempt of" if left.jobs == 1 else f"{left.jobs:,} lost attempts of"
         text = (
@@ -33,7 +46,21 @@ def work_findings(health: Health, settings: Settings) -> Iterator[Finding]:
         )
         command = f"cronjobs jobs cancel {left.sample}"
         yield Finding("left_alone", text, since=left.since, command=command, subject=left.job_type)
+    for failing in health.failing_types:
+        wait = f"{jobs_text(failing.jobs)} of it {'waits' if failing.jobs == 1 else 'wait'} for another try"
+        text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, none succeeded in between; {wait}"
+        command = typed("cronjobs jobs list --status failed --type", failing.job_type)
+        yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
     yield from _deaths(health)
+    if (gone := health.watch.given_up.get(PRUNED)) is not None:
+        what = given_up_text(gone, "dead job")
+        were = "was" if what.startswith("1 ") else "were"
+        text = (
+            f"{what} of {several(sorted(gone.by_name))} {were} removed by retention, and nobody had retried, cancelled "
+            'or dismissed any; "cronjobs ack pruned" ends this'
+        )
+        command = "cronjobs audit --action pruned"
+        yield Finding("pruned", text, since=gone.since, command=command, rows=tuple(map(str, gone.ids)))
     yield from _queues(health)
     for each in health.crashing:
         text = (
@@ -53,13 +80,11 @@ def work_findings(health: Health, settings: Settings) -> Iterator[Finding]:
 
 def _late(health: Health, settings: Settings) -> Iterator[Finding]:
     minutes = round(late_after(settings).total_seconds() / 60)
-    beyond = sum(found.jobs for found in health.out_of_reach)
-    if late := health.total("late") - beyond:
+    late = sum(group.late for group in health.late) + health.more_late
+    at_work = ticking(health.ticks, health.now, settings)
+    if late and at_work:  # else it is for want of ticks, which is a finding of its own
         have = "1 job has" if late == 1 else f"{late:,} jobs have"
-        why = "the ticks do not keep up, or do not run"
-        if limited := sum(health.limited.values()):
-            why += f"; {limited:,} of those due wait for a limit"
-        text = f"{have} been due for more than {minutes} minutes: {why}"
+        text = f"{have} been due for more than {minutes} minutes and could run: {_why_late(health.late, at_work)}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
     for found in health.out_of_reach:
         waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
@@ -71,6 +96,20 @@ def _late(health: Health, settings: Settings) -> Iterator[Finding]:
         command = typed("cronjobs jobs list --queue", found.queue)
         subject = f"{found.queue}/{found.job_type}"
         yield Finding("out_of_reach", text, since=found.since, command=command, subject=subject)
+
+
+def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> str:
+    """What the last ticks recorded of all these jobs, if that is not how much they had to do."""
+    entries = [each for tick in ticks for each in _entries(tick["not_started"])]
+    for why, words in _NOT_FOR_WANT_OF_TIME.items():
+        places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
+        if all((group.queue, group.job_type) in places for group in late):
+            return words
+    return "the ticks do not keep up"
+
+
+def _entries(recorded: Any) -> list[Mapping[str, Any]]:
+    return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
 
 
 def _unknown_type(job_type: str, health: Health) -> Finding:
@@ -93,6 +132,19 @@ def _unknown_type(job_type: str, health: Health) -> Finding:
         command="cronjobs check" if names else typed("cronjobs jobs list --type", job_type),
         subject=job_type,
         rows=tuple(names),
+    )
+
+
+def _misfit(found: WaitingMisfits) -> Finding:
+    what = found.error.removeprefix(f"payload does not fit {found.job_type}").removeprefix(":").strip()
+    jobs = "payload of 1 job does not fit" if found.jobs == 1 else f"payloads of {found.jobs:,} jobs do not fit"
+    return Finding(
+        "misfit",
+        f"the {jobs} the handler of {found.job_type}: {what}",
+        since=found.since,
+        command=f"cronjobs explain {found.first}",
+        subject=found.job_type,
+        rows=(str(found.newest),),
     )
 
 

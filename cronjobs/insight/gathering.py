@@ -17,6 +17,7 @@ from cronjobs.insight.watched import silent_hosts, ticking, watch
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store import listing, meta, schedules
 from cronjobs.store.acks import acks_in_force
+from cronjobs.store.failing_types import failing_types
 from cronjobs.store.schedule_health import next_to_fire, survey
 from cronjobs.store.sql import database_now
 
@@ -47,7 +48,13 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         running_total=running_total,
         overdue=overdue,
         queues=waiting.queues,
+        others=waiting.others,
+        more_queues=waiting.more_queues,
+        more_types=waiting.more_types,
+        more_late=waiting.more_late,
+        more_unresolved=waiting.more_unresolved,
         oldest_due_at=waiting.oldest_due_at,
+        late=waiting.late,
         late_since=waiting.late_since,
         unresolved=waiting.unresolved,
         out_of_reach=waiting.out_of_reach,
@@ -55,6 +62,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         judged_by_ticks=judged.ticks is not None,
         unknown_schedules=without_type,
         unknown_since=unknown_since(connection, in_doubt, waiting.came, without_type),
+        failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],
         dead=listing.dead_counts(connection),
         pauses=pauses,
         schedules=surveyed,

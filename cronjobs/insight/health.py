@@ -9,7 +9,7 @@ from typing import Any
 from cronjobs.config.settings import AlertThreshold
 from cronjobs.insight.reach import BeyondOptions
 from cronjobs.insight.slow_runs import SlowRun
-from cronjobs.insight.waiting import Queue
+from cronjobs.insight.waiting import LateGroup, Queue
 from cronjobs.insight.watched import Watched
 from cronjobs.jobs.job_types import Fault
 from cronjobs.rules.concurrency import Limit
@@ -17,12 +17,18 @@ from cronjobs.rules.crashing_types import Crashing
 from cronjobs.store.acks import StoredAck
 from cronjobs.store.alerts import Undelivered
 from cronjobs.store.expiry import LeftAlone
+from cronjobs.store.failing_types import FailingType
+from cronjobs.store.misfits import WaitingMisfits
 from cronjobs.store.schedule_health import Survey
 
 
 @dataclass(frozen=True)
 class Health:
-    """The facts, some as plain rows. ``late`` counts only jobs that could run: of known types, and not paused."""
+    """The facts, some as plain rows. ``late`` counts only jobs that could run.
+
+    Those are of known types, not paused, and wait neither for a limit nor for another job of their schedule.
+    Of very many queues and unknown types the rest is counted: see ``QueueFacts``.
+    """
 
     now: datetime
     project: str
@@ -45,16 +51,30 @@ class Health:
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # active ones, by such a type
     unknown_since: dict[str, datetime] = field(default_factory=dict)  # when a tick last knew such a type, or a job came
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
+    late: list[LateGroup] = field(default_factory=list)  # but those that are out of reach
     slower: list[SlowRun] = field(default_factory=list)
     silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is too long for the lease
     limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
     left_alone: list[LeftAlone] = field(default_factory=list)  # lost attempts that no host can settle
+    failing_types: list[FailingType] = field(default_factory=list)
+    misfits: list[WaitingMisfits] = field(default_factory=list)  # by job type
     watch: Watched = field(default_factory=Watched)
     acks: dict[str, StoredAck] = field(default_factory=dict)  # in force, by the finding's key
     undelivered: list[Undelivered] = field(default_factory=list)
     crossed: list[tuple[AlertThreshold, int]] = field(default_factory=list)  # thresholds, and how many there were
 
+    others: Queue = field(default_factory=Queue)
+    more_queues: int = 0
+    more_types: int = 0
+    more_unresolved: int = 0
+    more_late: int = 0
+
+    @property
+    def late_groups(self) -> set[tuple[str, str]]:
+        """The queues and types of late jobs."""
+        return {(each.queue, each.job_type) for each in self.late}
+
     def total(self, what: str) -> int:
-        return sum(getattr(queue, what) for queue in self.queues.values())
+        return sum(getattr(queue, what) for queue in (*self.queues.values(), self.others))

@@ -238,6 +238,7 @@ _SAME: Final = (
         "started_at",
         "finished_at",
         "last_error",
+        "misfit_since",
         "locked_until",
     ),
     *("locked_until", "cancel_requested_at", "timeout_s"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from cronjobs.store import explaining
 from cronjobs.tick.not_started import WHY, reason_for
@@ -27,7 +27,20 @@ class BeyondOptions:
     options: tuple[str, ...]
 
 
-def out_of_reach(connection: Connection, late: Sequence[Row[Any]], now: datetime) -> list[BeyondOptions]:
+class LateJobs(Protocol):
+    """Late jobs of one queue and type."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def job_type(self) -> str: ...
+    @property
+    def run_at(self) -> datetime: ...
+    @property
+    def late(self) -> int: ...
+
+
+def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime) -> list[BeyondOptions]:
     """Of the *late* groups (queue, job_type, run_at, late), those that the options of all ticks since exclude."""
     if not late:
         return []

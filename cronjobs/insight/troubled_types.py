@@ -1,4 +1,4 @@
-"""Job types with runs that are too long for the lease, that crash runners, or whose lost attempts nobody can settle."""
+"""Job types with runs too long for the lease, crashes, payloads that do not fit, or lost attempts nobody can settle."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from cronjobs.config.settings import RunSettings
 from cronjobs.store.crashing_types import crashing
 from cronjobs.store.expiry import left_alone
 from cronjobs.store.listing import typical_runs
+from cronjobs.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000
 RUNS_IN_A_LEASE: Final = 5  # of typical length; a long job's process exists for one run, and renews for as long
 
 
 def troubled_types(connection: Connection, run: RunSettings, known: Collection[str]) -> dict[str, Any]:
-    """``slow``, ``crashing`` and ``left_alone`` of ``Health``; *known*: types that some host can run."""
+    """``slow``, ``crashing``, ``misfits`` and ``left_alone`` of ``Health``; *known*: types that some host can run."""
     return {
         "slow": too_long(run, typical_runs(connection, RUNS_ASKED)),
         "crashing": crashing(connection),
+        "misfits": waiting_misfits(connection),
         "left_alone": left_alone(connection, [], [], known),
     }
 

@@ -13,20 +13,21 @@ from sqlalchemy import Connection
 from cronjobs.config.settings import Settings
 from cronjobs.crontime.timing import newest_between
 from cronjobs.exec.watching import ExecWatch, watch_exec
+from cronjobs.insight.run_watch import newest_rows, not_run
 from cronjobs.model import Status, in_zone
+from cronjobs.rules.standing import Happened, NotRun
 from cronjobs.schedules.applying import silence_after
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.schedules.planning import read
 from cronjobs.store import listing
 from cronjobs.store import unresolved as store
 from cronjobs.store.enqueue import job_status
+from cronjobs.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.store.schedule_health import Survey, schedules_by_id
 from cronjobs.store.schedules import StoredSchedule, ledger_between
-from cronjobs.store.unresolved import Deaths, Happened, Killed
+from cronjobs.store.unresolved import Deaths, Killed
 
 DIFFERENT_FILES: Final = timedelta(minutes=15)
-RUNS_LOOKED_AT: Final = 10  # of a schedule, if its newest run did not go well
-ASKED_AT_MOST: Final = 2000  # schedules whose newest run did not go well
 LONGEST_GRACE: Final = timedelta(days=366)
 ONE_TICK: Final = timedelta(minutes=1)
 STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
@@ -112,7 +113,9 @@ class Watched:
     killed: dict[str, Killed] = field(default_factory=dict)  # by host
     differ_long: bool = False
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
-    without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past their grace
+    without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past the grace of their file
+    not_run: dict[str, NotRun] = field(default_factory=dict)  # schedules with occurrences that nothing came of
+    given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind, what nobody has acknowledged
     exec: ExecWatch = field(default_factory=ExecWatch)  # runs of "cronjobs exec"
 
 
@@ -127,8 +130,9 @@ def watch(
     """Gather the facts in a few indexed statements; *ticks* are the last ones of each host that ticks now."""
     schedules = schedules_by_id(connection, surveyed.doubtful)
     active = [each for each in schedules if each.status == "active"]
-    unwell = [each.id for each in active if each.id in surveyed.went_badly][:ASKED_AT_MOST]
-    lately = store.lately(connection, unwell, RUNS_LOOKED_AT) if unwell else {}
+    unwell = [each for each in active if each.id in surveyed.went_badly]
+    lately = newest_rows(connection, unwell)
+    no_run = not_run(connection, unwell, lately, now)
     names = {schedule.id: schedule.name for schedule in schedules}
     missing = [names[id_] for id_, rows in lately.items() if missed(rows)]
     dealt_with = {name: at for name in missing if (at := store.dealt_with_at(connection, name)) is not None}
@@ -154,6 +158,8 @@ def watch(
         differ_long=_differ_long(connection, settings, ticks),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
+        not_run=no_run,
+        given_up={kind: found for kind in KINDS if (found := given_up(connection, kind)) is not None},
         exec=watch_exec(connection, now),
     )
 

@@ -12,8 +12,8 @@ from cronjobs.config.settings import Settings
 from cronjobs.insight.health import Health
 from cronjobs.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.insight.watched import Watched, quiet_after
+from cronjobs.rules.standing import Happened
 from cronjobs.store.schedule_runs import next_due
-from cronjobs.store.unresolved import Happened
 
 NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # the worst first
 ASKED_AT_ONCE: Final = 200  # schedules: of each, 100 ledger rows are in memory
@@ -45,7 +45,8 @@ def badly_off(found: Watched, now: datetime, patience: timedelta) -> list[int]:
         if each.status != "active":
             continue
         behind = each.next_at is not None and now - each.next_at > patience and not each.paused
-        grade = NOT_RUN if behind or each.name in found.without_run else _grade(found.lately.get(each.id, ()))
+        no_run = each.name in found.without_run or each.name in found.not_run
+        grade = NOT_RUN if behind or no_run else _grade(found.lately.get(each.id, ()))
         if grade != WELL:
             graded.append((grade, each.next_at is None, each.next_at or now, each.name, each.id))
     return [each[-1] for each in sorted(graded)]

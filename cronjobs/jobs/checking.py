@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from functools import wraps
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, from_microseconds
 from cronjobs.errors import PayloadError, UsageError
+from cronjobs.exec.arguments import PREFIX
 from cronjobs.jobs.tracing import with_trace
 from cronjobs.model import duration, duration_text
 from cronjobs.patterns import late
 from cronjobs.rules.payload import check_meta, check_payload, text_fault
 from cronjobs.store.enqueue import NewJob
+from cronjobs.text import nearest
 
+CO_COROUTINE: Final = 0x80  # as in ``inspect``, which takes its time to import
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
 KEY_BYTES: Final = 2000  # PostgreSQL's index can hold 2,700
@@ -38,6 +42,48 @@ class ForHandler:
 for_handler: Final = ForHandler()
 
 
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def names_checked(said: str, more: Collection[str] = ()) -> Callable[[Call], Call]:
+    """Decorate a function that is called *said* by users: a misspelt keyword is a TypeError that says which was meant.
+
+    *more*: the keywords behind its ``**options``.
+    """
+
+    def decorate(call: Call) -> Call:
+        code = getattr(call, "__wrapped__", call).__code__
+        known = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *more}
+
+        @wraps(call)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            if not known.issuperset(kwargs):
+                raise no_such_argument(said, kwargs, known)
+            return call(*args, **kwargs)
+
+        @wraps(call)
+        async def checked_async(*args: Any, **kwargs: Any) -> Any:
+            return await checked(*args, **kwargs)
+
+        return cast("Call", checked_async if code.co_flags & CO_COROUTINE else checked)
+
+    return decorate
+
+
+def no_such_argument(said: str, given: Iterable[str], known: Collection[str]) -> TypeError:
+    """The error for the first of *given* that is not *known*."""
+    wrong = next(name for name in given if name not in known)
+    meant = nearest(wrong, known)
+    return TypeError(f"{said}() has no argument {wrong!r}" + (f", did you mean {meant!r}?" if meant else ""))
+
+
+def no_target(called: str) -> TypeError:
+    kinds = "an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, or Django's"
+    if called.endswith("_async"):
+        kinds = "an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine"
+    return TypeError(f"{called}(connection, …): the first argument is the connection of the transaction: {kinds}")
+
+
 def new_job(
     job_type: str,
     payload: Mapping[str, Any] | None = None,
@@ -54,8 +100,11 @@ def new_job(
     enqueued_by: str | None = None,
 ) -> NewJob:
     """Check what a caller wants to enqueue; raises PayloadError or UsageError."""
-    for what, name in (("job_type", job_type), ("queue", queue), ("enqueued_by", enqueued_by)):
-        fault = None if what == "enqueued_by" and name is None else name_fault(name)
+    for what, name, fault in (
+        ("job_type", job_type, type_fault(job_type)),
+        ("queue", queue, name_fault(queue)),
+        ("enqueued_by", enqueued_by, None if enqueued_by is None else name_fault(enqueued_by)),
+    ):
         if fault:
             raise UsageError(f"{what} {name!r} {fault}")
     if run_at is not None and delay is not None:
@@ -67,7 +116,7 @@ def new_job(
     try:
         limit = None if timeout is None else duration(timeout)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"timeout: {error}") from None
     wait = None if delay is None else delay_of(delay)
     if limit is not None and limit > LONGEST_TIMEOUT:
         raise UsageError(f"timeout {duration_text(limit)} is above {duration_text(LONGEST_TIMEOUT)}")
@@ -96,7 +145,7 @@ def delay_of(delay: Span) -> timedelta:
     try:
         wait = duration(delay)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"delay: {error}") from None
     if abs(wait) > LONGEST_DELAY:
         raise UsageError(f"delay {wait} is above ten years")
     return wait
@@ -147,6 +196,13 @@ def _key_part(part: object, what: str) -> str:
     if fault:
         raise UsageError(f"{what} {written[:40]!r} {fault}")
     return written
+
+
+def type_fault(name: object) -> str | None:
+    """Why *name* cannot name a job type that apps enqueue and handlers have, or None."""
+    if isinstance(name, str) and name.startswith(PREFIX):
+        return f'begins with "{PREFIX}", as only runs of "cronjobs exec" do: choose another name'
+    return name_fault(name)
 
 
 def name_fault(name: object) -> str | None:

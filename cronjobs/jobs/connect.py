@@ -12,21 +12,34 @@ from sqlalchemy import Connection
 from cronjobs.config.load import load
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.host.known_databases import require_still_there
+from cronjobs.errors import UsageError
+from cronjobs.host.known_databases import remember, require_still_there
+from cronjobs.jobs.checking import names_checked
+from cronjobs.schema.ready import require_tables
 from cronjobs.store.meta import is_ours, require_schema
 
 
+@names_checked("connect")
 @contextmanager
 def connect(config: str | Path | None = None, *, database_url: str | None = None) -> Iterator[Connection]:
     """Yield a connection in one transaction, committed at the end of the block, or rolled back by an exception.
 
     *config* None: $CRONJOBS_CONFIG, else ./cronjobs.yaml; *database_url* None: $CRONJOBS_DATABASE_URL, else the file's.
-    Keep the block short: on SQLite it has the only write lock. Raises ConfigError, ForeignDatabase or DatabaseError.
+    A SQLite file and its tables are made if they are not there, as by a command. Keep the block short: on SQLite it has
+    the only write lock. Raises UsageError for an argument of another type, ConfigError, ForeignDatabase or
+    DatabaseError.
     """
+    for what, value, kinds in (("config", config, str | Path), ("database_url", database_url, str)):
+        if value is not None and not isinstance(value, kinds):
+            raise UsageError(f"connect(): {what} is {type(value).__name__}, not text")
     settings = load(None if config is None else Path(config), environ=os.environ, database_url=database_url)
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings, address)
-    with closing(Database(address, connections=1)) as database, database.write() as connection:
-        found = require_schema(connection)
-        is_ours(settings, found.project, found.environment)
-        yield connection
+    with closing(Database(address, connections=1)) as database:
+        if database.is_sqlite:
+            require_tables(database, migrates=False)
+            remember(settings, address)
+        with database.write() as connection:
+            found = require_schema(connection)
+            is_ours(settings, found.project, found.environment)
+            yield connection

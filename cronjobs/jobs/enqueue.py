@@ -13,7 +13,17 @@ from sqlalchemy import Connection, Engine
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.errors import QueueFull, UsageError
-from cronjobs.jobs.checking import Key, Span, for_handler, key_text, new_job
+from cronjobs.jobs.checking import (
+    Key,
+    Span,
+    for_handler,
+    key_text,
+    name_fault,
+    names_checked,
+    new_job,
+    no_such_argument,
+    no_target,
+)
 from cronjobs.jobs.insertion import (
     Inserted,
     OnConflict,
@@ -27,7 +37,7 @@ from cronjobs.model import Status, duration, duration_text
 from cronjobs.records import dataclass
 from cronjobs.rules.payload import check_payload
 from cronjobs.store.enqueue import NewJob, row_of
-from cronjobs.store.queues import count_refused
+from cronjobs.store.queues import count_full
 from cronjobs.store.sql import json_text
 
 if TYPE_CHECKING:
@@ -71,6 +81,9 @@ class Options(TypedDict, total=False):
     enqueued_by: str | None
 
 
+_OF_JOBS: Final = frozenset(Options.__annotations__)
+
+
 class EnqueueOptions(Options, total=False):
     """All that ``enqueue`` takes by keyword: about the job, and about the call."""
 
@@ -98,6 +111,7 @@ class Enqueued:
         return self.id is None
 
 
+@names_checked("enqueue")
 def enqueue(
     target: TargetOrEngine,
     job_type: str,
@@ -154,6 +168,7 @@ def enqueue(
 
     The transaction stays usable after each of these.
     """
+    _require(target, "enqueue", job_type, schema)
     new = new_job(
         job_type,
         _encoded(job_type, payload),
@@ -190,6 +205,7 @@ def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Ins
     return put
 
 
+@names_checked("enqueue_async", _OF_JOBS)
 async def enqueue_async(
     target: AsyncTargetOrEngine,
     job_type: str,
@@ -201,10 +217,12 @@ async def enqueue_async(
     **options: Unpack[Options],
 ) -> Enqueued:
     """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
+    _require(target, "enqueue_async", job_type, schema)
     row = row_of(new_job(job_type, _encoded(job_type, payload), **options))
     return (await _enqueue_async(target, [row], on_conflict, schema, wait))[0]
 
 
+@names_checked("enqueue_many", _OF_JOBS)
 def enqueue_many(
     target: TargetOrEngine,
     job_type: str,
@@ -222,9 +240,11 @@ def enqueue_many(
     Rows with a key are written in the order of their keys, so that two such calls cannot deadlock.
     A full queue that drops takes the first that fit; one that does not refuses the call, of which nothing is written.
     """
+    _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
 
 
+@names_checked("enqueue_many_async", _OF_JOBS)
 async def enqueue_many_async(
     target: AsyncTargetOrEngine,
     job_type: str,
@@ -236,7 +256,18 @@ async def enqueue_many_async(
     **options: Unpack[Options],
 ) -> list[Enqueued]:
     """As ``enqueue_many``, on what ``enqueue_async`` takes."""
+    _require(target, "enqueue_many_async", job_type, schema)
     return await _enqueue_async(target, _rows(job_type, rows, options), on_conflict, schema, wait)
+
+
+def _require(target: object, called: str, job_type: object, schema: object) -> None:
+    """Refuse arguments in the wrong place before anything is made of them."""
+    if target is None or isinstance(target, str | bytes | Mapping):
+        raise no_target(called)
+    if fault := name_fault(job_type):
+        raise UsageError(f"job_type {job_type!r} {fault}")
+    if schema is not None and (fault := name_fault(schema)):
+        raise UsageError(f"schema {schema!r} {fault}")
 
 
 def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -251,11 +282,17 @@ def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str
     if "idempotency_key" in options:
         raise UsageError("one idempotency_key cannot be for all rows: give each its own, (payload, {…})")
     template = row_of(new_job(job_type, {}, **options))
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise UsageError(f"rows is {type(rows).__name__}: pass a list of payloads, or of (payload, {{…}})")
     return [_row(template, row, options) for row in rows]
 
 
 def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
+    if isinstance(row, tuple) and (len(row) != 2 or not isinstance(row[1], Mapping)):
+        raise UsageError("one of the rows is a tuple, and not (payload, {…}) with the options of its job")
     payload, own = row if isinstance(row, tuple) else (row, Options())
+    if not own.keys() <= _OF_JOBS:
+        raise no_such_argument("enqueue_many", own, _OF_JOBS)
     payload = _encoded(template["job_type"], payload)
     if own.keys() - {"idempotency_key"}:
         return row_of(new_job(template["job_type"], payload, **cast("Options", {**common, **own})))
@@ -292,7 +329,7 @@ def _enqueue(
     except QueueFull as full:
         if isinstance(target, Engine):
             with suppress(Exception), target.begin() as connection:
-                count_refused(connection_of(connection, schema), full.queue, full.wanted)
+                count_full(connection_of(connection, schema), full.queue, "refused", full.wanted)
         raise
 
 
@@ -322,8 +359,8 @@ async def _enqueue_async(
                     with suppress(Exception):
                         async with engine.begin() as connection:
                             await connection.run_sync(
-                                lambda sync, full=full: count_refused(  # type: ignore[misc]
-                                    connection_of(sync, schema), full.queue, full.wanted
+                                lambda sync, full=full: count_full(  # type: ignore[misc]
+                                    connection_of(sync, schema), full.queue, "refused", full.wanted
                                 )
                             )
                 raise
@@ -365,7 +402,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
     try:
         limit = WAIT if wait is None else duration(wait)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"wait: {error}") from None
     if not timedelta(0) <= limit <= LONGEST_WAIT:
         raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
     return Patience(limit)

@@ -18,7 +18,7 @@ from cronjobs.model import Status, duration_text
 from cronjobs.rules.capacity import admit
 from cronjobs.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
 from cronjobs.store.meta import database_name
-from cronjobs.store.queues import count_dropped, locked_room
+from cronjobs.store.queues import count_full, count_held, locked_room
 from cronjobs.store.sql import schema_of
 
 T = TypeVar("T")
@@ -87,7 +87,8 @@ class Writing:
     def write(self, connection: Connection) -> bool:
         """Write what is not written yet; return whether that is all.
 
-        Raises QueueFull, and has written nothing, if a job of the call meets a full queue that does not drop.
+        Raises QueueFull, and has written nothing, if a job of the call meets a full queue that does not drop; QueueHeld
+        if another transaction has kept a queue's lock for too long.
         """
         self._held = None
         with naming_missing_tables(connection):
@@ -102,16 +103,13 @@ class Writing:
                     return True
             # Left are jobs for a queue with a cap, or for several queues of which some may have one.
             self._pass_caps(connection)
-            if self._held is None:
-                self._replace_found(connection)
+            self._replace_found(connection)
         return not self._left
 
     def pause_s(self) -> float:
-        """Seconds to wait before the next try; after the last one, raises what is in the way."""
+        """Seconds to wait before the next try; after the last one for a job that is locked, raises JobHeld."""
         assert self._held is not None
         if isinstance(self._held, QueueHeld):
-            if self._waited_s >= QUEUE_PATIENCE_S:
-                raise self._held
             pause = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
             self._waited_s += pause
             return pause
@@ -151,6 +149,9 @@ class Writing:
         with locked_room(connection, names) as room:
             if room.held:
                 self._held = QueueHeld(room.held[0])
+                if self._waited_s >= QUEUE_PATIENCE_S:
+                    count_held(connection, room.held[0])
+                    raise self._held
                 return
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
                 self._look(connection, batch)  # a job whose key is used, perhaps since just now, needs no room
@@ -158,24 +159,30 @@ class Writing:
             let_in, dropped = admit(asking, room.caps, room.waiting)
             by_queue = Counter(self._left[place]["queue"] for place in dropped)
             for queue, count in sorted(by_queue.items()):
-                count_dropped(connection, queue, count)
+                count_full(connection, queue, "dropped", count)
             self.dropped += by_queue
             for place in dropped:
-                self._to_replace.pop(place, None)
                 self._settle(place, DROPPED)
             new = [place for place in let_in if place not in self._to_replace]
             self._insert(connection, new, into_capped=True)
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
+            self._replace_found(connection)  # while the queue's lock is ours: in autocommit it ends with this block
 
     def _needing_a_place(self) -> list[Place]:
-        stay = {place for place, there in self._to_replace.items() if self._left[place]["queue"] == there.queue}
-        return [place for place in self._left if place not in stay]
+        return [place for place in self._left if not self._stays(place)]
+
+    def _stays(self, place: Place) -> bool:
+        """Whether it replaces a job of its own queue, and so needs no room there."""
+        return place in self._to_replace and self._left[place]["queue"] == self._to_replace[place].queue
 
     def _replace_found(self, connection: Connection) -> None:
+        if self._held is not None:
+            return
         for batch in _batches(sorted(self._to_replace, key=_in_order_of_keys)):
-            replaced = replace_rows(connection, [self._left[place] for place in batch])
+            rows = [self._left[place] | {"stays": int(self._stays(place))} for place in batch]
+            replaced = replace_rows(connection, rows)
             for place in batch:
                 there = self._to_replace[place]
                 if place in replaced:
@@ -186,6 +193,7 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
+        self._to_replace.pop(place, None)  # a runner may have claimed it since it was found
 
 
 class Patience:
@@ -258,5 +266,5 @@ def naming_missing_tables(connection: Connection) -> Iterator[None]:
         origin = getattr(error, "orig", None) or error
         state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's: its cause
         if "no such table: cronjobs_" in str(origin) or state == "42P01":
-            raise SchemaMissing(database_name(connection)) from error
+            raise SchemaMissing(database_name(connection)) from None  # without the statement and its payload
         raise

@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from cronjobs import stand_ins, starting
+from cronjobs.config import django_project
 from cronjobs.config.import_path import prepare_imports
 from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
 from cronjobs.host.forks import EndingCopies
-from cronjobs.jobs.registry import Registration, registered
+from cronjobs.jobs.around import around_attempts, hook
+from cronjobs.jobs.registry import Loading, Registration, refused, registered
 from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
 from cronjobs.records import dataclass
@@ -112,6 +114,9 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             types[name] = _job_type(settings, name)
         except ValueError as error:  # the file's cap is below the base in the code
             faults.append(Fault(name, f"its retry: in the file does not go with the one in the code: {error}"))
+        except Exception as error:  # one type's fault stops no other
+            faults.append(Fault(name, one_line(f"it cannot be used: {type(error).__name__}: {error}", 500)))
+    faults += [Fault(one_line(name, 200), one_line(what, 500)) for name, what in refused().items() if name not in types]
     for name, job_type in list(types.items()):
         if name in settings.disabled_job_types:
             del types[name]
@@ -176,13 +181,15 @@ def import_handlers(settings: Settings) -> list[Fault]:
         if fault:
             return [fault]  # without it the imports would fail one by one, and hide the cause
     for name in settings.around:
-        from cronjobs.jobs.around import hook
-
         fault = _guarded(f"around {name}", partial(hook, name), settings.secrets)
         if fault:
             faults.append(fault)
     for module in dict.fromkeys((*settings.imports, *_found())):
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
+        if fault:
+            faults.append(fault)
+    if django_project.settings_of_django() is not None:  # by ``setup:``, or by a module of the user's
+        fault = _guarded("Django's connections", lambda: around_attempts(hook(django_project.CLEAN)), settings.secrets)
         if fault:
             faults.append(fault)
     return faults
@@ -204,7 +211,7 @@ def _found() -> Iterator[str]:
 
 def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) -> Fault | None:
     try:
-        with EndingCopies():
+        with EndingCopies(), Loading():
             call()
     except BaseException as error:  # a module may even call sys.exit; Ctrl-C is for us
         if isinstance(error, KeyboardInterrupt):

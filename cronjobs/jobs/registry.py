@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,7 +25,15 @@ from typing import (
 )
 
 from cronjobs.errors import PayloadError, UsageError
-from cronjobs.jobs.checking import LONGEST_TIMEOUT, for_handler, name_fault
+from cronjobs.jobs.checking import (
+    LONGEST_TIMEOUT,
+    for_handler,
+    name_fault,
+    names_checked,
+    no_such_argument,
+    no_target,
+    type_fault,
+)
 from cronjobs.jobs.enqueue import (
     AsyncTargetOrEngine,
     Enqueued,
@@ -186,19 +194,28 @@ class Registration:
         return payload
 
 
+_NOWHERE: Final[Any] = None  # for a call that leaves the target out
+
+
 class Enqueueing(Generic[P]):
     """Enqueues jobs of one type with its handler's own signature, without ``ctx``."""
 
     def __init__(self, registration: Registration, options: EnqueueOptions) -> None:
         self._registration, self._options = registration, options
 
-    def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    def enqueue(self, target: TargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not accept."""
+        if target is None:
+            raise no_target("enqueue")
         payload = self._registration.payload(args, kwargs)
         return enqueue(target, self._registration.name, payload, **self._options)
 
-    async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    async def enqueue_async(
+        self, target: AsyncTargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Enqueued:
         """``enqueue_async`` in *target*'s transaction, likewise."""
+        if target is None:
+            raise no_target("enqueue_async")
         payload = self._registration.payload(args, kwargs)
         return await enqueue_async(target, self._registration.name, payload, **self._options)
 
@@ -235,8 +252,53 @@ class Register(Protocol):
 
 
 _registered: dict[str, Registration] = {}
+_refused: dict[str, str] = {}  # what a wrong argument of @job says, by the type's name or the function's
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
+class Loading:
+    """While a tick or a command loads handlers, a wrong argument of ``@job`` is a fault of that type alone.
+
+    Elsewhere it is raised, for whoever writes the handler; that would stop the module's other handlers.
+    """
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        Loading.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        Loading.depth -= 1
+
+
+def _fault_of_its_type(job: _Decorated) -> _Decorated:
+    @wraps(job)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return job(*args, **kwargs)
+        except (UsageError, TypeError) as error:
+            if not Loading.depth:
+                raise
+            name, said = (args[0] if args else kwargs.get("name")), str(error)
+            if callable(name):  # without brackets: this is the function
+                return _refuse(name, f"{name.__module__}.{getattr(name, '__qualname__', name)}", said)
+            return lambda handler: _refuse(handler, name if isinstance(name, str) else repr(name), said)
+
+    return cast("_Decorated", checked)
+
+
+def _refuse(handler: Handler, name: str, said: str) -> Handler:
+    _refused[name] = said
+    return handler
+
+
+def refused() -> Mapping[str, str]:
+    """The job types that ``@job`` has refused in this process, and why."""
+    return _refused
+
+
+@_fault_of_its_type
+@names_checked("job")
 def job(
     name: str,
     *,
@@ -266,9 +328,20 @@ def job(
     The file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's values as JSON,
     whatever it annotates. Raises UsageError for a name that another function has, or an invalid option.
     """
-    fault = name_fault(name)
+    given_name: Any = name
+    if callable(given_name):
+        called = getattr(given_name, "__name__", "name")
+        raise UsageError(f'@job stands without brackets above {called}: write @job("app.{called}")')
+    fault = type_fault(name)
     if fault:
         raise UsageError(f"@job({name!r}): the name {fault}")
+    given_retry: Any = retry
+    if retry is not None and not isinstance(given_retry, RetryPolicy):
+        fields = given_retry.items() if isinstance(given_retry, Mapping) else ()
+        written = ", ".join(f"{key}={value!r}" for key, value in fields) or "…"
+        raise UsageError(f"@job({name!r}): retry {retry!r} is no policy: write retry=RetryPolicy({written})")
+    if not isinstance(check_types, bool):
+        raise UsageError(f"@job({name!r}): check_types {check_types!r} is neither True nor False")
     limit = _read(name, "timeout", timeout, duration)
     if limit is not None and limit <= timedelta(0):
         raise UsageError(f"@job({name!r}): timeout must be above zero")
@@ -310,6 +383,7 @@ def job(
                 f"@job({name!r}) is registered twice: by {there.handler.__module__}.{there.handler.__qualname__} "
                 f"and by {handler.__module__}.{handler.__qualname__}"
             )
+        _refused.pop(name, None)
         _registered[name] = Registration(name, handler, retry, given, check_types)
         _give_enqueue(_registered[name])
         return handler
@@ -320,6 +394,8 @@ def job(
 def _give_enqueue(registration: Registration) -> None:
     def options(**options: Unpack[EnqueueOptions]) -> Enqueueing[...]:
         """Take what ``enqueue`` takes by keyword, for the jobs that the result enqueues."""
+        if not EnqueueOptions.__annotations__.keys() >= options.keys():
+            raise no_such_argument("options", options, EnqueueOptions.__annotations__.keys())
         return Enqueueing(registration, options)
 
     handler: Any = registration.handler

@@ -15,6 +15,7 @@ from cronjobs.rules.histogram import BOUNDS_S, NO_BUCKET
 from cronjobs.store import listing, totals
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.gauges import DueNext, last_tick_at, queue_rows, running_by_queue, upcoming_schedules
+from cronjobs.store.queues import held_so_far
 from cronjobs.store.totals import MOST_NAMES, OTHER, Sum, Sums
 from cronjobs.text import visible
 
@@ -170,7 +171,8 @@ class _Queue:
 
 def _queues(connection: Connection) -> list[Family]:
     found: dict[str, _Queue] = {}
-    for group in listing.waiting_by_queue(connection):
+    waiting = listing.waiting_by_queue(connection)
+    for group in waiting.queues:
         one = _Queue(waiting=group.waiting, due=group.due, oldest=group.run_at)
         found.setdefault(group.queue, _Queue()).absorb(one)
     for name, running in running_by_queue(connection).items():
@@ -189,6 +191,9 @@ def _queues(connection: Connection) -> list[Family]:
             shown[label].absorb(found[name])
         else:
             shown[label] = found[name]
+    if waiting.others:
+        rest = _Queue(waiting=waiting.in_others.waiting, due=waiting.in_others.due, oldest=waiting.oldest_due_at)
+        shown.setdefault(OTHER, _Queue()).absorb(rest)
     families = {
         name: Family(f"cronjobs_{name}", kind, about)
         for name, kind, about in (
@@ -210,7 +215,11 @@ def _queues(connection: Connection) -> list[Family]:
         if queue.listed:
             families["queue_dropped"].put(queue.dropped, "_total", queue=label)
             families["queue_refused"].put(queue.refused, "_total", queue=label)
-    return list(families.values())
+    held = Family(
+        "cronjobs_enqueue_held", "counter", "Enqueues that gave up: another open transaction had the capped queue."
+    )
+    held.put(held_so_far(connection), "_total")
+    return [*families.values(), held]
 
 
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:

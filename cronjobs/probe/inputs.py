@@ -11,9 +11,11 @@ import stat
 import sys
 
 try:
-    from _blake2 import blake2b  # hashlib's, without OpenSSL, whose loading takes as long as Python's own start
+    from _blake2 import (
+        blake2b as blake2b,  # hashlib's, without OpenSSL, whose loading takes as long as Python's own start
+    )
 except ImportError:  # pragma: no cover - a Python without it
-    from hashlib import blake2b
+    from hashlib import blake2b as blake2b
 
 from cronjobs.version import __version__
 

@@ -20,6 +20,8 @@ MANY_QUEUES = 1000
 NOTHING_DUE = "nothing is due"
 
 WAITING_SQL = "status IN ('queued', 'failed')"
+MISFIT = "SignatureMismatch"  # the error type if a payload does not fit its handler
+MISFITS_SQL = f"{WAITING_SQL} AND misfit_since IS NOT NULL"
 TABLES = ("jobs", "schedules", "pauses", "ticks", "audit", "queues", "meta")
 
 
@@ -59,6 +61,7 @@ FRAGMENTS: dict[str, Fragment] = {
     "is_exec": "(substr(j.job_type, 1, 5) = 'exec:')",
     # A literal: a bound value would hide the partial index from the planner.
     "waiting": WAITING_SQL,
+    "misfit": MISFITS_SQL,
     "now": lambda postgresql: NOW if postgresql else ":now_",
     "now_s": lambda postgresql: "extract(epoch FROM {now})" if postgresql else "({now} / 1000000.0)",
     # The pairs (queue, priority) that have waiting rows, each found by one index step: how many rows a pair has does
@@ -138,6 +141,7 @@ SEEN = """
     {jobs_due} AS jobs_due, {many_queues} AS many_queues,
     CASE WHEN EXISTS (SELECT 1 FROM {pauses} p WHERE p.scope IN ('all', 'queue') AND {in_force})
       THEN {paused_jobs_due} ELSE 1 = 0 END AS paused_due,
+    EXISTS (SELECT 1 FROM {jobs} WHERE {misfit}) AS misfits,
     (SELECT t.not_started FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
      ORDER BY t.id DESC LIMIT 1) AS not_started,
     (SELECT t.started_at FROM {ticks} t WHERE t.host = :host AND t.job_types IS NOT NULL
@@ -162,6 +166,7 @@ IDLE = {
     "no job is due": "NOT jobs_due",
     "no job waits in a paused queue, which is recorded": "NOT paused_due",
     "the last tick with handlers left nothing that may be fixed now": "not_started IS NULL",
+    "no payload waits for code that takes it, so that each tick shows its version": "NOT misfits",
     "handlers were loaded lately": _around_now("handlers_at", HANDLERS_EVERY_S),
     "this host's last tick had this file": "last_fingerprint = :fingerprint",
     "the file was applied, or says nothing": "(fingerprint_known OR :defines_nothing = 1 AND {no_definitions})",
@@ -190,11 +195,25 @@ verdict AS (
     ) END AS holders
   FROM answered
 )"""
-# For who looks again and again: also the newest job that is due and not held back, to tell what is new.
+# For polling (linger): also the newest of what is due and not held back, to tell new work from old. A retry, or a job
+# enqueued for later, is newest by its instant; one enqueued for an instant that is over, by its id.
 LOOK = """{verdict}
-SELECT idle, answers || ' ' || CASE WHEN idle THEN 0 ELSE
-  coalesce((SELECT max(b.id) FROM {jobs} b WHERE b.{waiting} AND b.run_at <= {now} AND NOT {paused}), 0) END, holders
+SELECT idle, answers || ' ' || CASE WHEN idle THEN '' ELSE
+  coalesce(CAST({newest_instant} AS text), '') || ' ' || coalesce({newest_id}, 0) END, holders
 FROM verdict"""
+NEWEST_IDS = 20  # so many jobs enqueued last are looked at
+FRAGMENTS |= {
+    "newest_instant": """
+      CASE WHEN {many_queues} THEN
+        (SELECT max(b.run_at) FROM {jobs} b WHERE b.{waiting} AND b.run_at <= {now} AND NOT {paused})
+      ELSE (SELECT max({newest_in_branch}) FROM branch b WHERE b.queue IS NOT NULL AND NOT {paused}) END""",
+    "newest_in_branch": """
+      (SELECT j.run_at FROM {jobs} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{waiting}
+       AND j.run_at <= {now} ORDER BY j.run_at DESC LIMIT 1)""",
+    "newest_id": f"""
+      (SELECT b.id FROM (SELECT id, queue, status, run_at FROM {{jobs}} ORDER BY id DESC LIMIT {NEWEST_IDS}) b
+       WHERE b.{{waiting}} AND b.run_at <= {{now}} AND NOT {{paused}} ORDER BY b.id DESC LIMIT 1)""",
+}
 FRAGMENTS |= {
     "seen": SEEN,
     "answers": " || ".join(f"CASE WHEN {condition} THEN '1' ELSE '0' END" for condition in IDLE.values()),

@@ -81,15 +81,18 @@ def is_given() -> bool:
     return _given is not None
 
 
-def open_standard_streams() -> None:
-    """Open /dev/null on descriptors 0 to 2 where the caller closed them (``>&-``).
+def open_standard_streams() -> list[int]:
+    """Open /dev/null on descriptors 0 to 2 where the caller closed them (``>&-``); return which it opened.
 
     Otherwise the next file opened, the database or the log, would get such a number, and prints would go
     into it.
     """
+    opened = []
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
+        opened.append(descriptor)
     os.close(descriptor)
+    return opened
 
 
 def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:

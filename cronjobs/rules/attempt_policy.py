@@ -16,6 +16,7 @@ from typing import Any, Final
 from cronjobs.model import OnLost, RetryPolicy, duration
 from cronjobs.records import dataclass
 
+NOT_READ: Final = "NotRead"  # the error type of a waiting job of which a claim ended before its row was read
 RUNNER_SLACK: Final = timedelta(seconds=5)  # how long a runner may outlive its own limit, to finish its last writes
 
 
@@ -24,7 +25,8 @@ class AttemptPolicy:
     """The effective policy of one attempt.
 
     ``in_thread``: the handler runs in its runner's own process, and can crash it. ``runner_s``: the highest age in
-    seconds that the process with the lease can reach; None: unknown. ``lease_s``: the length of its leases.
+    seconds that the process with the lease can reach; None: unknown. ``lease_s``: the length of its leases. ``unread``:
+    its row has not been read since it was leased, so the attempt cannot have begun.
     """
 
     retry: RetryPolicy
@@ -34,6 +36,7 @@ class AttemptPolicy:
     in_thread: bool = False
     runner_s: float | None = None
     lease_s: float | None = None
+    unread: bool = False
 
     @property
     def most_losses(self) -> int:
@@ -53,7 +56,7 @@ class AttemptPolicy:
             "retry_on": None if retry.retry_on is None else list(retry.retry_on),
             "give_up_on": list(retry.give_up_on) or None,
         }
-        facts |= {name: value for name, value in vars(self).items() if name != "retry"}
+        facts |= {name: value for name, value in vars(self).items() if name not in ("retry", "unread")}
         return {name: value for name, value in facts.items() if value is not None}
 
     def for_attempt(self, attempt: int) -> str:
@@ -84,6 +87,7 @@ def read_policy(value: Any, attempt: int) -> AttemptPolicy | None:
             in_thread=value.get("in_thread") is True,
             runner_s=seconds(value.get("runner_s")),
             lease_s=seconds(value.get("lease_s")),
+            unread=value.get("unread") is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -29,10 +30,11 @@ from cronjobs.model import (
     Transition,
     duration,
 )
-from cronjobs.rules.attempt_policy import AttemptPolicy
+from cronjobs.rules.attempt_policy import NOT_READ, AttemptPolicy
 from cronjobs.rules.lease import Expired, Finish, lease_of
+from cronjobs.rules.misfits import WAIT, Refusals, is_misfit
 from cronjobs.rules.payload import result_json
-from cronjobs.text import OUTPUT_LIMIT, cap, clean, one_line
+from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
 NOT_COMMITTED: Final = "NotCommitted"  # the error type if success depended on a transaction of the user's
 
@@ -53,10 +55,16 @@ def decide_end(
     ended_ago: timedelta = timedelta(0),
     max_losses: int,
     every: timedelta = timedelta(minutes=1),
+    misfits: Refusals | None = None,
 ) -> Decided:
     """Decide about one ended attempt; *now* is the database's clock, *ended_ago* how long the end waited for us."""
     job, outcome = finished.job, finished.outcome
-    transition = decide(job, outcome, policy, now, random.uniform(-1, 1), max_losses=max_losses, every=every)
+    transition = decide(
+        job, outcome, policy, now, random.uniform(-1, 1), max_losses=max_losses, every=every, misfits=misfits
+    )
+    if misfits is not None and isinstance(outcome, Failed) and (why := misfits.end(now)) is not None:
+        said = f"{one_line(outcome.error, ERROR_LIMIT - len(why) - 2)}; {why}"
+        finished = finished._replace(outcome=replace(outcome, error=said))
     return Decided(finished, transition, _finish(finished, transition, ended_ago))
 
 
@@ -179,6 +187,8 @@ def outcome_of_expired(expired: Expired) -> Outcome:
     match expired.outcome:
         case None if expired.unbegun:
             return Released()
+        case None if expired.policy is not None and expired.policy.unread:
+            return Failed(NEVER_READ, NOT_READ, permanent=True) if expired.doubtful else FIRST_UNREAD
         case None | "lost":
             return Lost()
         case "timed_out":
@@ -188,6 +198,18 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case other:
             # Written by a newer version: the attempt did end, so it is charged as a failure and not simply run again.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
+
+
+FIRST_UNREAD: Final = Released(
+    "a tick died while it read this job's row, or could not read it in time; it is claimed again by itself, after all "
+    "others",
+    timedelta(0),
+    NOT_READ,
+)
+NEVER_READ: Final = (
+    "a tick died while it read this job's row, or could not read it in time, and so did a later one that claimed it "
+    "by itself"
+)
 
 
 def in_words(outcome: Outcome) -> str:
@@ -206,7 +228,7 @@ def without_texts(finish: Finish) -> Finish:
 
 def _error_type(outcome: Outcome) -> str | None:
     match outcome:
-        case Failed(error_type=error_type):
+        case Failed(error_type=error_type) | Released(error_type=str(error_type)):
             return clean(error_type)[:200]
         case TimedOut():
             return "TimedOut"
@@ -272,11 +294,13 @@ def decide(
     *,
     max_losses: int = 10,
     every: timedelta = timedelta(minutes=1),
+    misfits: Refusals | None = None,
 ) -> Transition:
     """The next state of *job* after an attempt ended with *outcome*.
 
     *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
-    and time-outs are charged (and interruptions after the third in a row); losses and snoozes prove nothing.
+    and time-outs are charged (and interruptions after the third in a row); losses, snoozes and misfits prove nothing.
+    *misfits*: what is known of a payload that does not fit; None: too little to give it up.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -298,6 +322,10 @@ def decide(
             return Transition(status, failures, losses, interruptions=0, run_at=run_at, delay=timedelta(0))
         case Interrupted() if job.interruptions < FREE_INTERRUPTIONS:
             return Transition(Status.QUEUED, failures, losses, job.interruptions + 1, run_at=now)
+        case Failed() if is_misfit(outcome):
+            if misfits is not None and misfits.end(now) is not None:
+                return Transition(Status.DEAD, failures, losses, interruptions=0)
+            return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + WAIT, delay=WAIT)
         case Failed() | TimedOut() if permanent(policy, outcome):
             return Transition(Status.DEAD, failures + 1, losses, interruptions=0, permanent=True)
         case Failed() | TimedOut() | Interrupted():

@@ -6,20 +6,25 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 GROUPS_AT_MOST: Final = 5000  # in memory; the most frequent errors come first, so the rest are rare
+ROWS_AT_MOST: Final = 20_000  # kinds and texts of errors that are read; the rest is counted
+TYPES_AT_MOST: Final = 50  # of one group, the most frequent ones
 OTHERS: Final = "(other errors)"
 
 _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
 _CODE: Final = (
     r"\b(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|signal|smtp)[ :=#(]*\[?\d{1,3}\b|\bsqlstate \w{5}\b"
 )
+# An enqueuer can choose the text, so no part of it may be read again from each of its characters: a word is tried only
+# where it begins, and a quotation ends where the next one begins.
 _PARTS: Final = re.compile(
     rf"""
       (?P<kept>{_HTTP_OR_SMTP}|{_CODE})
-    | (?P<quoted>"[^"]*"|`[^`]*`|(?<!\w)'[^']*'(?!\w)|“[^”]*”|«[^»]*»)
-    | (?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)
+    | (?P<quoted>"[^"]*"|`[^`]*`|(?<!\w)'[^']*'(?!\w)|“[^“”]*”|«[^«»]*»)
+    | (?P<email>(?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++)
     | (?P<word>(?<![\w-])(?=[\w-]*\d)[\w-]+)  # a word with a digit in it; the rest is passed over
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -28,6 +33,7 @@ _NUMBER: Final = re.compile(r"\d+")
 _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 
+@lru_cache(maxsize=4096)
 def normalised(error: str) -> str:
     """*error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
@@ -72,7 +78,7 @@ class ErrorGroup:
 
     def add(self, row: Any) -> None:
         self.jobs += row.jobs
-        if row.job_type not in self.job_types:
+        if len(self.job_types) < TYPES_AT_MOST and row.job_type not in self.job_types:
             self.job_types.append(row.job_type)
         if self.first_seen_at is None or row.first_seen_at < self.first_seen_at:
             self.first_seen_at = row.first_seen_at
@@ -81,14 +87,20 @@ class ErrorGroup:
 
 
 def grouped(rows: Iterable[Any], at_most: int = GROUPS_AT_MOST) -> list[ErrorGroup]:
-    """Group *rows* of the store's ``error_groups``, the largest first; beyond *at_most* groups, the rest is one."""
+    """Group *rows* of the store's ``error_groups``, the largest first; beyond *at_most* groups, the rest is one.
+
+    So are jobs whose rows were not read: each row says how many jobs there are in all.
+    """
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
     others = ErrorGroup(None, OTHERS)
+    read = in_all = 0
     for row in rows:
+        read, in_all = read + row.jobs, int(row.all_jobs)
         key = (row.error_type, normalised(row.error or ""))
         if key not in groups and len(groups) >= at_most:
             others.add(row)
         else:
             groups.setdefault(key, ErrorGroup(*key)).add(row)
+    others.jobs += in_all - read
     found = sorted(groups.values(), key=lambda group: (-group.jobs, group.error_type or "", group.message))
     return [*found, *([others] if others.jobs else [])]

@@ -86,7 +86,7 @@ class Expired:
 
     ``outcome`` is what its runner recorded about the attempt, None if nothing: lost. ``policy`` None: an older version
     claimed it, and only a host that knows its type can decide. ``unbegun``: it waited on a cluster, and no worker there
-    had begun it.
+    had begun it. ``doubtful``: an earlier claim of it had ended before its row was read.
     """
 
     job: Job
@@ -96,6 +96,7 @@ class Expired:
     policy: AttemptPolicy | None = None
     cancel_requested: bool = False
     unbegun: bool = False
+    doubtful: bool = False
 
 
 def lease_margin_s(lease_s: float) -> float:

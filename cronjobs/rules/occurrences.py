@@ -27,17 +27,15 @@ BACKFILLED: Final = "backfill by"  # and for what a person ran afterwards
 
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
     """Why occurrences are recorded as missed, by their catch-up policy; *paused*: a pause held them back."""
-    if paused:
-        return {
-            "none": "held back by a pause (catch_up: none)",
-            "latest": "held back by a pause, for longer than catch_up_within",
-            "all": "held back by a pause, for longer than catch_up_within, or more than catch_up_limit were owed",
-        }[policy]
-    return {
-        "none": "no tick came in time (catch_up: none)",
-        "latest": "no tick came within catch_up_within",
-        "all": "no tick came within catch_up_within, or more than catch_up_limit were owed",
-    }[policy]
+    if policy == "none":
+        return f"{'held back by a pause' if paused else 'no tick came in time'} (catch_up: none)"
+    return "held back by a pause, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
+
+
+def dropped_reason(*, paused: bool = False) -> str:
+    """Why ``catch_up: all`` does not make up for an occurrence within ``catch_up_within``; as ``ledger_reason``."""
+    why = "more than catch_up_limit were owed"
+    return f"held back by a pause, and {why}" if paused else why
 
 
 @dataclass(frozen=True, slots=True)

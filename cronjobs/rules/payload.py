@@ -12,8 +12,9 @@ from cronjobs.text import BrokenText, decoded
 
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
-LIMIT_DIGITS: Final = 1000  # Python refuses to parse 4,301; other languages support far fewer
-_TOO_LONG: Final = 10**LIMIT_DIGITS
+DEEPEST_READ: Final = 4 * LIMIT_DEPTH
+LIMIT_DIGITS: Final = 400  # of a number, before its point and behind it: no other JSON reader takes half as many
+LARGEST: Final = 10**LIMIT_DIGITS
 META_LIMIT_BYTES: Final = 8 * 1024
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one each time
 
@@ -31,6 +32,7 @@ NOT_UTF8: Final = "not UTF-8"
 # A payload of the allowed 256 KiB can take four times as much as text with escapes and blanks.
 MOST_FETCHED: Final = 1024 * 1024
 TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
+ODD_NUMBER: Final = "cronjobs odd number"  # and instead of one with a number that has more digits
 
 
 def read_json(value: str | bytes) -> Any:
@@ -42,14 +44,37 @@ def read_json(value: str | bytes) -> Any:
         return BadJson(NOT_UTF8)
     if text == f'"{TOO_LARGE}"':
         return BadJson(f"larger than {MOST_FETCHED:,} bytes")
+    if text == f'"{ODD_NUMBER}"':
+        return BadJson(f"unreadable: it has a number beyond ±1e{LIMIT_DIGITS}, or of over {LIMIT_DIGITS} decimals")
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
+        return BadJson("nested too deeply") if too_deep(text, value) else value
     except RecursionError:
         return BadJson("nested too deeply")
     except MemoryError:
         return BadJson("too large for this host's memory")
     except ValueError as error:
         return BadJson(f"not JSON: {error}")
+
+
+def too_deep(text: str, value: Any) -> bool:
+    """Whether *value*, parsed from *text*, is nested deeper than what walks through it, a level a call, could follow.
+
+    The parser is no judge of that: from Python 3.12 on it goes deeper than Python's own functions may.
+    """
+    if text.count("[") + text.count("{") <= DEEPEST_READ:
+        return False
+    level = [value]
+    for _ in range(DEEPEST_READ):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, dict | list)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_constant(name: str) -> None:
@@ -179,7 +204,7 @@ def _fault(value: Any, where: str, depth: int, room: _Room | None = None) -> str
             fault = text_fault(value)
             return f"{where} {fault}" if fault else None
         case int():
-            return f"{where} has more than {LIMIT_DIGITS} digits" if abs(value) >= _TOO_LONG else None
+            return f"{where} is a number beyond ±1e{LIMIT_DIGITS}: pass it as a text" if abs(value) > LARGEST else None
         case float():
             return None if math.isfinite(value) else f"{where} is {value}, which is not JSON"
         case dict():

@@ -168,6 +168,8 @@ def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Rang
         yield "skipped", part.skipped, part.why, nothing
     if part.missed:
         yield "missed", part.missed, part.why, nothing
+    if part.dropped:
+        yield "missed", part.dropped, part.why_dropped, nothing
     if part.coalesced and part.into is not None and part.into in puts:
         put = puts[part.into]
         reason = put.placed.reason or f"the occurrence of {part.into.isoformat()} stands for it"

@@ -245,9 +245,27 @@ def _write(
         ]
         first += len(decided.jobs)
     store.record_occurrences(connection, [row for _, row in rows], now, tick)
+    _note_dropped(connection, mine, rows, now)
     store.move_watermarks(connection, [Watermark(due.stored.id, due.seen_until, due.next_at) for due in mine])
     _put_pieces(connection, mine)
     return tuple(rows)
+
+
+def _note_dropped(
+    connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
+) -> None:
+    """Nothing makes up for what ``catch_up: all`` drops beyond its limit, so a person is to know of it."""
+    reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
+    found: dict[str, dict[str, object]] = {}
+    for name, row in rows if reasons else ():
+        if row.outcome == "missed" and row.reason in reasons:
+            before = found.get(name, {"count": 0, "from": row.first_for.isoformat()})
+            count = int(str(before["count"])) + row.count
+            found[name] = before | {"count": count, "to": row.last_for.isoformat()}
+    if found:
+        from cronjobs.store.given_up import DROPPED, give_up
+
+        give_up(connection, DROPPED, found, now)
 
 
 def _put_pieces(connection: Connection, settled: Sequence[Due]) -> None:

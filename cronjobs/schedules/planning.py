@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.config.settings import ScheduleSettings
 from cronjobs.errors import CronjobsError
-from cronjobs.rules.occurrences import ON_TIME_WITHIN, Range, ledger_reason
+from cronjobs.rules.occurrences import ON_TIME_WITHIN, Range, dropped_reason, ledger_reason
 from cronjobs.schedules.definition import schedule_from_definition
 
 if TYPE_CHECKING:  # computing occurrences is imported on use: an idle tick does not need it
@@ -68,7 +68,8 @@ class Owed:
 class Part:
     """What becomes of one span, by its definition: ``missed``, ``coalesced`` into ``into``, then ``run``.
 
-    ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone.
+    ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone. ``dropped`` are those
+    that ``catch_up: all`` was to run, beyond its limit: they are missed, too, and a person is to know.
     """
 
     schedule: ScheduleSettings
@@ -78,10 +79,12 @@ class Part:
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None
     why: str = ""  # why missed, or skipped
+    dropped: Range | None = None
+    why_dropped: str = ""
 
     @property
     def empty(self) -> bool:
-        return not (self.missed or self.coalesced or self.run or self.skipped)
+        return not (self.missed or self.dropped or self.coalesced or self.run or self.skipped)
 
 
 @dataclass(frozen=True)
@@ -305,18 +308,29 @@ def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> l
         left -= len(run)
         into = run[0] if run else into
         before_run = run[0] - MICROSECOND if run else span.end
-        if schedule.catch_up == "all":
-            missed, coalesced = span.count(span.start, before_run), None
-        else:
-            missed = span.count(span.start, reach_from)
-            coalesced = span.count(reach_from, before_run) if into else None
-        paused = missed is not None and any(each.what.first <= missed.last <= each.what.last for each in held)
-        parts.append(Part(schedule, missed, coalesced, into, run, why=ledger_reason(schedule.catch_up, paused=paused)))
+        missed, rest = span.count(span.start, reach_from), span.count(reach_from, before_run)
+        dropped, coalesced = (rest, None) if schedule.catch_up == "all" else (None, rest if into else None)
+        parts.append(
+            Part(
+                schedule,
+                missed,
+                coalesced,
+                into,
+                run,
+                why=ledger_reason(schedule.catch_up, paused=_was_held(missed, held)),
+                dropped=dropped,
+                why_dropped=dropped_reason(paused=_was_held(dropped, held)),
+            )
+        )
     return [part for part in reversed(parts) if not part.empty]
 
 
+def _was_held(what: Range | None, held: Sequence[Held]) -> bool:
+    return what is not None and any(each.what.first <= what.last <= each.what.last for each in held)
+
+
 def _begin(part: Part) -> datetime:
-    ranges = (part.skipped, part.missed, part.coalesced)
+    ranges = (part.skipped, part.missed, part.dropped, part.coalesced)
     return min([found.first for found in ranges if found is not None] + list(part.run[:1]))
 
 

@@ -16,12 +16,15 @@ from cronjobs.database.tables import metadata
 from cronjobs.store.meta import qualified
 
 Facts = dict[tuple[str, str, str], str]
-"""(table, kind, name) → its definition in the database's words; kind is "column", "constraint" or "index"."""
+"""(table, kind, name) → its definition in the database's words; kind: "column", "constraint", "index" or "trigger"."""
 
 VIEWS: Final = ("cronjobs_dead_jobs", "cronjobs_long_running_jobs")
 _READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit acks"
 SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
-APP_FUNCTIONS: Final = ("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule")
+APP_FUNCTIONS: Final = (
+    *("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule"),
+    *("cronjobs_lock_queues", "cronjobs_count_full"),  # what an enqueue into a capped queue calls
+)
 WORKER_FUNCTIONS: Final = ("cronjobs_take_token", "cronjobs_confirm_permit")  # for the workers of a cluster
 FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 
@@ -188,10 +191,10 @@ def _sqlite_facts(connection: Connection) -> Facts:
                 f"FOREIGN KEY ({', '.join(foreign['constrained_columns'])}) REFERENCES {foreign['referred_table']} "
                 f"{foreign.get('options')}"
             )
-    rows = connection.exec_driver_sql("SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'index'")
-    for table, name, definition in rows:
-        if definition is not None and table in metadata.tables:
-            facts[table, "index", name] = _spaced(definition)
+    rows = connection.exec_driver_sql("SELECT tbl_name, type, name, sql FROM sqlite_master")
+    for table, kind, name, definition in rows:
+        if kind in ("index", "trigger") and definition is not None and table in metadata.tables:
+            facts[table, kind, name] = _spaced(definition)
     return facts
 
 

@@ -30,6 +30,8 @@ DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in
 
 RELATIONS: Final = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
 
+HELD: Final = "cronjobs_queues_held"  # a sequence, which its table's owner owns
+
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 
 RUN: Final[Mapping[str, str]] = {
@@ -42,6 +44,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_crashing_types": _EVERYTHING,
     "cronjobs_effects": _EVERYTHING,
     "cronjobs_queues": _EVERYTHING,
+    HELD: "SELECT",
     "cronjobs_pauses": _EVERYTHING,
     "cronjobs_audit": "SELECT, INSERT",  # a trail: roles that write it cannot change it
     "cronjobs_totals": _EVERYTHING,
@@ -67,8 +70,8 @@ _REPLACED: Final = (
 ENQUEUE: Final[Mapping[str, str]] = {
     # Columns needed to look up a key's row, to return its status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
-    # The row of a capped queue is locked, which needs a right to change it.
-    "cronjobs_queues": "SELECT, UPDATE (dropped, refused)",
+    # No right to change it, which is one to lock its rows, too: functions lock them and count.
+    "cronjobs_queues": "SELECT",
     # "cronjobs enqueue" reports that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",
     "cronjobs_meta": "SELECT",
@@ -81,7 +84,7 @@ CALLS: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.TOKEN: WORKER_FUNCTIONS,
 }
 
-READ: Final[Mapping[str, str]] = dict.fromkeys(RELATIONS, "SELECT")
+READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 
 
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
@@ -148,7 +151,7 @@ def _own(schema: str, name: str) -> Iterator[str]:
 
 def _grant(schema: str, name: str, rights: Mapping[str, str]) -> Iterator[str]:
     role = quoted(name)
-    ours = ", ".join(f"{schema}.{relation}" for relation in RELATIONS)
+    ours = ", ".join(f"{schema}.{relation}" for relation in (*RELATIONS, HELD))
     yield f"REVOKE ALL ON {ours} FROM {role};"
     yield f"GRANT USAGE ON SCHEMA {schema} TO {role};"
     for relation, privileges in rights.items():

@@ -236,11 +236,10 @@ def _whose(alert: DueAlert, locked_by: str) -> dict[str, Any]:
     return {"finding_id": alert.episode.id, "channel": alert.state.channel, "locked_by": locked_by}
 
 
-def anything_due(connection: Connection, channel: str) -> bool:
-    statement = (
-        "SELECT 1 FROM {alerts} a WHERE a.due_at IS NOT NULL AND a.due_at <= {soon} AND a.channel = :channel LIMIT 1"
-    )
-    return run(connection, statement, channel=channel).first() is not None
+def due_channels(connection: Connection) -> frozenset[str]:
+    """The channels on which a message is due."""
+    statement = "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.due_at IS NOT NULL AND a.due_at <= {soon}"
+    return frozenset(run(connection, statement).scalars())
 
 
 def something_waits(connection: Connection, channels: Collection[str]) -> bool:

@@ -30,6 +30,8 @@ define(
     job_micros=_microseconds("j.scheduled_for"),
     a_while_before=shifted(":at", "-600"),
     a_while_after=shifted(":at", "600"),
+    just_before=shifted(":at", "-120"),  # a tick may be written later than others that began so long after it
+    an_hour_before=shifted(":at", "-3720"),
 )
 
 # A tick is written later than one with a lower id, so that it cannot have begun earlier, unless the clock was set back.
@@ -37,6 +39,15 @@ _SET_BACK = """
   SELECT 1 FROM {ticks} o CROSS JOIN {ticks} t
   WHERE o.started_at > :at AND o.started_at <= {a_while_after}
     AND t.started_at <= :at AND t.started_at >= {a_while_before} AND t.id > o.id LIMIT 1"""
+
+# The same from the tick on that was at work at that instant, however far it was set back. What was lived again led up
+# to that instant, so the last hour before it shows it, and only then the first tick of it is looked for.
+_AT_WORK = "(SELECT min(o.id) FROM {ticks} o WHERE o.started_at >= {just_before} AND o.started_at <= {a_while_after})"
+_LIVED_AGAIN = f"""
+  SELECT min(t.started_at) AS started_at FROM {{ticks}} t
+  WHERE t.started_at >= :begin AND t.started_at < {{just_before}} AND t.id > {_AT_WORK}
+    AND EXISTS (SELECT 1 FROM {{ticks}} l
+      WHERE l.started_at >= {{an_hour_before}} AND l.started_at < {{just_before}} AND l.id > {_AT_WORK})"""
 
 # Scalar subqueries: a join could be done by reading all jobs.
 _ENTRIES = f"""
@@ -116,6 +127,12 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
     return at
 
 
-def clock_set_back(connection: Connection, at: datetime) -> bool:
-    """Whether ticks show that the clock had been ahead of *at*, by at most ten minutes, and was set back."""
-    return run(connection, _SET_BACK, at=at).first() is not None
+def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
+    """From when on, since *begin*, the time before *at* was lived again, as ticks show: the clock was set back.
+
+    *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back; None: neither.
+    """
+    began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
+    if began is not None:
+        return began
+    return at if run(connection, _SET_BACK, at=at).first() is not None else None

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from cronjobs.model import Job
 from cronjobs.probe.question import after_now
 from cronjobs.records import dataclass
-from cronjobs.rules.attempt_policy import NONE_WRITTEN, ClaimPolicies
+from cronjobs.rules.attempt_policy import NONE_WRITTEN, NOT_READ, ClaimPolicies
 from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key
 from cronjobs.store.job_rows import FACTS, fetch_by_itself, job_from, jobs_from
@@ -59,12 +59,18 @@ define(
        OR NOT EXISTS (SELECT 1 FROM {effects} e WHERE e.job_id = j.id AND e.state = 'begun'))""",
     among_expected=among("expected"),
     due_timed="j.{timed} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {due}",
-    due="{in_lane} AND j.run_at <= {now} AND (j.schedule IS NULL OR {in_turn})",
+    due="{in_lane} AND j.run_at <= {now} AND {as_doubtful} AND (j.schedule IS NULL OR {in_turn})",
     # The same without lanes ("b" is the job itself), for databases with more lanes than are worth visiting.
     due_anywhere="""
-      b.{waiting} AND b.run_at <= {now} AND {open_queue} AND CASE WHEN b.timeout_s IS NULL
+      b.{waiting} AND b.run_at <= {now} AND {open_queue} AND {as_doubtful} AND CASE WHEN b.timeout_s IS NULL
         THEN b.job_type {among_fitting} AND {may_overrun}
         ELSE b.job_type {among_known} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END""",
+    as_doubtful=lambda postgresql: (
+        f"(j.error_type IS NOT DISTINCT FROM '{NOT_READ}') = CAST(:doubtful AS boolean)"
+        if postgresql
+        else f"(j.error_type IS '{NOT_READ}') = :doubtful"
+    ),
+    is_doubtful=f"j.error_type = '{NOT_READ}'",
     in_some_turn="(j.schedule IS NULL OR {in_turn})",
     among_fitting=among("fitting"),
     # Bind type, queue and priority as values. With a join SQLite cannot see that it is one row, and sorts all due jobs.
@@ -96,9 +102,23 @@ define(
         '$.attempt', j.attempts + 1, '$.retry_until', CASE WHEN j.schedule IS NOT NULL THEN
           (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) END)"""
     ),
-    leased="""
+    leased="{lease_taken}, policy = {policy_at_claim}",
+    lease_taken="""
       status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {after_lease},
-      started_at = {now}, cancel_requested_at = NULL, policy = {policy_at_claim}""",
+      started_at = {now}, cancel_requested_at = NULL""",
+    # For recovery: whoever has this lease has not read the row yet.
+    leased_unread=lambda postgresql: (
+        "{lease_taken}, policy = coalesce({policy_at_claim}, jsonb_build_object()) "
+        "|| jsonb_build_object('unread', true)"
+        if postgresql
+        else "{lease_taken}, policy = json_set(coalesce({policy_at_claim}, json_object()), '$.unread', json('true'))"
+    ),
+    is_unread=lambda postgresql: (
+        "coalesce(j.policy ? 'unread', false)"
+        if postgresql
+        else "CASE WHEN json_valid(j.policy) THEN json_type(j.policy, '$.unread') IS NOT NULL ELSE 0 END"
+    ),
+    policy_read=lambda postgresql: "j.policy - 'unread'" if postgresql else "json_remove(j.policy, '$.unread')",
 )
 
 
@@ -115,7 +135,8 @@ class ClaimFilter:
     that a runner died with, only those that start at once (``free``) are claimed: none may be lost before it has
     started. ``limits`` count the jobs of all runners. ``policies``: by these recovery decides about the attempts.
     ``runnable``: the types that some host is known to run; None: unknown, so any. A schedule's job waits for an
-    older one only if that is runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``.
+    older one only if that is runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``. ``doubtful``:
+    only jobs, instead of all others, of which a claim ended before the row was read.
     """
 
     known: Collection[str]
@@ -131,6 +152,7 @@ class ClaimFilter:
     runnable: Collection[str] | None = None
     but: Collection[int] = ()
     many_queues: bool = False
+    doubtful: bool = False
 
 
 class Claim(NamedTuple):
@@ -140,6 +162,7 @@ class Claim(NamedTuple):
     jobs: list[Job]
     more_due: bool = False
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
+    unread: Sequence[int] = ()  # jobs that are leased, of which the rows are to be read by ``read_leased``
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
@@ -184,6 +207,7 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
         "no_prefetch": group_value(connection, sorted(admission.no_prefetch)),
         "expected": group_value(connection, sorted(admission.expected)),
         "runnable": runnable_value(connection, admission.runnable),
+        "doubtful": admission.doubtful,
     }
 
 
@@ -270,7 +294,7 @@ def _due_sqlite(
     if admission.many_queues:
         return list(run(connection, ANYWHERE_SQLITE.replace("{also}", also), **parameters))
     lanes = run_undecoded(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
-    facts = _named(parameters, "limit no_prefetch runnable") | {
+    facts = _named(parameters, "limit no_prefetch runnable doubtful") | {
         name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
     }
     due: list[Row[Any]] = []
@@ -329,36 +353,59 @@ def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, An
 TAKE: Final = """
   UPDATE {jobs} AS j SET {leased}
   WHERE j.id {among_ids} AND {still_waiting}"""
+TAKE_UNREAD: Final = TAKE.replace("{leased}", "{leased_unread}")
 
 
 # --- claim row by row -------------------------------------------------------------------------------------------------
 
 
-def claim_warily(
-    connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter
-) -> Claim:
-    """Like ``claim``, but each row in a savepoint of its own: for when one bad row made the whole claim fail.
+READ_WITHIN_S: Final = 5.0  # one row
 
-    A row that cannot be fetched becomes a job that will die of its payload; one that cannot be leased is refused.
+
+def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
+    """Like ``claim``, for one job, whose row ``read_leased`` reads: for when reading rows made a claim fail.
+
+    Once this transaction is committed the lease says which row was being read, should that be the end of us.
     """
-    parameters = _parameters(connection, limit, admission)
+    parameters = _parameters(connection, 1, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
     if admission.limits:
         ids, more_due = _choose(connection, parameters, admission)
     else:
         seen = _look(connection, parameters, admission, full_parameters(connection, full((), {})), list(admission.but))
         ids, more_due = list(choose(seen, (), {}, before=0, free=admission.free).taken), False
-    found, refused = [], {}
+    refused = {}
     for job_id in ids:
         try:
             with connection.begin_nested():
-                run(connection, TAKE, ids=[job_id], **lease_parameters)
-                found.append(fetch_by_itself(connection, job_id))
+                run(connection, TAKE_UNREAD, ids=[job_id], **lease_parameters)
         except DBAPIError as error:
             refused[job_id] = " ".join(str(error.orig).split())
-    take_turns(connection, [job.id for job in found if job.schedule is not None], admission.runnable)
-    found.sort(key=_order)
-    return Claim(database_now(connection), found, more_due or bool(refused), refused)  # others may be behind those
+    taken = [job_id for job_id in ids if job_id not in refused]
+    scheduled = run(
+        connection, "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.schedule IS NOT NULL", ids=taken
+    )
+    take_turns(connection, scheduled.scalars().all(), admission.runnable)
+    return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)  # others may be behind those
+
+
+def read_leased(connection: Connection, job_id: int, locked_by: str) -> Job | None:
+    """Read the row of a job that ``claim_warily`` leased; None: the lease is gone.
+
+    Raises DBAPIError or MemoryError for one that takes too much: then its lease stays, and recovery decides.
+    """
+    if is_postgresql(connection):
+        run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
+    read = run(
+        connection,
+        """
+        UPDATE {jobs} AS j SET policy = {policy_read},
+          error_type = CASE WHEN {is_doubtful} THEN NULL ELSE j.error_type END
+        WHERE j.id = :id AND j.locked_by = :locked_by AND {is_unread}""",
+        id=job_id,
+        locked_by=locked_by,
+    )
+    return fetch_by_itself(connection, job_id) if read.rowcount else None
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
@@ -435,13 +482,14 @@ def claim_one(
 
 
 def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> list[Job]:
-    """Every job leased to *locked_by*: what a claim whose COMMIT reply was lost really took.
+    """Every job leased to *locked_by* and read: what a claim whose COMMIT reply was lost really took.
 
     *warily*: fetch each row by itself, as one of them may be unreadable.
     """
     statement = """
         SELECT {facts} FROM {jobs} j
-        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by ORDER BY j.priority, j.run_at, j.id"""
+        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by AND NOT {is_unread}
+        ORDER BY j.priority, j.run_at, j.id"""
     if warily:
         rows = run(connection, statement.replace("{facts}", "j.id"), locked_by=locked_by).all()
         return [fetch_by_itself(connection, row.id) for row in rows]

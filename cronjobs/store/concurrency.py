@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.probe.question import after_now
 from cronjobs.rules.concurrency import Full, Limit, full, waiting_by_limit
+from cronjobs.store.overlap import runnable_value
 from cronjobs.store.sql import among, define, group_value, is_postgresql, run
 
+MOST_GROUPS: Final = 5000  # of queue and type: anyone may name queues
 FIRST_PREFIXES: Final = 3  # these SQLite compares one by one; to read the list for a row takes several times as long
 
 
@@ -37,7 +42,7 @@ def _is_full(postgresql: bool) -> str:
     )
 
 
-define(among_full_keys=among("full_keys"), is_full=_is_full)
+define(among_full_keys=among("full_keys"), is_full=_is_full, late_before=after_now(":late_s"))
 
 # Neither full nor among :ids.
 BUT: Final = " AND NOT ({is_full}) AND NOT (j.id {among_ids})"
@@ -114,3 +119,32 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
         **full_parameters(connection, found),
     ).all()
     return waiting_by_limit(limits, running, {row.concurrency_key: row.waiting for row in rows})
+
+
+def late_behind_others(
+    connection: Connection, limits: Sequence[Limit], late: timedelta, runnable: Collection[str] | None
+) -> dict[tuple[str, str], int]:
+    """By queue and type: how many jobs have been due for longer than *late* and wait for others.
+
+    They wait for a limit, or for another job of their schedule (*runnable* as in a claim).
+    """
+    running = running_by_key(connection) if limits else {}
+    found = full(limits, running)
+    keys = full_parameters(connection, found) | {"late_s": -late.total_seconds(), "most": MOST_GROUPS}
+    behind: Counter[tuple[str, str]] = Counter()
+    wheres = ["j.schedule IS NOT NULL AND j.finished_at IS NULL AND NOT {in_turn} AND NOT ({is_full})"]
+    if found.prefixes or found.keys:
+        wheres.append("{is_full}")
+    for where in wheres:
+        own = {"runnable": runnable_value(connection, runnable)} if "in_turn" in where else {}
+        rows = run(
+            connection,
+            "SELECT j.queue, j.job_type, count(*) AS waiting FROM {jobs} j "
+            f"WHERE j.{{waiting}} AND j.run_at <= {{late_before}} AND {where} GROUP BY j.queue, j.job_type "
+            "ORDER BY waiting DESC LIMIT :most",
+            **keys,
+            **own,
+        )
+        for row in rows:
+            behind[row.queue, row.job_type] += row.waiting
+    return behind

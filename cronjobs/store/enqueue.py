@@ -48,7 +48,9 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 define(
-    new_rows=group("rows", _COLUMNS),
+    replacing_rows=group("rows", _COLUMNS | {"stays": "int"}),
+    # Room was made for a job that is moved; for one that stays there is room only while it is there.
+    has_room="(r.stays = 0 OR j.queue = r.queue)",
     # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass it.
     caller=lambda postgresql: (
         "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
@@ -91,8 +93,8 @@ _REPLACED: Final = """
   concurrency_key = r.concurrency_key, enqueued_by = coalesce(r.enqueued_by, {caller})"""
 
 REPLACE_SQLITE: Final = f"""
-  UPDATE {{jobs}} AS j SET {_REPLACED} FROM {{new_rows}} r
-  WHERE j.idempotency_key = r.idempotency_key AND {{not_started}}
+  UPDATE {{jobs}} AS j SET {_REPLACED} FROM {{replacing_rows}} r
+  WHERE j.idempotency_key = r.idempotency_key AND {{not_started}} AND {{has_room}}
   RETURNING {{key_told}} AS idempotency_key"""
 
 # Skips rows that another session has locked: usually a runner that claims it, else a transaction that may never end.
@@ -101,8 +103,8 @@ REPLACE_POSTGRESQL: Final = f"""
     SELECT j.id FROM {{jobs}} j WHERE j.idempotency_key {{among_keys}} AND {{not_started}}
     ORDER BY j.idempotency_key FOR NO KEY UPDATE OF j SKIP LOCKED
   )
-  UPDATE {{jobs}} j SET {_REPLACED} FROM there, {{new_rows}} r
-  WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key
+  UPDATE {{jobs}} j SET {_REPLACED} FROM there, {{replacing_rows}} r
+  WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key AND {{has_room}}
   RETURNING {{row_key_told}} AS idempotency_key"""
 
 LOOK: Final = """
@@ -205,7 +207,10 @@ def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Ex
 
 
 def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
-    """Overwrite the rows with these keys that no runner has had; return the keys that were replaced."""
+    """Overwrite the rows with these keys that no runner has had; return the keys that were replaced.
+
+    ``stays`` 1 in a row: only if the job is still in the row's queue.
+    """
     parameters = {"rows": group_value(connection, _storable(connection, rows))} | _caller(connection)
     statement = REPLACE_SQLITE
     if is_postgresql(connection):

@@ -141,28 +141,30 @@ class LatestRun:
     meta: Mapping[str, str]
 
 
-MOST_NAMES: Final = 1000
+MOST_NAMES: Final = 1000  # whose runs are looked at; that there are more is a finding
 _NAMES: Final = """
   WITH RECURSIVE name(job_type, place) AS (
-    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {is_exec}), 1
+    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {began_by_exec}), 1
     UNION ALL
-    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {is_exec} AND j.job_type > n.job_type), n.place + 1
+    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {began_by_exec} AND j.job_type > n.job_type), n.place + 1
     FROM name n WHERE n.job_type IS NOT NULL AND n.place < :most),
   newest AS (
     SELECT {nth_run_0} AS id, {nth_run_1} AS before FROM name n WHERE n.job_type IS NOT NULL)
   SELECT id, before FROM newest"""
 define(
+    # Only exec writes rows that have begun. As the predicate of the index, or the planner may not use it.
+    began_by_exec="({is_exec} AND j.started_at IS NOT NULL)",
     **{
-        f"nth_run_{nth}": "(SELECT j.id FROM {jobs} j WHERE {is_exec} AND j.job_type = n.job_type "
+        f"nth_run_{nth}": "(SELECT j.id FROM {jobs} j WHERE {began_by_exec} AND j.job_type = n.job_type "
         f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
         for nth in (0, 1)
-    }
+    },
 )
 
 
 def latest(connection: Connection) -> dict[str, list[LatestRun]]:
-    """The two newest runs of each name, by job type, the newest first."""
-    rows = run(connection, _NAMES, most=MOST_NAMES).all()
+    """The two newest runs of each name, by job type, the newest first; of one name more than ``MOST_NAMES``, if any."""
+    rows = run(connection, _NAMES, most=MOST_NAMES + 1).all()
     return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
 
 
@@ -179,7 +181,7 @@ def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun
     rows = run(
         connection,
         """SELECT j.id, j.job_type, j.status, j.started_at, j.finished_at, j.meta FROM {jobs} j
-           WHERE j.id {among_ids} AND j.started_at IS NOT NULL""",
+           WHERE j.id {among_ids}""",
         ids=ids,
     )
     found: dict[str, list[LatestRun]] = {}

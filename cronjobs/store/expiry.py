@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 
 from cronjobs.model import Job
-from cronjobs.rules.attempt_policy import read_policy, seconds
+from cronjobs.rules.attempt_policy import NOT_READ, read_policy, seconds
 from cronjobs.rules.lease import Expired, Lease
 from cronjobs.store.job_rows import job_from
 from cronjobs.store.sql import (
@@ -83,7 +83,7 @@ def expired_leases(
         connection,
         """
         SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
-          r.error_type AS run_error_type
+          r.error_type AS run_error_type, j.error_type
         FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far} AND {can_settle}
         ORDER BY j.locked_until LIMIT :limit {lock}""",
@@ -98,6 +98,7 @@ def expired_leases(
             row.run_error_type,
             read_policy(row.policy, row.attempts),
             row.cancel_requested_at is not None,
+            doubtful=row.error_type == NOT_READ,
         )
         for row in rows
     ]

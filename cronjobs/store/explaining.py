@@ -148,7 +148,7 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
         SELECT j.id, {job_type_shown}, {queue_shown}, j.status, j.run_at, j.attempts, j.failures, j.losses,
           j.max_attempts, j.timeout_s, {locked_by_shown}, j.locked_until, {idempotency_key_shown}, {released_key_shown},
           {concurrency_key_shown}, {schedule_shown}, j.scheduled_for, {last_error_shown},
-          {enqueued_by_shown}, j.cancel_requested_at, j.created_at, j.started_at, j.finished_at,
+          {enqueued_by_shown}, j.cancel_requested_at, j.misfit_since, j.created_at, j.started_at, j.finished_at,
           {job_progress} AS progress
         FROM {jobs} j WHERE j.id {among_ids}""",
         ids=list(job_ids),

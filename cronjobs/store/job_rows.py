@@ -113,11 +113,19 @@ def _fault(name: str, value: Any) -> BadJson | None:
     return None
 
 
+_TOO_MUCH: Final = ("57014", "53200")  # query_canceled: it took too long; out_of_memory
+
+
 def fetch_by_itself(connection: Connection, job_id: int) -> Job:
-    """Fetch one job in a savepoint of its own; if its row cannot be read, return what is needed to end it."""
+    """Fetch one job in a savepoint of its own; if its row cannot be read, return what is needed to end it.
+
+    Raises DBAPIError or MemoryError where it took too much, of which another time may know better.
+    """
     statement = "SELECT {facts} FROM {jobs} j WHERE j.id = :id"
     try:
         with connection.begin_nested():
             return job_from(run(connection, statement, id=job_id).one())
-    except (DBAPIError, MemoryError):
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) in _TOO_MUCH:
+            raise
         return job_from(run(connection, statement.replace("{facts}", "{facts_unread}"), id=job_id).one())

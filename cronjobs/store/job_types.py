@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final
 
 from sqlalchemy import Connection
@@ -35,18 +36,26 @@ def remembered(every: timedelta) -> timedelta:
     return max(REMEMBERED, 2 * every)
 
 
-def record_types(connection: Connection, names: Collection[str]) -> str:
-    """Store the list of job types *names*, once; return the hash that a tick's row refers to it by."""
-    ordered = sorted(names)
-    hash_ = types_hash(ordered)
-    connection.execute(
-        inserted_into(connection, job_type_lists).values(hash=hash_, names=ordered).on_conflict_do_nothing()
-    )
-    return hash_
+@dataclass(frozen=True)
+class Loaded:
+    """What a tick has loaded: the names of its job types, and the hash of their source ("": not known)."""
+
+    names: Collection[str]
+    source: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        """The version of the code, by which a tick's row refers to it."""
+        return sha256(
+            json.dumps([*sorted(self.names), *([{"": self.source}] if self.source else ())]).encode()
+        ).hexdigest()[:32]
 
 
-def types_hash(names: Collection[str]) -> str:
-    return sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]
+def record_types(connection: Connection, loaded: Loaded) -> str:
+    """Store the list of job types, once for each version of the code; return its hash."""
+    row = {"hash": loaded.hash, "names": sorted(loaded.names)}
+    connection.execute(inserted_into(connection, job_type_lists).values(row).on_conflict_do_nothing())
+    return loaded.hash
 
 
 def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> dict[str, list[str]]:
@@ -118,11 +127,11 @@ class ListUse:
 
 
 def present_types(
-    connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Collection[str]] | None = None
+    connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Loaded] | None = None
 ) -> frozenset[str] | None:
     """As ``runnable_types``, without the types that a deploy has removed or renamed: for what people are shown.
 
-    *here*: a host and the job types that its tick has just loaded.
+    *here*: a host and what its tick has just loaded.
     """
     rows = run(
         connection,
@@ -152,8 +161,8 @@ def present_types(
     names: dict[str, Collection[str]] = {row.job_types: row.names for row in rows if isinstance(row.names, list)}
     if here is not None:
         host, loaded = here
-        names[types_hash(loaded)] = loaded
-        uses = with_list(uses, host, types_hash(loaded))
+        names[loaded.hash] = loaded.names
+        uses = with_list(uses, host, loaded.hash)
     return frozenset(str(name) for hash_ in in_use(uses) for name in names.get(hash_, ()))
 
 

@@ -17,6 +17,7 @@ from cronjobs.probe.question import after_now
 from cronjobs.records import dataclass
 from cronjobs.rules.ending import late_output
 from cronjobs.rules.lease import Finish, Lease, Report
+from cronjobs.rules.misfits import MISFIT
 from cronjobs.rules.progress import row_value
 from cronjobs.store import released_keys  # noqa: F401  its fragment: never_begun
 from cronjobs.store.claims import held_by
@@ -231,6 +232,13 @@ class Written:
     succeeded: frozenset[int] = frozenset()
 
 
+# What proves nothing about the payload (a loss, an interruption, a release) leaves it as it is.
+define(
+    misfit_after=f"""CASE WHEN o.error_type = '{MISFIT}' THEN coalesce(j.misfit_since, {{ended_at}})
+      WHEN o.outcome IN ('succeeded', 'failed', 'timed_out', 'snoozed') THEN NULL ELSE j.misfit_since END""",
+)
+
+
 # The history may already have a row: a time-out is recorded while its thread still runs. A result that arrives before
 # the work was stopped counts, and replaces it.
 define(
@@ -253,6 +261,7 @@ _FINISH: Final = """
   run_at = coalesce(o.run_at, j.run_at),
   last_error = CASE WHEN {to_cancel} THEN {cancel_words} ELSE coalesce(o.error, j.last_error) END,
   error_type = coalesce(o.error_type, j.error_type),
+  misfit_since = {misfit_after},
   last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
   result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {json_type}) ELSE j.result END,
   started_at = CASE WHEN o.duration IS NULL THEN coalesce(

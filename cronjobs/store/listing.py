@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -71,35 +71,97 @@ define(
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def waiting_by_queue(connection: Connection) -> Sequence[Row[Any]]:
-    """Waiting jobs by queue: how many in all, failed, due, and the oldest ``run_at`` of those due.
+MOST_QUEUES: Final = 1000  # that are read one by one; the rest is counted
+MOST_GROUPS: Final = 1000  # of due jobs, by queue and type
 
-    One pass over the index of waiting jobs by queue. No index has the status, so each row is looked up; in the order of
-    this index neighbours are often rows that were enqueued together, in that by type they are not.
+# Anyone who enqueues makes queues and types, so no reader takes all of them: the rest is in sums over all.
+_BY_QUEUE: Final = """
+  WITH each AS (
+    SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
+      count(*) FILTER (WHERE j.run_at <= {now_once}) AS due,
+      min(j.run_at) FILTER (WHERE j.run_at <= {now_once}) AS run_at
+    FROM {jobs} j WHERE j.{waiting} GROUP BY j.queue)
+  SELECT queue, waiting, failed, due, run_at, count(*) OVER () AS queues, CAST(sum(waiting) OVER () AS bigint) AS waits,
+    CAST(sum(failed) OVER () AS bigint) AS fails, CAST(sum(due) OVER () AS bigint) AS dues,
+    min(run_at) OVER () AS read_at
+  FROM each ORDER BY (
+    SELECT count(*) FROM {queues} q WHERE q.name = each.queue AND q.max_waiting IS NOT NULL) DESC, waiting DESC, queue
+  LIMIT :limit"""
+
+
+class WaitingQueue(NamedTuple):
+    """What waits in a queue: how many jobs, how many that failed, that are due, and the oldest ``run_at`` of those."""
+
+    queue: str
+    waiting: int
+    failed: int
+    due: int
+    run_at: datetime | None
+
+
+class WaitingQueues(NamedTuple):
+    """Capped queues and the fullest others, by name; ``others``: how many more there are, and what waits in these."""
+
+    queues: list[WaitingQueue]
+    others: int
+    in_others: WaitingQueue
+    oldest_due_at: datetime | None
+
+
+def waiting_by_queue(connection: Connection) -> WaitingQueues:
+    """One pass over the index of waiting jobs by queue.
+
+    No index has the status, so each row is looked up; in the order of this index neighbours are often rows that were
+    enqueued together, in that by type they are not.
     """
-    return run(
-        connection,
-        """
-        SELECT queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
-          count(*) FILTER (WHERE j.run_at <= {now_once}) AS due,
-          min(j.run_at) FILTER (WHERE j.run_at <= {now_once}) AS run_at
-        FROM {jobs} j WHERE j.{waiting} GROUP BY j.queue ORDER BY j.queue""",
-    ).all()
+    rows = run(connection, _BY_QUEUE, limit=MOST_QUEUES).all()
+    found = [WaitingQueue(row.queue, row.waiting, row.failed, row.due, row.run_at) for row in rows]
+    if not rows:
+        return WaitingQueues([], 0, WaitingQueue("", 0, 0, 0, None), None)
+    whole = rows[0]
+    waiting, failed, due = (sum(getattr(each, what) for each in found) for what in ("waiting", "failed", "due"))
+    rest = WaitingQueue("", whole.waits - waiting, whole.fails - failed, whole.dues - due, None)
+    return WaitingQueues(sorted(found), whole.queues - len(found), rest, whole.read_at)
 
 
-def due_groups(connection: Connection, late: timedelta) -> Sequence[Row[Any]]:
-    """Due jobs by queue and type: how many, how many for longer than *late*, the oldest ``run_at``.
+# Known types first, then the oldest: what a stranger enqueues today hides nothing that has waited longer.
+_DUE_GROUPS: Final = """
+  WITH each AS (
+    SELECT w.queue, w.job_type, CAST(sum(w.due) AS bigint) AS due, CAST(sum(w.late) AS bigint) AS late,
+      min(w.run_at) AS run_at, max(CASE WHEN w.job_type {among_names} THEN 1 ELSE 0 END) AS known
+    FROM ({due_by_type} UNION ALL {due_by_type_timed}) AS w GROUP BY w.queue, w.job_type)
+  SELECT queue, job_type, due, late, run_at, known,
+    CAST(coalesce(sum(late) FILTER (WHERE known = 1) OVER (), 0) AS bigint) AS lates,
+    CAST(coalesce(sum(due) FILTER (WHERE known = 0) OVER (), 0) AS bigint) AS unknown_due,
+    (SELECT count(DISTINCT u.job_type) FROM each u WHERE u.known = 0) AS unknown_types
+  FROM each ORDER BY known DESC, run_at, queue, job_type LIMIT :limit"""
 
-    By the indexes of waiting jobs by type, whose order needs no sorting; the rows themselves are not read.
+
+class DueGroups(NamedTuple):
+    """Due jobs by queue and type: how many, how many late, the oldest ``run_at``; ``known``: the type was given.
+
+    Of those that were not read: ``late`` jobs of given types, and how many ``types`` that were not given have how many
+    ``due`` jobs.
     """
-    return run(
-        connection,
-        """
-        SELECT queue, job_type, CAST(sum(due) AS bigint) AS due, CAST(sum(late) AS bigint) AS late,
-          min(run_at) AS run_at
-        FROM ({due_by_type} UNION ALL {due_by_type_timed}) AS w GROUP BY queue, job_type ORDER BY queue, job_type""",
-        late_s=-late.total_seconds(),
-    ).all()
+
+    groups: Sequence[Row[Any]]
+    late: int = 0
+    types: int = 0
+    due: int = 0
+
+
+def due_groups(connection: Connection, late: timedelta, known: Collection[str]) -> DueGroups:
+    """By the indexes of waiting jobs by type, whose order needs no sorting; the rows themselves are not read."""
+    rows = run(connection, _DUE_GROUPS, late_s=-late.total_seconds(), names=sorted(known), limit=MOST_GROUPS).all()
+    if not rows:
+        return DueGroups(rows)
+    strange = [row for row in rows if not row.known]
+    return DueGroups(
+        rows,
+        rows[0].lates - sum(row.late for row in rows if row.known),
+        rows[0].unknown_types - len({row.job_type for row in strange}),
+        rows[0].unknown_due - sum(row.due for row in strange),
+    )
 
 
 def running_jobs(
@@ -265,8 +327,13 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
     return _stream(connection, _of_statuses(wanted, statuses, *columns))
 
 
-def error_groups(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
-    """Jobs by kind and text of their last error and by type, most frequent first: how many, seen when, one id."""
+def error_groups(
+    connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int
+) -> Iterator[Row[Any]]:
+    """Jobs by kind and text of their last error and by type, most frequent first: how many, seen when, one id.
+
+    At most *limit* rows; ``all_jobs``: how many there are in all.
+    """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     # Only the beginning, which shows what went wrong; kilobytes do not belong in a grouping key.
     error = cast(func.substr(jobs.c.last_error, 1, ERROR_SHOWN), Text).label("error")
@@ -275,8 +342,9 @@ def error_groups(connection: Connection, wanted: Filter, statuses: Collection[St
     key = (each.c.error_type, each.c.error, each.c.job_type)
     count = func.count().label("jobs")
     first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
-    grouped = select(*key, count, first, last, func.max(each.c.id).label("sample_job_id")).group_by(*key)
-    return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()))
+    in_all = func.sum(func.count()).over().label("all_jobs")
+    grouped = select(*key, count, in_all, first, last, func.max(each.c.id).label("sample_job_id")).group_by(*key)
+    return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()).limit(limit))
 
 
 def _of_statuses(wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any]) -> CompoundSelect[Any]:

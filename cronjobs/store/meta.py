@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, func, insert, select, text, update
@@ -74,13 +75,13 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
     raise ForeignDatabase(what=("project", "environment")[index], theirs=theirs[index], ours=ours[index])
 
 
-def adopt(connection: Connection, project: str, environment: str, actor: str | None) -> Meta:
+def adopt(connection: Connection, project: str, environment: str, actor: str | None, *, again: bool = False) -> Meta:
     """Give the database to *project* and *environment*, with an audit row; return the meta row from before.
 
-    *actor* None: the user that the database sees. If it is ours already, nothing is written.
+    *actor* None: the user that the database sees. If it is theirs already, nothing is written, unless *again*.
     """
     before = read_meta(connection)
-    if (before.project, before.environment) == (project, environment):
+    if (before.project, before.environment) == (project, environment) and not again:
         return before
     connection.execute(update(meta).where(meta.c.id == 1).values(project=project, environment=environment))
     entry = {
@@ -129,5 +130,7 @@ def database_name(connection: Connection) -> str:
     if where is not None:
         return str(where())
     url = connection.engine.url
+    if connection.dialect.name == "sqlite" and url.database:
+        url = url.set(database=str(Path(url.database).absolute()))  # an app in another folder has another file
     # The query string may contain a password, too.
     return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

@@ -80,7 +80,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     Their history stays, and so does ``attempts``: the fence only rises.
     """
     again = """status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
-      cancel_requested_at = NULL, dismissed_at = NULL, {take_key_back}"""
+      cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {take_key_back}"""
     leaving = Leaving(connection)
     found = run(
         connection,
@@ -281,8 +281,9 @@ def record_act(connection: Connection, act: OperatorAction, ids: Collection[int]
 def claims_in_flight(connection: Connection) -> frozenset[str]:
     """The transactions that are claiming now: one that began before a pause was committed may not have seen it.
 
-    A claim locks its tables before it takes its snapshot, until it ends. So a claim that is missing from the first
-    answer after that commit sees the pause. (On SQLite a claim is alone, so there is none.)
+    A claim's statement that asks for pauses locks both tables before it takes its snapshot, until the claim ends. So a
+    claim that is missing from the first answer after that commit sees the pause. Under limits, and row by row, that
+    statement only locks the rows, and a later one leases them. (On SQLite a claim is alone, so there is none.)
     """
     if not is_postgresql(connection):
         return frozenset()
@@ -292,7 +293,7 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
         SELECT DISTINCT r.virtualtransaction FROM pg_locks r
         JOIN pg_locks w ON w.virtualtransaction = r.virtualtransaction
         WHERE r.granted AND r.relation = CAST('{pauses}' AS regclass) AND r.mode = 'AccessShareLock'
-          AND w.granted AND w.relation = CAST('{jobs}' AS regclass) AND w.mode = 'RowExclusiveLock'
+          AND w.granted AND w.relation = CAST('{jobs}' AS regclass) AND w.mode IN ('RowShareLock', 'RowExclusiveLock')
           AND r.pid <> pg_backend_pid()
           -- a relation's number is its database's own: a copy of this one has the same
           AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())""",

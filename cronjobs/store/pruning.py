@@ -14,10 +14,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select, update
 
 from cronjobs.database.tables import meta
-from cronjobs.store.sql import among, define, run
+from cronjobs.store.given_up import PRUNED, give_up
+from cronjobs.store.sql import among, database_now, define, run
 from cronjobs.store.totals import Leaving, occurrences_gone
 
 # The payload is gone for good, so the job must not run again; see {stripped} in store/sql.py.
+DEATHS_NAMED: Final = 20  # by their ids
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
 define(
@@ -86,7 +88,7 @@ _RUNS: Final = """
 _JOBS: Final = """
   WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
   DELETE FROM {jobs} WHERE id IN (SELECT id FROM mine)
-  RETURNING id, job_type, schedule, status, run_at, started_at, finished_at"""
+  RETURNING id, job_type, schedule, status, run_at, started_at, finished_at, dismissed_at"""
 _STRIP: Final = """
   WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
   UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:mark AS {json_type}), result = NULL
@@ -104,7 +106,20 @@ def delete_jobs(leaving: Leaving, ids: Collection[int], status: str, before: dat
     """Delete those of these jobs that have no attempts left and are not locked; return them."""
     gone = _of(leaving.connection, _JOBS, ids, status, before).all()
     leaving.jobs(gone)
+    _note_deaths(leaving.connection, gone)
     return {row.id for row in gone}
+
+
+def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
+    """Keep account of the dead jobs among *gone* that nobody has dealt with: their finding goes with them."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in gone:
+        if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):
+            its = found.setdefault(row.job_type, {"count": 0, "jobs": []})
+            its["count"] += 1
+            its["jobs"] += [row.id] if its["count"] <= DEATHS_NAMED else []
+    if found:
+        give_up(connection, PRUNED, found, database_now(connection))
 
 
 def strip_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
@@ -121,10 +136,10 @@ def _of(
 # --- what is not a job ------------------------------------------------------------------------------------------------
 
 # Never above the watermark: there, a missing row means that the occurrence is not settled yet, and the newest one below
-# it explains a gap.
+# it explains a gap. Nor a schedule's newest row: it shows whether a schedule that is due once a year has had its run.
 _OCCURRENCES: Final = """
   WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {occurrences} c WHERE c.last_for < :before
-    AND {from_here} AND EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
+    AND {from_here} AND {may_go}
     ORDER BY c.last_for LIMIT :limit {unlocked_c})
   DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (SELECT schedule_id, last_for FROM mine)
   RETURNING schedule_id, last_for, outcome, count"""
@@ -143,6 +158,8 @@ define(
     # Never the effect of a job that may run again, by itself or by a retry: it would be done twice.
     served="""e.begun_at < :before
       AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND j.status <> 'succeeded')""",
+    may_go="""EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
+      AND EXISTS (SELECT 1 FROM {occurrences} n WHERE n.schedule_id = c.schedule_id AND n.last_for > c.last_for)""",
     among_keys=among("keys"),
     unlocked_c=lambda postgresql: "FOR UPDATE OF c SKIP LOCKED" if postgresql else "",
     unlocked_e=lambda postgresql: "FOR UPDATE OF e SKIP LOCKED" if postgresql else "",
@@ -252,7 +269,7 @@ def past_occurrences(connection: Connection, before: datetime) -> Past:
     return _past(
         connection,
         """min(c.last_for) AS last_for FROM {occurrences} c WHERE c.last_for < :before
-           AND EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)""",
+           AND {may_go}""",
         before=before,
     )
 

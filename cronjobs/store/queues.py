@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row
 
@@ -22,17 +22,12 @@ define(
     is_capped="EXISTS (SELECT 1 FROM {queues} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)",
 )
 
-# Skips rows that another session has locked, so that no one waits for ever. The lock is a statement of its own, because
-# the one that counts must see what was committed before we had the lock.
+# Passes over rows that another session has locked, so that no one waits for ever. The lock is a statement of its own,
+# because the one that counts must see what was committed before we had the lock. A function, since an enqueuer has no
+# right to change the row, without which it could not lock it, nor keep it locked by a plain SELECT.
 _LOCK_POSTGRESQL: Final = """
-  WITH mine AS MATERIALIZED (
-    SELECT q.name, q.max_waiting, q.on_full FROM {queues} q
-    WHERE q.name {among_names} AND q.max_waiting IS NOT NULL ORDER BY q.name FOR NO KEY UPDATE OF q SKIP LOCKED
-  )
-  SELECT q.name, coalesce(mine.max_waiting, q.max_waiting) AS max_waiting, coalesce(mine.on_full, q.on_full) AS on_full,
-         mine.name IS NOT NULL AS mine, CAST(pg_current_xact_id() AS text) AS xact
-  FROM {queues} q LEFT JOIN mine ON mine.name = q.name
-  WHERE q.name {among_names} AND q.max_waiting IS NOT NULL ORDER BY q.name"""
+  SELECT q.name, q.max_waiting, q.on_full, q.mine, CAST(pg_current_xact_id() AS text) AS xact
+  FROM {lock_queues}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
 
 # Changes nothing but takes SQLite's write lock; its first word makes Python's sqlite3 open a transaction.
 _LOCK_SQLITE: Final = """
@@ -114,14 +109,27 @@ def _still_locked(connection: Connection, locked_in: str | None, counted_in: str
     return bool(connection.connection.driver_connection.in_transaction)  # type: ignore[union-attr]
 
 
-def count_dropped(connection: Connection, queue: str, count: int) -> None:
-    statement = "UPDATE {queues} SET dropped = dropped + :count WHERE name = :queue"
-    run(connection, statement, queue=queue, count=count)
+def count_full(connection: Connection, queue: str, what: Literal["dropped", "refused"], jobs: int) -> None:
+    """Add to what a full queue has dropped or refused; beyond 2**62 it counts no more."""
+    if is_postgresql(connection):
+        statement = "SELECT {count_full}(CAST(:queue AS text), CAST(:what AS text), CAST(:jobs AS int))"
+        run(connection, statement, queue=queue, what=what, jobs=min(jobs, (1 << 31) - 1))
+    else:
+        statement = f"UPDATE {{queues}} SET {what} = {what} + :jobs WHERE name = :queue AND {what} < {1 << 62}"
+        run(connection, statement, queue=queue, jobs=jobs)
 
 
-def count_refused(connection: Connection, queue: str, count: int) -> None:
-    statement = "UPDATE {queues} SET refused = refused + :count WHERE name = :queue"
-    run(connection, statement, queue=queue, count=count)
+def count_held(connection: Connection, queue: str) -> None:
+    """Count an enqueue that gave up since another transaction had the queue, even if the caller's is rolled back."""
+    run(connection, "SELECT {count_full}(CAST(:queue AS text), 'held', 1)", queue=queue)
+
+
+def held_so_far(connection: Connection) -> int:
+    """How many enqueues gave up like that. SQLite has one writer, who is waited for."""
+    if not is_postgresql(connection):
+        return 0
+    statement = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {queues_held}"
+    return int(run(connection, statement).scalar_one())
 
 
 # --- what sync writes, what status shows ------------------------------------------------------------------------------

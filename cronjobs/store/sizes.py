@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cronjobs.rules.payload import MOST_FETCHED, TOO_LARGE
+from cronjobs.database.checks import has_odd_number
+from cronjobs.rules.payload import MOST_FETCHED, ODD_NUMBER, TOO_LARGE
 from cronjobs.store.sql import Fragment
 from cronjobs.text import BrokenText
 
 UNREAD: Final = "cronjobs unread"  # replaces a payload; no payload is a text
+NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)  # the same, from the database
 
-_TINY: Final = 300  # bytes on disk; decompressed at most 255 times that, of which each byte has twelve as text
-_SURELY_SMALL: Final = 2_000  # bytes on disk; decompressed at most a hundred times that
-_SURELY_LARGE: Final = 8 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit
+_SMALL: Final = 16 * 1024  # bytes of jsonb; of numbers that are not odd at most sixty times that as text
+_COMPRESSED: Final = 2_000  # bytes on disk; decompressed at most 255 times that
+_SURELY_LARGE: Final = 2 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit and its comma
 
 
 def if_not_too_large(column: str) -> Fragment:
-    """JSON *column* if it is small enough to fetch, else ``TOO_LARGE``.
+    """JSON *column* if it is small enough to fetch, else ``TOO_LARGE`` or ``ODD_NUMBER``.
 
     On PostgreSQL it checks from cheap to expensive: the size on disk is free, the size of the value needs
-    decompression, and the size of its text needs the text. (The result of a concatenation is not compressed.)
+    decompression, and the size of its text needs the text, which odd numbers would make a thousand times larger.
+    (The result of a concatenation is not compressed.)
     """
     return lambda postgresql: (
         f"""
-      CASE WHEN pg_column_size({column}) <= {_TINY} THEN {column}
-           WHEN pg_column_size({column}) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
-           WHEN pg_column_size({column}) > {_SURELY_SMALL}
+      CASE WHEN pg_column_size({column}) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
+           WHEN pg_column_size({column}) > {_COMPRESSED}
              AND pg_column_size({column} || jsonb_build_object()) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
+           WHEN {has_odd_number(column)} THEN '"{ODD_NUMBER}"'
+           WHEN pg_column_size({column} || jsonb_build_object()) <= {_SMALL} THEN {column}
            WHEN octet_length(CAST({column} AS text)) > {MOST_FETCHED} THEN '"{TOO_LARGE}"'
            ELSE {column} END"""
         if postgresql

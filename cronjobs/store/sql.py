@@ -73,6 +73,7 @@ _WORD: Final = re.compile(r"\w+")
 FUNCTIONS: Final = (
     *("cronjobs_cancel", "cronjobs_reschedule"),
     *("cronjobs_take_token", "cronjobs_confirm_permit"),
+    *("cronjobs_lock_queues", "cronjobs_count_full", "cronjobs_queues_held"),  # the last one is a sequence
 )  # in the schema of the tables, as {cancel}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, insert
 
@@ -37,6 +37,7 @@ class Overview:
     sync_unfinished: bool  # a sync is under way, or was killed
     last_tick_at: datetime | None  # of any host
     paused_due: bool  # jobs are due in paused queues
+    misfits: bool  # a job waits whose payload did not fit its handler
     not_started: Any  # the record of this host's last tick that loaded handlers
     handlers_at: datetime | None  # when that tick started
     look_at: datetime | None  # the earliest at which a finding may begin, end or be repeated
@@ -74,6 +75,7 @@ def overview(
         "fingerprint_known",
         "sync_unfinished",
         "paused_due",
+        "misfits",
         "look_due",
         "many_queues",
     )
@@ -88,6 +90,40 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
     return _put_tick(connection, row, {"job_types": row.get("job_types")})
 
 
+class Signs(NamedTuple):
+    """``died``: a tick died lately, perhaps of a row that it read; ``doubtful``: jobs wait whose rows were not read."""
+
+    died: bool
+    doubtful: bool
+
+
+NO_SIGNS: Final = Signs(False, False)
+_NEWEST: Final = 200  # ticks that are looked at
+_FORGOTTEN_S: Final = 600.0
+_DEAD_AFTER: Final = timedelta(seconds=3)  # its time: then a tick without an end is dead
+
+
+def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
+    """Whether some host's last tick did not come to its end, and whether there are jobs of which that may come."""
+    dead_s = (budget + _DEAD_AFTER).total_seconds()
+    row = run(
+        connection,
+        """
+        WITH newest AS (
+          SELECT t.id, t.host, t.started_at, t.finished_at FROM {ticks} t ORDER BY t.id DESC LIMIT :newest)
+        SELECT EXISTS (
+            SELECT 1 FROM newest d WHERE d.finished_at IS NULL
+              AND d.started_at < {dead_since} AND d.started_at > {forgotten_since}
+              AND NOT EXISTS (SELECT 1 FROM newest l WHERE l.host = d.host AND l.id > d.id
+                              AND l.finished_at IS NOT NULL)) AS died,
+          EXISTS (SELECT 1 FROM {jobs} j WHERE j.error_type = 'NotRead' AND j.{waiting}) AS doubtful""",
+        newest=_NEWEST,
+        dead_s=-dead_s,
+        forgotten_s=-dead_s - _FORGOTTEN_S,
+    ).one()
+    return Signs(bool(row.died), bool(row.doubtful))
+
+
 def overran_lately(connection: Connection) -> frozenset[str]:
     """The job types that ticks of the last day admitted by experience, and had to interrupt."""
     rows = run(connection, "SELECT t.did FROM {ticks} t WHERE t.started_at > {a_day_ago} AND {some_overran}").scalars()
@@ -96,6 +132,8 @@ def overran_lately(connection: Connection) -> frozenset[str]:
 
 define(
     a_day_ago=after_now("-86400"),
+    dead_since=after_now(":dead_s"),
+    forgotten_since=after_now(":forgotten_s"),
     some_overran=lambda postgresql: "t.did ? 'overran'" if postgresql else "instr(t.did, '\"overran\":[') > 0",
 )
 _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types", "not_started")
@@ -153,7 +191,7 @@ class AuditAct:
     detail: dict[str, Any] | None = None
 
 
-def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str, at: datetime) -> None:
+def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str | None, at: datetime) -> None:
     """Append to the audit trail, in this order."""
     rows = [
         {"n": n, "action": act.action, "subject": act.subject, "actor": act.actor}

@@ -445,7 +445,7 @@ def all_that_ended(connection: Connection) -> Sums:
     for row in stored:
         if row.part == COUNTED and mark is None:
             continue
-        if row.kind != "occurrences":
+        if row.kind in known:
             known[row.kind].add(row.name)
         add(sums, Key(row.kind, row.name, row.outcome, row.bucket), Sum(row.number, row.micros, row.newest))
     for key, each in named(uncounted(connection, mark or CountedUpTo()), known).items():

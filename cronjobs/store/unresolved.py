@@ -5,15 +5,18 @@ Every statement uses an index and is bounded, however many jobs have finished; a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.database.tables import UNSETTLED_DEAD_SQL
+from cronjobs.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.probe.question import after_now
 from cronjobs.records import dataclass
+from cronjobs.rules.attempt_policy import seconds
+from cronjobs.rules.standing import Happened, JobNow
+from cronjobs.store import job_rows  # noqa: F401  its fragment: runner_s
 from cronjobs.store.sql import define, run
 
 DEATHS_COUNTED: Final = 10_000
@@ -52,27 +55,6 @@ def deaths(connection: Connection) -> Deaths:
     return Deaths(row.deaths, row.finished_at, tuple(run(connection, newest, most=DEATHS_NAMED).scalars()))
 
 
-@dataclass(frozen=True)
-class Happened:
-    """A ledger row and its job's state; ``status`` None: it has no job, or the job was pruned."""
-
-    schedule_id: int
-    first_for: datetime
-    last_for: datetime
-    outcome: str
-    reason: str | None
-    decided_at: datetime
-    job_id: int | None
-    status: str | None
-    failures: int  # of the job: attempts that failed or were lost
-    dismissed: bool
-
-    @property
-    def went_well(self) -> bool:
-        """It ran and succeeded, or so long ago that its job was pruned."""
-        return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
-
-
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
     """The newest *rows* ledger rows of each of these schedules, newest first; none that a wrong clock wrote ahead."""
     ledger = run(
@@ -89,22 +71,84 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
         ids=sorted(schedule_ids),
         back=rows - 1,
     ).all()
-    # In a statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
-    found = run(
+    lists: dict[int, list[Happened]] = {}
+    for row in _with_jobs(connection, ledger):
+        lists.setdefault(row.schedule_id, []).append(row)
+    return lists
+
+
+def further_back(
+    connection: Connection, schedule_id: int, before: datetime, but: Collection[int], rows: int
+) -> list[Happened]:
+    """The newest *rows* ledger rows of a schedule from before *before*, newest first.
+
+    Without those of the jobs in *but*, and without what a pause skipped: of such rows a schedule that is due each
+    minute may have a hundred thousand, and here they cost a comparison each.
+    """
+    ledger = run(
         connection,
         """
-        SELECT j.id, j.status, j.failures + j.losses AS failures,
-          CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed
+        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
+        FROM {occurrences} c WHERE c.schedule_id = :schedule_id AND c.last_for < :before
+          AND (c.job_id IS NULL OR NOT c.job_id {among_ids})
+          AND NOT (c.outcome = 'skipped' AND c.job_id IS NULL AND substr(coalesce(c.reason, ''), 1, 6) = 'paused')
+        ORDER BY c.last_for DESC LIMIT :most""",
+        schedule_id=schedule_id,
+        before=before,
+        ids=sorted(but),
+        most=rows,
+    ).all()
+    return _with_jobs(connection, ledger)
+
+
+def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
+    """By schedule, the unfinished job that the others of it wait for: the one that runs, or else the oldest."""
+    rows = run(
+        connection,
+        """
+        SELECT j.schedule, coalesce(min(CASE WHEN j.status = 'running' THEN j.id END), min(j.id)) AS id FROM {jobs} j
+        WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule {among_names} GROUP BY j.schedule""",
+        names=sorted(names),
+    ).all()
+    jobs = jobs_now(connection, [row.id for row in rows])
+    return {row.schedule: jobs[row.id] for row in rows if row.id in jobs}
+
+
+def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
+    """Those of these jobs that there are."""
+    rows = run(
+        connection,
+        """
+        SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
+          j.run_at, j.scheduled_for, j.failures + j.losses AS failures,
+          CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
+          j.timeout_s, CASE WHEN j.status = 'running' THEN {runner_s} END AS runner_s
         FROM {jobs} j WHERE j.id {among_ids}""",
-        ids=sorted({row.job_id for row in ledger if row.job_id is not None}),
+        ids=sorted(ids),
+        longest=LONGEST_NAME,
     )
-    jobs = {row.id: row for row in found}
-    lists: dict[int, list[Happened]] = {}
-    for row in ledger:
-        job = jobs.get(row.job_id)
-        states = (None, 0, False) if job is None else (job.status, job.failures, bool(job.dismissed))
-        lists.setdefault(row.schedule_id, []).append(Happened(*row, *states))
-    return lists
+    return {row.id: _job_now(row) for row in rows}
+
+
+def _job_now(row: Any) -> JobNow:
+    *facts, dismissed, started_at, locked_until, timeout_s, runner_s = row
+    limit = seconds(timeout_s if timeout_s is not None else runner_s)
+    try:
+        most = None if limit is None else timedelta(seconds=limit)
+    except OverflowError:  # by plain SQL
+        most = None
+    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most)
+    return job
+
+
+_job: Any = JobNow  # mypy does not know how many columns a row has
+_happened: Any = Happened
+
+
+def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Happened]:
+    # In a statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
+    jobs = jobs_now(connection, {row.job_id for row in ledger if row.job_id is not None})
+    return [_happened(*row, job=jobs.get(row.job_id)) for row in ledger]
 
 
 def dealt_with_at(connection: Connection, schedule: str) -> datetime | None:

@@ -22,6 +22,7 @@ from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 from cronjobs.testing.one_here import WORKER, OneHere
+from cronjobs.testing.outside import refuse_jobs_from_outside
 from cronjobs.testing.ran import EventCollector, JobFailed, Ran, ran_by
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.pacing import LIMIT_REACHED
@@ -49,6 +50,7 @@ def drain(
     only: str | None = None,
     limit: int | None = None,
     raise_errors: bool = False,
+    outside: bool = False,
     schema: str | None = None,
     clock: Clock | None = None,
 ) -> Drained:
@@ -59,8 +61,10 @@ def drain(
     are due; retries do not. ``at``: as if it were then (aware); *clock*: by that clock. ``config``: the cronjobs.yaml
     whose ``imports`` and ``job_types`` count; None: ``imports``, and whatever ``@job`` has registered. ``queue``,
     ``only`` (a job type) and ``limit`` restrict it. ``raise_errors``: raise the exception of the first handler that
-    failed, after all is written. Time-outs of threads and ``isolation: process`` do not apply. Raises UsageError if the
-    handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs without a ``limit``.
+    failed, after all is written. ``outside``: also run jobs that were committed before this process began, which the
+    tests did not make; else they are a UsageError, and nothing runs. Time-outs of threads and ``isolation: process`` do
+    not apply. Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000
+    jobs without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)
@@ -74,6 +78,8 @@ def drain(
     with database.read() as lent:
         require_tables(lent, "drain()")
         now_read_at, now = clock.monotonic(), database_now(lent)
+        if not outside:
+            refuse_jobs_from_outside(lent, handlers.types.keys() & {only} if only else handlers.types.keys(), queue)
     loop = Loop(
         database=database,
         job_types=workers.noting(handlers),

@@ -18,7 +18,7 @@ from cronjobs.database.address import Address
 from cronjobs.database.borrowed import by_sqlalchemy
 from cronjobs.database.connection import Database, tell
 from cronjobs.database.tables import meta
-from cronjobs.database.user_connections import WrappedConnection, is_django
+from cronjobs.database.user_connections import WrappedConnection, has_open_transaction, is_django
 from cronjobs.errors import BadValue, UsageError
 from cronjobs.store.meta import has_table
 
@@ -68,11 +68,7 @@ def ended_since(connection: Connection, transaction: object) -> bool:
 
 def _is_open(connection: Connection) -> bool:
     """Whether the driver says that a transaction is open; True where it does not say."""
-    raw: Any = connection.connection.driver_connection
-    if connection.dialect.name == "sqlite":
-        return bool(getattr(raw, "in_transaction", True))
-    status = getattr(getattr(raw, "info", None), "transaction_status", None)
-    return status is None or int(status) != 0  # libpq's PQTRANS_IDLE
+    return has_open_transaction(connection.connection.driver_connection) is not False
 
 
 def lend(target: Any, what: str) -> Lender:

@@ -9,6 +9,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, Final
 
@@ -83,7 +84,8 @@ class OneHere(Workers):
         assert lender is not None
         connection = lender.connection()
         transaction, savepoint = connection.get_transaction(), lender.savepoint()
-        finished = run_attempt(attempt, self.around, self.clock)
+        # A copy: handlers see what the test has set, such as a session, and leave nothing to the next one.
+        finished = copy_context().run(run_attempt, attempt, self.around, self.clock)
         error = next(reversed(self.raised[raised_before:]), None)
         try:
             if ended_since(connection, transaction):

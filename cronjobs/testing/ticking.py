@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import signal
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -92,6 +93,5 @@ def tick(
 class _InHere(Tick):
     """A tick that leaves the process's signals to the test runner: Ctrl-C ends the tests."""
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        yield
+    def _listen(self) -> dict[signal.Signals, Any]:
+        return {}

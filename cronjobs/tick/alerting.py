@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
 from cronjobs import events
 from cronjobs.alerts import texts
-from cronjobs.alerts.deliver import CHANNEL_S, deliver
+from cronjobs.alerts.deliver import CHANNEL_S, LEAST_S, deliver
 from cronjobs.alerts.pings import Pings
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import AlertChannel, Settings
+from cronjobs.config.settings import Settings
+from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, DatabaseBusy
 from cronjobs.host.identity import Identity
 from cronjobs.jobs.job_types import JobTypes
@@ -52,27 +54,64 @@ def alert(
     def left_s() -> float:
         return until - tick.clock.monotonic() - LEFT_FOR_MARKS_S if tick.go_on() else 0.0
 
-    try:
+    with _failing_nothing(tick.emit):
         if left_s() >= LEAST_LEFT_S:
             tell_back(tick, left_s)
             with tick.database.read() as connection:
                 ours = store.open_of(connection, tick.identity.host)
             if due or anyway or ours:
-                _look_and_send(tick, types, left_s, loaded=loaded or ours, anyway=anyway or ours)
+                _look_and_send(
+                    tick.settings,
+                    tick.database,
+                    tick.identity,
+                    tick.emit,
+                    types,
+                    left_s,
+                    loaded=loaded or ours,
+                    anyway=anyway or ours,
+                )
+
+
+def report_now(settings: Settings, database: Database, until: float, emit: Callable[[events.Event], None]) -> None:
+    """Look and send at once, until that instant of the monotonic clock: for a process that has recorded a death.
+
+    It is no tick and loads no handlers. If nobody has loaded them lately, the next tick looks.
+    """
+
+    def left_s() -> float:
+        return until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
+
+    if settings.alerts is not None and settings.alerts.channels:
+        with _failing_nothing(emit):
+            _look_and_send(settings, database, Identity.here(), emit, None, left_s, loaded=False, anyway=True)
+
+
+@contextmanager
+def _failing_nothing(emit: Callable[[events.Event], None]) -> Iterator[None]:
+    try:
+        yield
     except DatabaseBusy:
         return  # the next tick looks
     except CronjobsError as error:
-        tick.emit(events.alerts_failed(str(error)))
+        emit(events.alerts_failed(str(error)))
     except Exception as error:
-        tick.emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
+        emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
 
 
 def _look_and_send(
-    tick: TickContext, types: Callable[[], JobTypes], left_s: Callable[[], float], *, loaded: bool, anyway: bool
+    settings: Settings,
+    database: Database,
+    identity: Identity,
+    emit: Callable[[events.Event], None],
+    types: Callable[[], JobTypes] | None,
+    left_s: Callable[[], float],
+    *,
+    loaded: bool,
+    anyway: bool,
 ) -> None:
     from cronjobs.alerts.looking import Alerting  # and what judges health, which pings do without
 
-    alerting = Alerting(tick.settings, tick.database, tick.identity.host, str(tick.identity), tick.emit)
+    alerting = Alerting(settings, database, identity.host, str(identity), emit)
     if alerting.look(types, loaded=loaded, anyway=anyway):
         alerting.send(left_s)
 
@@ -109,33 +148,42 @@ def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
 
 
 def _tell_away(settings: Settings, error: str, until: float) -> None:
-    now, host = SYSTEM.now(), Identity.here().host
-    for channel in _channels(settings):
-        left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
-        if left_s < 1:
-            return
-        alarm = _alarm(settings)
-        if alarm.worth_telling(channel.name, now):
-            message = texts.note(texts.away(error), settings, host, now)
-            if deliver(channel, message, settings, min(CHANNEL_S, left_s)) is not None:
-                alarm.forget(channel.name)  # the next tick tries again
+    now, alarm = SYSTEM.now(), _alarm(settings)
+    left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
+    if left_s < LEAST_S:
+        return
+    untold = [name for name in _channels(settings) if alarm.worth_telling(name, now)]
+    message = texts.note(texts.away(error), settings, Identity.here().host, now)
+    for name, failed in _deliver(untold, message, settings, left_s):
+        if failed is not None:
+            alarm.forget(name)  # the next tick tries again
 
 
 def tell_back(tick: TickContext, left_s: Callable[[], float]) -> None:
     """Say that the database is there again, to whom this host has said that it is not."""
     alarm = _alarm(tick.settings)
-    for channel in _channels(tick.settings) if alarm.causes() else ():
-        if channel.name in alarm.causes():
-            message = texts.note(texts.back(), tick.settings, tick.identity.host, tick.clock.now())
-            if left_s() < 1 or deliver(channel, message, tick.settings, min(CHANNEL_S, left_s())) is not None:
-                continue  # the next tick that looks tries again
-            alarm.forget(channel.name)
+    told = alarm.causes()
+    channels = [name for name in _channels(tick.settings) if name in told]
+    if not channels or left_s() < LEAST_S:
+        return  # the next tick that looks tries again
+    message = texts.note(texts.back(), tick.settings, tick.identity.host, tick.clock.now())
+    for name, failed in _deliver(channels, message, tick.settings, left_s()):
+        if failed is None:
+            alarm.forget(name)
 
 
-def _channels(settings: Settings) -> list[AlertChannel]:
+def _deliver(
+    names: Sequence[str], message: texts.Message, settings: Settings, left_s: float
+) -> Iterator[tuple[str, str | None]]:
+    assert settings.alerts is not None
+    return deliver(dict.fromkeys(names, message), settings.alerts.channels, settings, min(CHANNEL_S, left_s))
+
+
+def _channels(settings: Settings) -> list[str]:
+    """The names of those that are told of the database."""
     found = settings.alerts.channels.values() if settings.alerts is not None else ()
     return [
-        each
+        each.name
         for each in found
         if AWAY not in each.only.ignore and (each.only.findings is None or AWAY in each.only.findings)
     ]

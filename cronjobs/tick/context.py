@@ -50,9 +50,11 @@ class TickContext:
     waits_for_long_jobs: bool = False  # if True, signals are passed on to them
     start: Start | None = None  # how this process was started, for the fast path of the next one
     spool: str = "-"  # what marks the runs of exec that wait for this database: ``exec.spool.address``
+    code_at_fault: bool = False  # the last report about the code, of this file, was that it is at fault
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
-    database_now: datetime = field(init=False)  # as it was read at the monotonic instant ``now_read_at``
-    now_read_at: float = field(init=False)
+    # No repr: signal.signal() takes one of the tick whose method was the handler, perhaps before these are set.
+    database_now: datetime = field(init=False, repr=False)  # as it was read at the monotonic instant ``now_read_at``
+    now_read_at: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.net = SafetyNet(self.emit)
@@ -87,7 +89,7 @@ class TickContext:
         except DatabaseError as error:
             self.database_gone = self.database_gone or fails_every_statement(error, is_sqlite=self.database.is_sqlite)
             self.result.trouble = str(error)
-            self.emit(events.database_trouble(str(error)))
+            self.emit(events.database_trouble(str(error), error.cause))
         except CronjobsError:
             raise
         except Exception as error:  # unexpected; the other parts still run

@@ -333,7 +333,8 @@ class Ends:
             self.told_types.add(attempt.job.job_type)
         if not isinstance(outcome, Released):
             policy = self.planner.retry_policy(attempt)
-            self.emit(events.job_ended(decided.finished, decided.transition, policy))
+            folder = self.workers.around.settings.folder
+            self.emit(events.job_ended(decided.finished, decided.transition, policy, folder))
         elif outcome.error is None:
             self.emit(events.job_released(attempt.job))
         else:

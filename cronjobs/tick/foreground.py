@@ -9,6 +9,7 @@ reads it there). A job that was named by its id goes back to where it was.
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ from cronjobs.model import (
     Succeeded,
 )
 from cronjobs.rules.ending import Decided, in_words
+from cronjobs.rules.misfits import is_misfit
 from cronjobs.tick.loop import Loop
 
 SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
@@ -242,6 +244,8 @@ class Foreground:
             outcome = Interrupted(f"interrupted by hand ({why})", by_hand=True)
         if isinstance(outcome, Released):
             outcome = Released(outcome.error or "it could not be begun")
+        if self._by_hand and isinstance(outcome, Failed) and is_misfit(outcome):
+            return dataclasses.replace(outcome, permanent=True)
         if self._by_hand and isinstance(outcome, Interrupted | Released):
             return CancelledByRequest(f"{outcome.error}; begun by hand, so it is not run again")
         return outcome

@@ -40,7 +40,9 @@ class Log:
         if traceback and not self._json:
             line += "".join(f"\n    {visible(part)}" for part in masking.hide(traceback).splitlines())
         try:
-            os.write(self._descriptor, (line + "\n").encode())
+            left = (line + "\n").encode()
+            while left:  # the last bytes of a disk are a short write, and no error
+                left = left[os.write(self._descriptor, left) :]
         except OSError as error:
             self.fault = f"the log cannot be written: {error.strerror}"
             self._descriptor = None

@@ -15,8 +15,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
-from cronjobs import masking
+from cronjobs import events, masking
+from cronjobs.alerts.pings import FLUSH_S
 from cronjobs.clock import SYSTEM
 from cronjobs.config import load
 from cronjobs.database.address import parse_url
@@ -24,11 +26,13 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
 from cronjobs.execution.worker_threads import Workers
-from cronjobs.tick import mail_throttle
+from cronjobs.tick import alerting, mail_throttle
 from cronjobs.tick.listeners import Listeners
 from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
 from cronjobs.tick.loop import Loop
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.tick.watchdog import PAST_DEADLINE_S, Watchdog
+
+REPORT_S: Final = 20.0  # to look for what is wrong, and to send alerts
 
 
 class Signals:
@@ -95,6 +99,12 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     settings, database = around.settings, around.database
     assert database is not None
     listeners = Listeners(settings)
+
+    def emit(event: events.Event) -> None:
+        listeners.emit(event)
+        # The next tick prints it: this process has no output, and cron mails what a tick prints.
+        mail_throttle.leave_death(settings.file, "a long job", event)
+
     around = replace(around, on_start=listeners.pings.started, on_end=listeners.pings.ended)
     loop = Loop.of_one(
         attempt,
@@ -103,18 +113,17 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
-        emit=listeners.emit,
+        emit=emit,
         watchdog=watchdog,
     )
     loop.begin_adopted(attempt)
     signals.pass_to(loop)
     loop.run()
     loop.finish()
+    watchdog.stand_at(SYSTEM.monotonic() + REPORT_S + FLUSH_S + PAST_DEADLINE_S)
+    if loop.counts.dead and not signals.came:
+        alerting.report_now(settings, database, SYSTEM.monotonic() + REPORT_S, listeners.emit)
     listeners.flush()
-    if loop.counts.dead:
-        # The next tick prints it: this process has no output, and cron mails what a tick prints.
-        word = f"long job {attempt.job.id} {attempt.job.job_type} is dead: cronjobs jobs show {attempt.job.id}"
-        mail_throttle.leave_word(settings.file, word)
     if loop.outage.error is not None:
         return 4
     if loop.net.error is not None:

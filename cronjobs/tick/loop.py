@@ -23,6 +23,7 @@ from cronjobs.execution.attempt import Attempt, InFlight, timeout_of
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.lease import heartbeat_s, lease_margin_s
+from cronjobs.store.ticks import NO_SIGNS, Signs
 from cronjobs.tick.ends import STILL_HERE, Ends, without_a_row
 from cronjobs.tick.long_jobs import Handovers
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
@@ -63,6 +64,7 @@ class Loop:
     tells_each: bool = True  # see ``TickContext``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
     overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
+    signs: Signs = NO_SIGNS  # of rows that took ticks down
     say_progress_s: float = math.inf  # how often a person who watches hears how far jobs have come
     catches: bool = True  # errors that nobody expected; not in a test that is to see them
 
@@ -79,6 +81,8 @@ class Loop:
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
             meanwhile=self._meanwhile,
+            warily=self.signs.died,
+            doubtful=self.signs.doubtful,
         )
         self.in_flight = InFlight()
         self.outage = Outage(self.clock, self.emit)
@@ -307,7 +311,9 @@ class Loop:
         if long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if room:
-            self.pace.looked(turn.sent, room=room, found=len(turn.claimed), more_due=turn.more_due)
+            # A wary claim takes one job at a time: the next one follows at once.
+            found = room if turn.unread else len(turn.claimed)
+            self.pace.looked(turn.sent, room=room, found=found, more_due=turn.more_due)
         if self.ends.early:
             self.pace.look_again()  # they may have enqueued what the claim did not see any more
         self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
@@ -337,7 +343,7 @@ class Loop:
         if turn.database_now is not None:
             self.ends.database_now, self.ends.now_read_at = turn.database_now, turn.sent
         for job_id, why in turn.refused.items():
-            self.emit(events.database_trouble(f"job {job_id} cannot be claimed: {why}"))
+            self.emit(events.database_trouble(f"job {job_id} cannot be claimed: {why}", "jobs that cannot be claimed"))
         self._begin(turn)
 
     def _begin(self, turn: BatchResult) -> None:

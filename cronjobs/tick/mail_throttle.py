@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from cronjobs import events
 from cronjobs.digest import sha256
 from cronjobs.host.state_folder import State
 from cronjobs.model import duration_text
@@ -16,6 +17,7 @@ from cronjobs.rules.repeating import DAILY, HOURLY, silence
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
+WORD: Final = 4000  # characters
 
 
 class Alarm:
@@ -38,15 +40,33 @@ class Alarm:
         if known.pop(cause, None) is not None:
             self._store(known)
 
-    def worth_telling(self, cause: str, now: datetime, *, job_type: str | None = None, times: int = 1) -> bool:
-        """Whether to report *cause* (its text) now; remembers that it occurred.
+    def code_at_fault(self) -> bool:
+        """Whether a fault of the code was reported, and is not over."""
+        return any(entry.get("code") for entry in self._load().values())
 
-        With a *job_type* (whose jobs die of it) it may come and go before it counts as over: see ``over``.
+    def worth_telling(
+        self,
+        cause: str,
+        now: datetime,
+        *,
+        said: str | None = None,
+        job_type: str | None = None,
+        times: int = 1,
+        of_code: bool = False,
+    ) -> bool:
+        """Whether to report *cause* now; remembers that it occurred. *said*: what is reported, if not the cause.
+
+        With a *job_type* (whose jobs die of it) it may come and go before it counts as over: see ``over``. *of_code*:
+        only a tick that has loaded the handlers can see that it is over.
         """
         known = self._load()
         at = now.isoformat()
         entry = known.setdefault(cause, {"since": at, "next": at, "told": 0, "seen": 0, "quiet": 0})
+        if said is not None:
+            entry.setdefault("said", one_line(said, 1000))
         entry |= {"seen": entry["seen"] + times, "last": at}
+        if of_code:
+            entry["code"] = True
         if job_type is not None:
             entry |= {"job_type": job_type, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])
@@ -68,8 +88,12 @@ class Alarm:
         """How often *cause* occurred unreported between its last two reports."""
         return int(self._load().get(cause, {}).get("untold", 0))
 
-    def over(self, still: Collection[str], now: datetime, well: Collection[str] = ()) -> list[str]:
+    def over(
+        self, still: Collection[str], now: datetime, well: Collection[str] = (), *, knows_code: bool = True
+    ) -> list[str]:
         """Forget the causes that are not in *still*; return a sentence for each one that had repeated and is over.
+
+        *knows_code* False: the tick has not looked at the code, so faults of that last.
 
         A cause with a job type is over when no job died of it for an hour and a job of that type has succeeded (*well*)
         since. If neither happens it is forgotten without a report after a day.
@@ -77,7 +101,7 @@ class Alarm:
         known = self._load()
         told, changed = [], False
         for cause, entry in list(known.items()):
-            if cause in still:
+            if cause in still or (entry.get("code") and not knows_code):
                 continue
             if "job_type" in entry:
                 if entry["job_type"] in well and not entry.get("well"):
@@ -90,7 +114,7 @@ class Alarm:
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
             # A cause seen only once was reported and fixed at once: its end is not news.
             if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
-                told.append(f"over after {duration_text(lasted)}: {cause}")
+                told.append(f"over after {duration_text(lasted)}: {entry.get('said', cause)}")
         if changed:
             self._store(known)
         return told
@@ -121,7 +145,13 @@ def _is_sound(entry: Any) -> bool:
 
 def leave_word(config: Path, line: str) -> None:
     """Keep *line* for the next tick of this configuration file to print; for processes whose output nobody reads."""
-    State().append(word_name(config), one_line(line, 1000) + "\n")
+    State().append(word_name(config), one_line(line, WORD) + "\n")
+
+
+def leave_death(config: Path, whose: str, event: events.Event) -> None:
+    """Keep *event* for the next tick to print if it says that a job is dead; *whose*: "a long job"."""
+    if event.name == "job.dead":
+        leave_word(config, f"{whose} is dead: {events.death_line(event, config)}")
 
 
 def take_word(config: Path) -> list[str]:

@@ -151,7 +151,7 @@ class Recovery:
             self.tick.result.counts.lost += 1
             self.tick.emit(events.job_lost(finished.job, end.transition))
         else:
-            self.tick.emit(events.job_ended(finished, end.transition, policy))
+            self.tick.emit(events.job_ended(finished, end.transition, policy, self.tick.settings.folder))
         if end.transition.status == "dead":
             self.tick.result.counts.dead += 1
         elif end.transition.status == "cancelled":

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NOTHING_DUE: Final = question.NOTHING_DUE
 NOTHING_ELSE_DUE: Final = "nothing else is due"
+NOT_LOADED: Final = "not loaded"
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,10 @@ class Result:
     stuck: bool = False
     signal: int | None = None
 
+    def left(self) -> list[dict[str, Any]]:
+        """What it left, for the tick's row: due jobs, and what of the code it could not load."""
+        return [*self.not_started, *({"why": NOT_LOADED, "where": where} for where in noted(self.not_loaded))]
+
     def did(self) -> dict[str, Any]:
         """The figures that are not zero, for the tick's row."""
         counts = {name: count for name, count in asdict(self.counts).items() if count}
@@ -132,7 +137,10 @@ def noted(faults: dict[str, str]) -> dict[str, str]:
     return {one_line(where, 120): one_line(what, 200) for where, what in list(faults.items())[:MOST_NOTED]}
 
 
-def knew_no_type(not_started: Any) -> bool:
-    """Whether the record of a tick (``Result.not_started``, of any version) names a job type that no tick knew."""
+def is_code_fault(not_started: Any) -> bool:
+    """Whether the record of a tick (``left`` of its Result, of any version) says that its code was at fault.
+
+    Only a tick that loads the handlers can see that such a fault is over.
+    """
     found = not_started if isinstance(not_started, list) else []
-    return any(isinstance(entry, dict) and entry.get("why") == "unknown type" for entry in found)
+    return any(isinstance(entry, dict) and entry.get("why") in ("unknown type", NOT_LOADED) for entry in found)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
 
@@ -21,7 +21,7 @@ from cronjobs.store.meta import is_ours
 from cronjobs.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.tick.context import TickContext
 from cronjobs.tick.firing import Firing
-from cronjobs.tick.result import NOTHING_DUE, Result, knew_no_type
+from cronjobs.tick.result import NOTHING_DUE, Result, is_code_fault
 from cronjobs.tick.spare_time import SpareTime
 from cronjobs.tick.watchdog import PAST_DEADLINE_S
 
@@ -75,9 +75,7 @@ class Tick(TickContext):
                 self.work.report_left_behind()
             elif seen.paused_due:
                 result.not_started = [{"why": "paused"}]
-            # If this host's last tick found an unknown type, even a tick without work loads its handlers: they may be
-            # fixed by now. And once an hour: a deploy may have changed only Python.
-            if self._has_loaded() or self.firing.applied or seen.handlers_stale or knew_no_type(seen.not_started):
+            if self._has_loaded() or self._has_to_load(seen):
                 self.try_part(self.work.note_unknown_types)
             spare.after_work()
             self.try_part(self._record, retry_until=self.deadline)
@@ -87,6 +85,11 @@ class Tick(TickContext):
 
     def _note_fault(self) -> None:
         self.result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
+        if self.result.fault is not None:
+            from cronjobs.store.odd_values import odd_value
+
+            if (odd := odd_value(self.database)) is not None:  # not ours
+                self.result.fault, self.result.trouble = None, str(odd)
 
     @property
     def work(self) -> Work:
@@ -99,6 +102,15 @@ class Tick(TickContext):
     def _has_loaded(self) -> bool:
         """Whether the handlers are loaded."""
         return self._work_here is not None and self._work_here.loaded is not None
+
+    def _has_to_load(self, seen: Overview) -> bool:
+        """Whether even a tick without work loads the handlers.
+
+        If they were at fault: it may be over. If a payload fits no handler: whether it dies depends on the versions of
+        the code that tick. And once an hour: a deploy may have changed only Python.
+        """
+        at_fault = self.code_at_fault or is_code_fault(seen.not_started)
+        return at_fault or seen.misfits or self.firing.applied or seen.handlers_stale
 
     def _spare_time(self, seen: Overview) -> SpareTime:
         def held() -> bool:
@@ -164,6 +176,7 @@ class Tick(TickContext):
 
     def _work(self) -> None:
         loop = self.work.prepare()
+        self._listen()  # a module of the user's may have taken the signals
         if self.stop_requested is not None and loop.stopping is None:
             loop.stop(self.stop_requested)
         loop.handovers.begin_supervisors(self, self.work.types())
@@ -202,29 +215,37 @@ class Tick(TickContext):
         if self.start is not None and self.seen is not None:
             idle_inputs.leave(self.start, self.settings, self.database.address, self.seen, self.spool)
 
+    @property
+    def knows_the_code(self) -> bool:
+        """Whether it loaded the handlers and compared them with what is due: then it knows which faults are over."""
+        return self._has_loaded() and self.result.trouble is None and self.result.fault is None
+
     # --- small things -------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> dict[signal.Signals, Any]:
+        return {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        first = self.stop_requested is None
+        self.stop_requested = self.stop_requested or signal.Signals(number).name
+        self.result.signal = number
+        if self.waits_for_long_jobs:
+            for process in self.long_jobs:
+                process.send_signal(number)
+        if self.loop is not None:
+            self.loop.stop(self.stop_requested)
+        elif first:  # a module that is being imported gets as much time as a handler, not more
+            grace_s = self.settings.run.shutdown_grace.total_seconds()
+            self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
+        else:  # nothing runs yet, and no transaction is worth waiting for
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Shut down on SIGTERM or SIGINT; end at once on a second one."""
 
-        def on_signal(number: int, _frame: FrameType | None) -> None:
-            first = self.stop_requested is None
-            self.stop_requested = self.stop_requested or signal.Signals(number).name
-            self.result.signal = number
-            if self.waits_for_long_jobs:
-                for process in self.long_jobs:
-                    process.send_signal(number)
-            if self.loop is not None:
-                self.loop.stop(self.stop_requested)
-            elif first:  # a module that is being imported gets as much time as a handler, not more
-                grace_s = self.settings.run.shutdown_grace.total_seconds()
-                self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
-            else:  # nothing runs yet, and no transaction is worth waiting for
-                signal.signal(number, signal.SIG_DFL)
-                signal.raise_signal(number)
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = self._listen()
         try:
             yield
         finally:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
@@ -15,25 +14,28 @@ from cronjobs.store.alerts import look_soon
 from cronjobs.tick.result import Result
 from cronjobs.version import __version__
 
+if TYPE_CHECKING:
+    from cronjobs.store.job_types import Loaded
+
 
 @dataclass
 class TickRow:
     """The contents of a tick's row. ``fingerprint``: of the definitions that the tick found, or put in force.
 
-    ``known``: the names of the job types that its handlers register; None: not loaded.
+    ``loaded``: its job types, and the version of their code; None: not loaded.
     """
 
     identity: Identity
     schedules_on: bool
     started_at: datetime | None = None
     fingerprint: str | None = None
-    known: Collection[str] | None = None
+    loaded: Loaded | None = None
     _begun: bool = False
     _types_recorded: bool = False
 
     def begin(self, connection: Connection) -> None:
         """INSERT the row in the transaction of the first write; update it when the handlers are known."""
-        types = self.known is not None
+        types = self.loaded is not None
         if not self._begun or (types and not self._types_recorded):
             # If this transaction rolls back, the last write still writes the whole row.
             self._begun, self._types_recorded = True, types
@@ -44,7 +46,7 @@ class TickRow:
 
         Each such transaction writes it, as the one that did so before may have been rolled back.
         """
-        self._begun, self._types_recorded = True, self.known is not None
+        self._begun, self._types_recorded = True, self.loaded is not None
         return ticks.begin_tick(connection, self._facts(connection))
 
     def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
@@ -53,7 +55,7 @@ class TickRow:
             "finished_at": finished_at,
             "did": result.did(),
             "ended": result.ended,
-            "not_started": result.not_started or None,
+            "not_started": result.left() or None,
         }
         ticks.end_tick(connection, self._facts(connection) | ends)
         if ends["did"]:
@@ -73,8 +75,8 @@ class TickRow:
         }
 
     def _recorded_types(self, connection: Connection) -> Any:
-        if self.known is None:
+        if self.loaded is None:
             return None
         from cronjobs.store.job_types import record_types
 
-        return record_types(connection, self.known)
+        return record_types(connection, self.loaded)

@@ -96,7 +96,7 @@ class Outage:
     def tell(self) -> None:
         """Report the error, unless there is none or it was reported before."""
         if self.error is not None and not self.told:
-            self.emit(events.database_trouble(str(self.error)))
+            self.emit(events.database_trouble(str(self.error), self.error.cause))
             self.told = True
 
     def over(self) -> None:

@@ -25,6 +25,7 @@ from cronjobs.errors import (
     CommitUnconfirmed,
     DatabaseBusy,
     DatabaseDamaged,
+    DatabaseError,
     DatabaseFull,
     DatabaseReadOnly,
     DatabaseUnreachable,
@@ -32,14 +33,18 @@ from cronjobs.errors import (
 )
 from cronjobs.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight
 from cronjobs.jobs.job_types import JobType, JobTypes, policy_of
-from cronjobs.model import Job, RetryPolicy
+from cronjobs.model import Job, RetryPolicy, Status
 from cronjobs.rules.attempt_policy import ClaimPolicies
 from cronjobs.rules.crashing_types import count_ends
-from cronjobs.rules.ending import Decided, without_texts
+from cronjobs.rules.ending import Decided, decide_end, without_texts
 from cronjobs.rules.lease import Finish, Lease, Report, lease_of
+from cronjobs.rules.misfits import is_misfit
 from cronjobs.store import claims, crashing_types, leases
+from cronjobs.store.alerts import look_soon
 from cronjobs.store.claims import Claim, ClaimFilter
 from cronjobs.store.leases import Renewal, Written, settle
+from cronjobs.store.misfits import known_misfits
+from cronjobs.store.sql import database_now
 from cronjobs.tick.result import TickFilter, dataclass
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
@@ -300,6 +305,7 @@ class BatchResult:
     database_now: datetime | None = None
     more_due: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
+    unread: Sequence[int] = ()  # jobs that a wary claim has leased
     cleared: Sequence[str] = ()  # types that need not be watched any more
 
 
@@ -318,6 +324,7 @@ class Writer:
     meanwhile: Callable[[], bool]
     claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
     warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
+    doubtful: bool = False  # there are jobs of which a claim ended before the row was read: they come after all others
     refused: set[int] = field(default_factory=set)
     unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, and no standby has confirmed it
 
@@ -330,7 +337,7 @@ class Writer:
     def write(self, order: Batch) -> BatchResult:
         """Write all of it or nothing. Raises BadValue or another DatabaseError."""
         try:
-            return self._write(order)
+            return self._read_leased(self._write(order))
         except MemoryError:
             raise TransientTrouble("there was not enough memory for what was claimed") from None
 
@@ -346,7 +353,8 @@ class Writer:
                 if order.last is None:
                     self.database.while_waiting(connection, self.meanwhile)
                 sent = self.clock.monotonic()
-                written = self._finish(connection, [decided.finish for _, decided in order.ends])
+                ends = self._judged(connection, order.ends)
+                written = self._finish(connection, [decided.finish for _, decided in ends])
                 cleared = self._count_ends(connection, order, written)
                 recorded = leases.record_overdue(connection, order.overdue)
                 if order.renew and order.held:
@@ -369,7 +377,7 @@ class Writer:
         self.claim_unsettled = False
         return BatchResult(
             sent=sent,
-            ends=order.ends,
+            ends=ends,
             written=written,
             recorded=recorded,
             renewal=renewal,
@@ -381,8 +389,26 @@ class Writer:
             database_now=claim.now if claim else None,
             more_due=any(each.more_due for each in (claim, long) if each),
             refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
+            unread=[id_ for each in (claim, long) if each for id_ in each.unread],
             cleared=cleared,
         )
+
+    def _read_leased(self, turn: BatchResult) -> BatchResult:
+        """Read the rows that a wary claim leased, each in a transaction of its own.
+
+        What cannot be read stays leased, which is what recovery judges it by. This never raises: *turn* is committed.
+        """
+        for job_id in turn.unread:
+            try:
+                with self._writing() as connection:
+                    job = claims.read_leased(connection, job_id, self.locked_by)
+            except (DatabaseError, MemoryError) as error:
+                self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
+                why = f"its row could not be read: {error}" if str(error) else "its row takes more memory than there is"
+                turn = replace(turn, refused={**turn.refused, job_id: why})
+            else:
+                turn = replace(turn, claimed=[*turn.claimed, *([job] if job is not None else [])])
+        return turn
 
     def may_work_row_by_row(self, error: Exception) -> bool:
         """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""
@@ -404,9 +430,14 @@ class Writer:
         return crashing_types.note_ends(connection, ends) if ends else []
 
     def _claim(self, connection: Connection, room: int, admission: ClaimFilter) -> Claim:
-        claim = claims.claim_warily if self.warily else claims.claim
+        lease: dict[str, Any] = {"locked_by": self.locked_by, "lease": self.lease}
         admission = replace(admission, but=self.refused)
-        found = claim(connection, limit=room, locked_by=self.locked_by, lease=self.lease, admission=admission)
+        if self.warily:
+            found = claims.claim_warily(connection, **lease, admission=admission)
+        else:
+            found = claims.claim(connection, limit=room, **lease, admission=admission)
+        if self.doubtful and not found.jobs and not found.unread:
+            found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
         self.refused |= found.refused.keys()
         return found
 
@@ -430,25 +461,43 @@ class Writer:
 
     def write_one(self, end: End) -> BatchResult:
         """Write one end alone, without its texts if the database refuses them. Raises BadValue if that fails, too."""
-        ended, decided = end
-        plain = without_texts(decided.finish)
         try:
-            sent, written = self._write_one(decided.finish)
+            return self._write_one(end, lambda finish: finish)
         except BadValue:
-            sent, written = self._write_one(plain)
-        return BatchResult(sent, [(ended, decided)], written)
+            return self._write_one(end, without_texts)
 
-    def _write_one(self, finish: Finish) -> tuple[float, Written]:
+    def _write_one(self, end: End, form: Callable[[Finish], Finish]) -> BatchResult:
         with self._writing() as connection:
             sent = self.clock.monotonic()
-            written = self._finish(connection, [finish])
-        return sent, written
+            ends = self._judged(connection, [end])
+            written = self._finish(connection, [form(decided.finish) for _, decided in ends])
+        return BatchResult(sent, ends, written)
+
+    def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
+        """The same ends. Whether a payload that does not fit is given up, only the rows of others can say."""
+        misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
+        known = known_misfits(connection, misfits) if misfits else {}
+        if not known:
+            return ends
+        now = database_now(connection)
+
+        def judged(ended: Ended, decided: Decided) -> Decided:
+            found = known.get(ended.attempt.job.id)
+            if found is None:
+                return decided
+            ago = decided.finish.ended_ago
+            return decide_end(decided.finished, RetryPolicy(), now, ended_ago=ago, max_losses=1, misfits=found)
+
+        return [(ended, judged(ended, decided)) for ended, decided in ends]
 
     def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
         """Finish the attempts; read the rows to resolve what a COMMIT with a lost reply may already have written."""
         if not finishes:
             return Written(frozenset(), frozenset())
-        return settle(connection, finishes, leases.finish(connection, finishes))
+        written = settle(connection, finishes, leases.finish(connection, finishes))
+        if any(finish.status is Status.DEAD for finish in finishes):
+            look_soon(connection)  # also for a loop that is no tick's, and for a tick that is killed before its end
+        return written
 
     def _settle_claim(self, connection: Connection, known: set[Lease]) -> tuple[list[Job], list[Job]]:
         """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older.

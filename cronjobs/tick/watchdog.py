@@ -22,6 +22,7 @@ from cronjobs.probe import timer
 
 PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S  # a tick that is not done by its deadline has so long
 CLOCK_MONOTONIC: Final = 1  # linux/time.h
+TIMER_ABSTIME: Final = 1  # linux/time.h
 SIGEV_SIGNAL: Final = 0  # asm-generic/siginfo.h
 HARD_AFTER_S: Final = 0.4  # after both signals, and before leases that the loop cut to 2 s end
 
@@ -55,7 +56,7 @@ class Watchdog:
         """Move the end to *instant* (monotonic seconds); one in the past ends the process now."""
         left_s = max(0.001, instant - self._clock.monotonic())
         if self._hard is not None and instant != self.instant:  # to call it gives another thread the interpreter
-            self._hard.stand_in(left_s + self._hard_after_s)
+            self._hard.stand_at(instant + self._hard_after_s)
         # Set it even if it is unchanged: a handler's signal.alarm() shares this timer, and may have stopped it.
         signal.setitimer(signal.ITIMER_REAL, left_s, timer.STRIKE_AGAIN_S)
         self.instant = instant
@@ -71,7 +72,7 @@ class Watchdog:
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
             with suppress(OSError):  # not Linux, or this user has no timers left: then SIGALRM has to do
                 self._hard = HardLimit()
-                self._hard.stand_in(max(0.001, self.instant - self._clock.monotonic()) + self._hard_after_s)
+                self._hard.stand_at(self.instant + self._hard_after_s)
 
     def dismiss(self) -> None:
         """Remove the timers: for tests, and for commands that are no ticks."""
@@ -130,11 +131,14 @@ class HardLimit:
         event = TimerEvent(None, signal.SIGKILL, SIGEV_SIGNAL)
         self._check(create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
-    def stand_in(self, seconds: float) -> None:
-        """Move the kill to *seconds* from now."""
-        whole = int(seconds)
-        span = self._span(0, 0, whole, max(1, int((seconds - whole) * 1e9)))
-        self._check(self._libc.timer_settime(self._timer, 0, self._ctypes.byref(span), None))
+    def stand_at(self, instant: float) -> None:
+        """Move the kill to *instant* of the monotonic clock; one in the past kills now.
+
+        The kernel reads that clock itself: whatever user code has made of ours, the limit stands.
+        """
+        whole = max(0, int(instant))
+        span = self._span(0, 0, whole, max(1, int((instant - whole) * 1e9)))
+        self._check(self._libc.timer_settime(self._timer, TIMER_ABSTIME, self._ctypes.byref(span), None))
 
     def dismiss(self) -> None:
         self._libc.timer_delete(self._timer)

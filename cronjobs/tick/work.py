@@ -18,9 +18,12 @@ from cronjobs.execution.strays import keep_orphans, left_behind
 from cronjobs.execution.worker_threads import Workers
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.jobs.source import source_hash
+from cronjobs.rules.crashing_types import Crashing
 from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.crashing_types import watched
 from cronjobs.store.job_types import (
+    Loaded,
     older_versions_tick,
     present_types,
     remembered,
@@ -28,11 +31,12 @@ from cronjobs.store.job_types import (
     unknown_to_schedules,
 )
 from cronjobs.store.not_started import lanes_due
-from cronjobs.store.ticks import overran_lately
+from cronjobs.store.ticks import Signs, overran_lately, signs_of_death
 from cronjobs.tick.context import TickContext
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.not_started import TickState, counted, record, unknown_type
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, dataclass
+from cronjobs.tick.turn import WRITE_PATIENCE_S
 
 NOTHING_CAN_START: Final = "nothing more of what is due can start"
 
@@ -50,7 +54,7 @@ class Work:
         """The job types that run here; the first call imports the handlers."""
         if self.loaded is None:
             self.loaded = self._load()
-            self.tick.row.known = self.loaded.types.keys()
+            self.tick.row.loaded = Loaded(self.loaded.types.keys(), source_hash(self.tick.settings))
             self.tick.result.faults += len(self.loaded.faults)
             self.tick.result.not_loaded = {fault.where: fault.what for fault in self.loaded.faults}
             for fault in self.loaded.faults:
@@ -77,8 +81,7 @@ class Work:
             around = replace(around, on_start=pings.started, on_end=pings.ended)
             emit = pings.listening(tick.emit)
         tells_each = tick.tells_each or emit is not tick.emit
-        with tick.database.read() as connection:
-            seen = watched(connection)
+        seen, signs = self._look()
         self.loop = Loop(
             database=tick.database,
             job_types=types,
@@ -100,8 +103,19 @@ class Work:
             overran=self._overran,
             say_progress_s=tick.say_progress_s,
             overran_now=tick.result.overran,
+            signs=signs,
         )
         return self.loop
+
+    def _look(self) -> tuple[list[Crashing], Signs]:
+        """What earlier ticks died of. It begins with this tick's row, by which a later one sees that we died."""
+        try:
+            with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
+                self.tick.row.begin(connection)
+                return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
+        except DatabaseError:  # the loop knows what to do if nothing can be written
+            with self.tick.database.read() as connection:
+                return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
 
     def _overran(self) -> Collection[str] | None:
         """The job types that experience was wrong about within a day; None: the database does not say."""
@@ -166,7 +180,8 @@ class Work:
         """The types that this tick or another host knows; None: unknown."""
         if self.types().runnable is None:
             return None
-        here = (self.tick.identity.host, self.types().types.keys())
+        loaded = self.tick.row.loaded
+        here = None if loaded is None else (self.tick.identity.host, loaded)
         return present_types(connection, remembered(self.tick.settings.run.every), here)
 
     def report_left_behind(self) -> None:

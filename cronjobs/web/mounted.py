@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
-from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -110,8 +109,8 @@ def flask_blueprint(
     blueprint = flask.Blueprint(name, __name__)
 
     def show(path: str = "") -> Any:
-        environ = dict(flask.request.environ)
-        environ["wsgi.input"] = BytesIO(flask.request.get_data())
+        # The stream, not the data: who is not let in may send any amount, and nobody reads it.
+        environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
         mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
         before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")
         environ |= {"SCRIPT_NAME": mount + before, "PATH_INFO": whole[len(before) :] or "/"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.alerted import HOUR, MINUTE, TYPES, Stage, alerting, mail, webhook
+from support.databases import until
 from support.hosts import Host, put
 from support.inboxes import Smtp, Web, closed_port
 from support.inboxes import smtp as smtp
@@ -29,11 +31,12 @@ from cronjobs.config.settings import (
 )
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
-from cronjobs.errors import Problem
+from cronjobs.errors import DatabaseBusy, DatabaseError, Problem
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.acks import StoredAck, put_ack
 from cronjobs.store.alerts import look_soon
 from cronjobs.tick import alerting as alerting_of_ticks
+from cronjobs.tick.mail_throttle import Alarm, away_name
 
 
 @pytest.mark.slow
@@ -194,12 +197,124 @@ def test_a_command_gets_the_message_on_its_standard_input(database: Database, tm
 
 
 def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
-    settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path)
-    channel = AlertChannel("page", CommandChannel(("sh", "-c", "sleep 60 & sleep 60")))
     began = SYSTEM.monotonic()
-    error = deliver.deliver(channel, note("a test", settings, "here", SYSTEM.now()), settings, 0.5)
+    [(name, error)] = delivered(
+        tmp_path, 0.5, AlertChannel("page", CommandChannel(("sh", "-c", "sleep 60 & sleep 60")))
+    )
+    assert name == "page"
     assert error is not None
     assert SYSTEM.monotonic() - began < 10
+
+
+def delivered(folder: Path, timeout_s: float, *channels: AlertChannel) -> list[tuple[str, str | None]]:
+    """How each channel ended that was given a message, in the order of the ends."""
+    settings = Settings(file=folder / "cronjobs.yaml", folder=folder)
+    by_name = {channel.name: channel for channel in channels}
+    message = note("a test", settings, "here", SYSTEM.now())
+    return list(deliver.deliver(dict.fromkeys(by_name, message), by_name, settings, timeout_s))
+
+
+def answering_when_all_are_asked(web: Web, channels: int) -> threading.Thread:
+    """Let *web* answer nobody before so many paths were asked for."""
+    web.hold = True
+
+    def let_go() -> None:
+        until(lambda: len(set(web.paths)) == channels)
+        web.go_on.set()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    return thread
+
+
+def waiting(folder: Path, web: Web) -> list[AlertChannel]:
+    """Channels of each kind that end when *web* answers."""
+    ask = f"import urllib.request; urllib.request.urlopen('{web.url}/command', data=b'x', timeout=20)"
+    return [
+        AlertChannel("first", WebhookChannel(f"{web.url}/first")),
+        AlertChannel("page", CommandChannel((sys.executable, "-c", ask))),
+        AlertChannel("last", WebhookChannel(f"{web.url}/last")),
+    ]
+
+
+def test_a_channel_that_hangs_delays_no_other(database: Database, tmp_path: Path, web: Web) -> None:
+    """None of these gets an answer before all have been asked."""
+    stage = Stage(database, tmp_path, alerting(*waiting(tmp_path, web)))
+    stage.kill_a_job()
+    asked = answering_when_all_are_asked(web, 3)
+    stage.tick()
+    asked.join()
+    assert {event.facts["channel"] for event in stage.hosts[0].said("alert.sent")} == {"first", "page", "last"}
+    assert stage.hosts[0].said("alert.not_sent") == []
+
+
+def test_a_channel_that_hangs_keeps_nobody_from_hearing_that_the_database_is_away(tmp_path: Path, web: Web) -> None:
+    settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, alerts=alerting(*waiting(tmp_path, web)))
+    asked = answering_when_all_are_asked(web, 3)
+    alerting_of_ticks.not_started(settings, DatabaseError("it is away"), SYSTEM.monotonic() + 30)
+    asked.join()
+    assert sorted(Alarm(settings.file, name=away_name(settings.file)).causes()) == ["first", "last", "page"]
+
+
+def test_what_one_channel_answers_is_known_while_another_hangs(tmp_path: Path, web: Web) -> None:
+    web.hold = True
+    prompt = AlertChannel("prompt", CommandChannel(("true",)))
+    settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path)
+    message = note("a test", settings, "here", SYSTEM.now())
+    channels = {"hook": webhook(web), "prompt": prompt}
+    ends = deliver.deliver(dict.fromkeys(channels, message), channels, settings, 20)
+    assert next(ends) == ("prompt", None)
+    web.go_on.set()
+    assert [*ends] == [("hook", None)]
+
+
+def test_a_thread_that_cannot_be_started_is_the_failure_of_its_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.endswith("-a"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    channels = [AlertChannel(name, CommandChannel(("true",))) for name in ("a", "b")]
+    assert sorted(delivered(tmp_path, 20, *channels)) == [("a", "RuntimeError: can't start new thread"), ("b", None)]
+
+
+def test_a_channel_for_which_no_time_was_left_is_tried_by_the_next_tick(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    stage.kill_a_job()
+    send = looking.Alerting.send
+    with monkeypatch.context() as patch:
+        patch.setattr(looking.Alerting, "send", lambda here, _: send(here, lambda: 0.9))
+        stage.tick()
+    assert web.got == []
+    stage.tick()
+    assert len(web.got) == 1
+
+
+def test_what_could_not_be_marked_is_marked_with_the_next_answer(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not sent again, though a writer was in the way for a moment."""
+    channels = [AlertChannel(name, WebhookChannel(f"{web.url}/{name}")) for name in ("a", "b", "c")]
+    stage = Stage(database, tmp_path, alerting(*channels))
+    stage.kill_a_job()
+    mark, tries = looking.Alerting._mark, iter([DatabaseBusy("here", 2.0), DatabaseBusy("here", 2.0)])
+
+    def busy_at_first(*given: Any) -> None:
+        if (error := next(tries, None)) is not None:
+            raise error
+        mark(*given)
+
+    monkeypatch.setattr(looking.Alerting, "_mark", busy_at_first)
+    stage.tick()
+    stage.minutes(20)
+    assert sorted(web.paths) == ["/a", "/b", "/c"]
 
 
 def test_what_is_acknowledged_is_not_repeated_and_speaks_up_when_it_gets_worse(

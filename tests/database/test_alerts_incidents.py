@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from support.alerted import noting
 
 from cronjobs.alerts import looking
+from cronjobs.alerts.texts import Message
 from cronjobs.config.settings import AlertChannel, AlertFilter, AlertSettings, CommandChannel
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
@@ -31,8 +32,8 @@ def test_an_incident_is_told_and_its_end(
     incident: Incident,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(looking, "deliver", lambda _, message, *__: told.extend(message.told))
+    sent: list[Message] = []
+    monkeypatch.setattr(looking, "deliver", noting(sent))
     database = Database(parse_url(f"sqlite:///{sqlite_migrated}"), clock=clock)
     try:
         world = make_world(database)
@@ -46,10 +47,11 @@ def test_an_incident_is_told_and_its_end(
         world.minutes(2)
         lasting = before & {each.kind for each in world.found()}
         wanted = lasting - BY_NO_TICK
-        assert wanted <= {each.kind for each in told}
+        assert wanted <= {each.kind for message in sent for each in message.told}
         incident.mend(world)
         still = {each.kind for each in world.found()}
         world.minutes(6)
+        told = [each for message in sent for each in message.told]
         over = {each.finding for each in told if each.ended_at is not None}
         gone = {each.finding for each in told if each.kind not in still | {each.kind for each in world.found()}}
         assert gone <= over

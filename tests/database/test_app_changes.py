@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import create_engine, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from support.databases import in_psql, until
 from support.databases import opened as opened_database
@@ -138,26 +140,29 @@ def test_a_running_job_is_asked_to_stop_and_an_ended_one_stays_as_it_is(database
 
 
 @pytest.mark.parametrize("act", ["cancel", "reschedule"])
-def test_without_a_transaction_a_change_is_one_of_its_own(sqlite_migrated: str, act: str) -> None:
-    """sqlite3 in autocommit: what the audit trail refuses does not happen to the job either."""
-    app = sqlite3.connect(sqlite_migrated, isolation_level=None)
-    made = enqueue(app, "t.remind", run_at=SOON)
-    app.execute("CREATE TRIGGER no_trail BEFORE INSERT ON cronjobs_audit BEGIN SELECT raise(ABORT, 'full'); END")
-    with pytest.raises(sqlite3.DatabaseError, match="full"):
-        cancel(app, id=made.id) if act == "cancel" else reschedule(app, id=made.id, delay=0)
-    assert not app.in_transaction
-    found = find(app, id=made.id)
-    assert found is not None
-    assert (found.status, found.run_at) == ("queued", SOON)
-    app.execute("DROP TRIGGER no_trail")
-    answer = cancel(app, id=made.id) if act == "cancel" else reschedule(app, id=made.id, delay=0)
-    assert answer == ("cancelled" if act == "cancel" else "queued")
-    app.close()
+@pytest.mark.parametrize("driver", [True, False])
+def test_without_a_transaction_a_change_is_one_of_its_own(sqlite_migrated: str, act: str, driver: bool) -> None:
+    """SQLite in autocommit: what the audit trail refuses does not happen to the job either."""
+    with closing(sqlite3.connect(sqlite_migrated, isolation_level=None)) as raw:
+        engine = create_engine(f"sqlite:///{sqlite_migrated}", isolation_level="AUTOCOMMIT")
+        app: Any = raw if driver else engine
+        made = enqueue(app, "t.remind", run_at=SOON)
+        raw.execute("CREATE TRIGGER no_trail BEFORE INSERT ON cronjobs_audit BEGIN SELECT raise(ABORT, 'full'); END")
+        with pytest.raises((sqlite3.DatabaseError, DBAPIError), match="full"):
+            cancel(app, id=made.id) if act == "cancel" else reschedule(app, id=made.id, delay=0)
+        assert not raw.in_transaction
+        found = find(app, id=made.id)
+        assert found is not None
+        assert (found.status, found.run_at) == ("queued", SOON)
+        raw.execute("DROP TRIGGER no_trail")
+        answer = cancel(app, id=made.id) if act == "cancel" else reschedule(app, id=made.id, delay=0)
+        assert answer == ("cancelled" if act == "cancel" else "queued")
+        engine.dispose()
 
 
 def test_a_run_of_exec_cannot_be_asked_to_stop(database: Database) -> None:
-    made = enqueue(database.engine, "exec:backup").id
-    changed(database, made, **lease())
+    made = enqueue(database.engine, "t.backup").id
+    changed(database, made, **lease(), job_type="exec:backup", started_at=SOON)
     assert cancel(database.engine, id=made) is Status.RUNNING
     assert rows(database)[0].cancel_requested_at is None
     assert trail(database) == []

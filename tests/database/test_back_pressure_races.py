@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from support.capped import cap, dropped, in_queue
 from support.djangos import configured
 from support.postgres import ENQUEUE, as_role
@@ -24,7 +25,11 @@ from support.ticking import Project, rivals
 from cronjobs import QueueFull, enqueue, enqueue_many
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
+from cronjobs.model import Status
 from cronjobs.rules.capacity import admit
+from cronjobs.store import claims
+from cronjobs.store.claims import ClaimFilter
+from cronjobs.store.enqueue import replace_rows
 
 THREADS, EACH = 8, 40
 MOST = 50
@@ -216,7 +221,7 @@ def test_an_enqueuers_least_rights_suffice(postgres_migrated: str) -> None:
 ENQUEUER = """
 import sys
 from collections import Counter
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from cronjobs import enqueue
 url, count = sys.argv[1], int(sys.argv[2])
 engine = create_engine(url, connect_args={"timeout": 60} if url.startswith("sqlite") else {})
@@ -270,3 +275,84 @@ def test_four_processes_stay_below_the_caps_while_ticks_drain(project: Project) 
 
 # Never claimed: what a tick gives back, as a retry, is never refused.
 SEEN = "SELECT queue, count(*) FROM cronjobs_jobs WHERE status = 'queued' AND attempts = 0 GROUP BY queue"
+
+
+# --- a tick claims between two statements -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("many", [True, False])
+def test_a_job_that_is_claimed_while_it_is_replaced_stays_as_begun(
+    database: Database, database_url: str, many: bool, moved: bool
+) -> None:
+    """Between the look for the key and the look under the queue's lock. On SQLite only autocommit lets a tick in."""
+    cap(database, 5)
+    with database.write() as connection:
+        there = enqueue(connection, "t.say", queue="other" if moved else "mail", idempotency_key="k")
+    claimed: list[str] = []
+
+    def claim(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not claimed and ("SKIP LOCKED" in statement or "SET dropped = dropped" in statement):
+            claimed.append(statement)
+            with database.write() as connection:
+                admission = ClaimFilter(known=["t.say"], fitting=["t.say"], remaining_s=60)
+                lease = timedelta(minutes=1)
+                claims.claim(connection, limit=1, locked_by="h:1:1:1:1:t", lease=lease, admission=admission)
+
+    engine = create_engine(plain_url(database_url), isolation_level="AUTOCOMMIT")
+    event.listen(engine, "before_cursor_execute", claim)
+    new: list[Any] = [({}, {"idempotency_key": "k"})] + [({}, {"idempotency_key": "new"})] * many
+    with engine.connect() as connection:
+        found = enqueue_many(connection, "t.say", new, queue="mail", on_conflict="replace")
+    engine.dispose()
+    if moved or many:  # else it needs no room, and no lock
+        assert claimed
+        assert (found[0].id, found[0].new, found[0].status) == (there.id, False, Status.RUNNING)
+    assert [each.new for each in found] == [False, True][: len(new)]
+
+
+# --- a job that is replaced -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connect", [sqlalchemy_autocommit, driver_autocommit])
+def test_a_cap_is_locked_until_a_job_is_moved_in_where_each_statement_is_a_transaction(
+    database: Database, database_url: str, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cap(database, 1)
+    found: list[bool] = []
+
+    def look(*given: Any) -> Any:
+        found.append(is_locked(database_url))
+        return replace_rows(*given)
+
+    monkeypatch.setattr("cronjobs.jobs.insertion.replace_rows", look)
+    with connect(database_url) as connection:
+        there = enqueue(connection, "t.say", queue="other", idempotency_key="k")
+        moved = enqueue(connection, "t.say", queue="mail", idempotency_key="k", on_conflict="replace")
+    assert (found, moved.id, in_queue(database)) == ([True], there.id, 1)
+
+
+def test_a_job_that_leaves_its_queue_while_it_is_replaced_comes_back_only_if_there_is_room(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cap(database, 1)
+    with database.write() as connection:
+        enqueue(connection, "t.say", queue="mail", idempotency_key="k")
+
+    def overtaken(*given: Any) -> Any:
+        """After the look that found it in its queue, where it needs no room."""
+        monkeypatch.undo()
+        with engine.begin() as other:
+            enqueue(other, "t.say", queue="other", idempotency_key="k", on_conflict="replace")
+            enqueue(other, "t.say", queue="mail")
+        return replace_rows(*given)
+
+    monkeypatch.setattr("cronjobs.jobs.insertion.replace_rows", overtaken)
+    url = database.address.url.set(drivername="sqlite" if database.is_sqlite else "postgresql+psycopg")
+    engine = create_engine(url)
+    autocommit = create_engine(url, isolation_level="AUTOCOMMIT")  # in a transaction SQLite would let nobody in
+    with autocommit.connect() as connection, pytest.raises(QueueFull):
+        enqueue(connection, "t.say", queue="mail", idempotency_key="k", on_conflict="replace")
+    assert in_queue(database) == 1
+    engine.dispose()
+    autocommit.dispose()

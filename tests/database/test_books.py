@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, delete, insert, select, text, update
+from support.cases import judge
 from support.explained import DAY, HOUR, MINUTE, MINUTELY, World, fail, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
@@ -532,6 +533,35 @@ def test_a_wrong_clock_when_a_definition_changed_leaves_a_doubt_not_a_difference
     found = kept(world)
     assert told(found) == []
     assert "a clock was wrong when its definition changed" in " ".join(found[0].notes)
+
+
+@pytest.mark.slow
+def test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged(world: World) -> None:
+    """It was set right after the change, by minutes or by days, and then its time came again."""
+
+    def case(chance: random.Random) -> None:
+        world.clock.advance(30 * DAY)  # what an earlier case left is older
+        world.file(**MINUTELY)
+        world.tick()
+        began = world.clock.now()
+        for _ in range(chance.randrange(3)):
+            world.clock.advance(chance.randrange(1, 40) * MINUTE)
+            world.tick()
+        ahead = chance.choice([3 * MINUTE, 12 * MINUTE, 2 * HOUR, 5 * HOUR, 2 * DAY])
+        world.clock.advance(ahead)
+        timing = chance.choice(TIMINGS) + chance.choice(POLICIES)
+        world.file(**{chance.choice(["s", "new"]): timing})
+        for _ in range(chance.randrange(1, 3)):
+            world.tick()
+        world.clock.advance(-ahead - chance.uniform(0, 1) * MINUTE)
+        world.tick()
+        last = world.clock.now() + ahead + HOUR
+        while world.clock.now() < last:
+            world.clock.advance(chance.uniform(0.1, 1) * min(HOUR, ahead / 3))
+            world.tick()
+        assert told(kept(world, world.clock.now() - began + DAY)) == []
+
+    judge(case, 6)
 
 
 def test_only_one_schedule_and_bad_ranges(world: World) -> None:

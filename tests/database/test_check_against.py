@@ -192,8 +192,6 @@ def reviewed(database: Database) -> PayloadReview:
 def test_what_plain_sql_wrote_is_judged_and_stops_nothing(database: Database) -> None:
     wide = json.dumps({"day": "x" * 1_100_000})
     texts = ["[1]", '"text"', wide, '{"day": 1}', '{"day": "x"}']
-    if not database.is_sqlite:
-        texts.append('{"day": 1e131071}')  # a few bytes, and 131,072 digits
     with database.write() as connection:
         for each in texts:
             cast = ":payload" if database.is_sqlite else "CAST(:payload AS jsonb)"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 from support.project import Project
 
 from cronjobs import connect, enqueue
-from cronjobs.errors import ConfigError, ForeignDatabase, SchemaMissing
+from cronjobs.errors import ConfigError, DatabaseVanished, ForeignDatabase, SchemaMissing, SchemaTooOld
 
 
 @pytest.fixture
@@ -58,11 +61,48 @@ def test_another_projects_database_is_left_alone(script: Project) -> None:
         raise AssertionError
 
 
-def test_missing_tables_name_the_command(empty_url: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_missing_tables_of_a_server_name_the_command(postgres_url: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("CRONJOBS_DATABASE_URL", raising=False)
-    Project(tmp_path, empty_url).write()
+    Project(tmp_path, postgres_url).write()
     with pytest.raises(SchemaMissing, match="cronjobs db upgrade"), connect(tmp_path / "cronjobs.yaml"):
         raise AssertionError
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A folder with a file that names a database which is not there yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CRONJOBS_CONFIG", raising=False)
+    monkeypatch.delenv("CRONJOBS_DATABASE_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    project = Project(tmp_path, "sqlite:///cronjobs.db")
+    project.write('job_types: {t.say: {command: ["true"]}}\n')
+    return project
+
+
+def test_in_a_fresh_folder_it_makes_the_file_and_its_tables_as_a_command_does(fresh: Project) -> None:
+    before = os.umask(0)
+    try:
+        with connect() as connection:
+            enqueue(connection, "t.say", {"n": 1})
+    finally:
+        os.umask(before)
+    made = {file.name: oct(file.stat().st_mode & 0o777) for file in fresh.folder.glob("cronjobs.db*")}
+    assert set(made.values()) == {"0o600"}
+    assert fresh.call("db", "check").code == 0
+    assert fresh.run("run-due").code == 0
+    (fresh.folder / "cronjobs.db").unlink()
+    with pytest.raises(DatabaseVanished), connect():
+        raise AssertionError
+
+
+def test_tables_of_an_older_revision_are_not_migrated_by_an_app(fresh: Project) -> None:
+    with connect() as connection:
+        connection.exec_driver_sql("UPDATE cronjobs_meta SET schema_revision = '0001'")
+    with pytest.raises(SchemaTooOld, match="cronjobs db upgrade"), connect():
+        raise AssertionError
+    with closing(sqlite3.connect(fresh.folder / "cronjobs.db")) as raw:
+        assert raw.execute("SELECT schema_revision FROM cronjobs_meta").fetchall() == [("0001",)]
 
 
 def test_the_command_line_replaces_a_job_that_has_not_begun(script: Project) -> None:

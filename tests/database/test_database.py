@@ -21,7 +21,7 @@ from support.postgres import PostgresServer
 
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, UsageError
+from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, SqliteTooOld, UsageError
 from cronjobs.schema import migrations
 from cronjobs.store import sql
 from cronjobs.store.sql import database_now
@@ -174,6 +174,16 @@ def test_without_the_driver_one_line_says_what_to_install(monkeypatch: pytest.Mo
     assert str(caught.value) == (
         "database postgresql://u:***@h/d needs the PostgreSQL driver: pip install 'cronjobs[postgres]'"
     )
+
+
+def test_an_sqlite_that_is_too_old_is_one_sentence_and_no_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
+    with pytest.raises(SqliteTooOld, match=r"this Python has SQLite 3\.34\.1, and cronjobs needs 3\.35 or later"):
+        Database(parse_url(f"sqlite:///{tmp_path}/jobs.db"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -174,6 +174,19 @@ def test_a_payload_that_cannot_be_read_hides_no_other_job(
     assert JobModel.objects.filter(payload__invoice=7).values_list("payload__invoice", flat=True)[0] == 7
 
 
+def test_a_number_of_which_nobody_wants_the_digits_hides_no_other_job(
+    site: Any, rows: Rows, database: Database
+) -> None:
+    if database.is_sqlite:  # there it has as many bytes as the file says
+        return
+    rows.job(status="dead", job_type="t.pay")
+    rows.job(status="dead", job_type="t.other", payload={"invoice": 7})
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE cronjobs_jobs SET payload = '{\"a\": 1e131071}' WHERE id = 1")
+    assert "t.other" in listed(site, BOB)
+    assert "Payload: it cannot be read" in words(of(site, "JobModel").change_view(request(ADA), "1"))
+
+
 def test_texts_that_are_not_utf8_hide_no_job(site: Any, rows: Rows, database: Database) -> None:
     if not database.is_sqlite:  # PostgreSQL takes none
         return

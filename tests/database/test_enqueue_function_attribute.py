@@ -80,7 +80,7 @@ def test_arguments_that_do_not_fit_are_a_type_error_at_the_call(database: Databa
                 anything.enqueue(connection, **arguments)
         with pytest.raises(TypeError, match="ids has none"):
             positions.enqueue(connection, 1, 2)
-        with pytest.raises(TypeError, match="unexpected keyword argument 'at'"):
+        with pytest.raises(TypeError, match=r"options\(\) has no argument 'at'"):
             anything.options(at=1).enqueue(connection, invoice_id=1)
     assert rows(database) == []
 
@@ -131,9 +131,10 @@ def test_each_names_the_other_for_the_wrong_target(database_url: str, database: 
         async with engine_of(database_url) as engine, AsyncSession(engine) as session, engine.connect() as connection:
             given: AsyncConnection | AsyncSession
             for given in (session, connection):
-                for call in (enqueue, enqueue_many):
-                    with pytest.raises(TypeError, match="enqueue_async"):
-                        call(given, "t.say", {})  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match="enqueue_async"):
+                    enqueue(given, "t.say", {})  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match="enqueue_async"):
+                    enqueue_many(given, "t.say", [{}])  # type: ignore[arg-type]
         with database.read() as sync, pytest.raises(TypeError, match=r"use enqueue\(\)"):
             await enqueue_async(sync, "t.say")  # type: ignore[arg-type]
 

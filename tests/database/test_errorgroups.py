@@ -14,7 +14,7 @@ from support.lookingrows import rows as rows
 from cronjobs.clock import SYSTEM
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
-from cronjobs.rules.error_groups import OTHERS, grouped, normalised
+from cronjobs.rules.error_groups import OTHERS, TYPES_AT_MOST, grouped, normalised
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -63,13 +63,18 @@ def test_no_text_takes_long_to_read(evil: str) -> None:
 def test_errors_that_never_repeat_take_no_more_memory_than_so_many_groups() -> None:
     class Seen:
         def __init__(self, number: int) -> None:
-            self.error_type, self.job_type, self.jobs = "E", "t", 1
+            self.error_type, self.job_type, self.jobs, self.all_jobs = "E", f"t{number}", 1, 15
             self.error = "x" * number
             self.first_seen_at = self.last_seen_at = NOW
             self.sample_job_id = number
 
     found = grouped((Seen(number) for number in range(1, 11)), at_most=3)
-    assert [(group.message, group.jobs) for group in found] == [("x", 1), ("xx", 1), ("xxx", 1), (OTHERS, 7)]
+    assert [(group.message, group.jobs) for group in found] == [("x", 1), ("xx", 1), ("xxx", 1), (OTHERS, 12)]
+    alike = [Seen(number) for number in range(1, 200)]
+    for one in alike:
+        one.error = "x"
+    [group, _] = grouped(alike)
+    assert (group.jobs, len(group.job_types)) == (199, TYPES_AT_MOST)
 
 
 def failed(rows: Rows, error: str, at: datetime, **values: Any) -> int:
@@ -127,6 +132,18 @@ def test_every_filter_works_with_groups(cronjobs: Cronjobs, rows: Rows, filters:
     failed(rows, "a", ago(minutes=1), status="cancelled")
     answer = cronjobs("jobs", "list", "--group-by", "error", "--json", *filters)
     assert sum(group["jobs"] for group in answer.json) == count
+
+
+def test_what_is_not_read_is_counted(cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("often", "often", "seldom", "never"):
+        failed(rows, name, ago(minutes=1))
+    monkeypatch.setattr("cronjobs.cli.jobs_list.ROWS_AT_MOST", 1)
+    groups = cronjobs("jobs", "list", "--group-by", "error", "--json").json
+    assert [(group["message"], group["jobs"], group["job_types"]) for group in groups] == [
+        ("often", 2, ["mail.send"]),
+        (OTHERS, 2, []),
+    ]
+    assert cronjobs("jobs", "list", "--group-by", "error").out.splitlines()[2:] == [f"2  {OTHERS}"]
 
 
 def test_a_job_without_an_error_or_a_type_is_a_group_too(cronjobs: Cronjobs, rows: Rows) -> None:

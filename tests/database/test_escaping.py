@@ -182,7 +182,8 @@ def test_progress_keeps_to_one_line_of_the_terminal(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_death_in_a_mail_is_one_line() -> None:
-    line = events.death_line(events.Event("job.dead", {"job_id": 1, "job_type": HOSTILE, "error": HOSTILE}))
+    facts = dict.fromkeys(("job_type", "error", "error_type", "at"), HOSTILE) | {"job_id": 1}
+    line = events.death_line(events.Event("job.dead", facts), Path(f"/srv/{HOSTILE.replace('/', '')}/cronjobs.yaml"))
     assert FORGED in line
     assert "\n" not in line
     assert harmless(line)

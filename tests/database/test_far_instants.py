@@ -9,7 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
 from support.project import Project
 
 from cronjobs import enqueue
@@ -32,7 +32,7 @@ def test_an_instant_has_a_wall_time_or_is_in_utc(back: timedelta) -> None:
 
 @pytest.mark.parametrize("run_at", [END, END.replace(tzinfo=timezone(timedelta(hours=14))), END - timedelta(hours=30)])
 def test_what_no_zone_could_show_is_not_enqueued(run_at: datetime) -> None:
-    with create_engine("sqlite://").connect() as connection:
+    with create_engine("sqlite://", poolclass=NullPool).connect() as connection:
         create_tables(connection)
         with pytest.raises(UsageError, match="is not between"):
             enqueue(connection, "t.far", run_at=run_at)

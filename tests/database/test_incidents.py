@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import delete, func, insert, select, text, update
+from support.alerted import noting
 from support.browsing import Browser, Reply
 from support.hosts import Host
 
@@ -26,21 +27,24 @@ from cronjobs.config.settings import (
     AlertFilter,
     AlertSettings,
     CommandChannel,
+    Retention,
     RunSettings,
     ScheduleSettings,
 )
 from cronjobs.database import tables
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.errors import CronjobsError, Problem
+from cronjobs.errors import CronjobsError, Problem, Snooze
 from cronjobs.exec import delivery
 from cronjobs.exec.run import ExecRun
 from cronjobs.host.identity import Identity
+from cronjobs.insight.acking import acknowledge
 from cronjobs.insight.findings import Finding, troubles
 from cronjobs.insight.gathering import look
 from cronjobs.jobs import job_types, registry
 from cronjobs.model import duration
 from cronjobs.rules.capacity import Cap
+from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.finding_kinds import FINDING_KINDS
 from cronjobs.schedules.backfill import trigger
 from cronjobs.store import operating, schedules
@@ -67,6 +71,7 @@ class World:
     folder: Path
     host: Host = field(init=False)
     broken: bool = False  # whether t.say raises
+    snoozes: bool = False  # whether it puts itself off by a day
     code: int = 0  # of the last tick
     mail: str = ""  # of all ticks since the last look
 
@@ -394,6 +399,17 @@ def cancelled(world: World) -> None:
     world.minutes(2)
 
 
+def misfit(world: World) -> None:
+    world.put(payload={"amount": 1})
+    world.minutes(1)
+
+
+def handler_that_takes_it(world: World) -> None:
+    registry._registered.pop("t.say")
+    registry.job("t.say")(lambda amount=0: None)
+    world.minutes(6)
+
+
 def crashing_type(world: World) -> None:
     world.change(insert(tables.crashing_types).values(job_type="t.say", found_at=world.clock.now(), runner="r"))
     world.minutes(1)
@@ -484,6 +500,91 @@ def bad_entry_on_another_host(world: World) -> None:
     world.tick(other)
     world.minutes(1)
     world.code, world.mail = 0, ""
+
+
+def snoozes_for_ever(world: World) -> None:
+    """For four nights, in which every later run gives way."""
+    world.snoozes = True
+    for _ in range(4):
+        the_next_noon(world)
+    world.snoozes = False
+
+
+def the_next_noon(world: World) -> None:
+    now = world.clock.now()
+    world.clock.set(now.replace(hour=11, minute=59) + (DAY if now.hour >= 12 else timedelta(0)))
+    world.minutes(2)
+
+
+def snoozes_no_more(world: World) -> None:
+    the_next_noon(world)
+    world.later("3h")
+
+
+def crowded_out(world: World) -> None:
+    """Its queue was full when it was due, so it got no job."""
+    world.host.carry(queues={"mail": Cap("mail", 1, "error")})
+    world.carry(nightly=schedule("nightly", "0 12 * * *", queue="mail"))
+    world.minutes(1)
+    waiting = world.put(queue="mail", run_at=world.clock.now() + 2 * DAY)
+    the_next_noon(world)
+    world.change(delete(tables.jobs).where(tables.jobs.c.id == waiting))
+    world.later("2h")
+
+
+def behind_a_limit(world: World) -> None:
+    """The schedule's job waits, and no tick is to blame."""
+    world.host.carry(limits=(Limit("smtp", most=0),))
+    the_next_noon(world)
+    again = {"status": "queued", "finished_at": None, "concurrency_key": "smtp"}
+    world.change(update(tables.jobs).where(tables.jobs.c.schedule == "nightly").values(again))
+    world.later("2h")
+
+
+def limit_free(world: World) -> None:
+    world.host.carry(limits=())
+    world.minutes(2)
+
+
+def beyond_the_limit(world: World) -> None:
+    """Ten hours are owed, three are made up for, and the next hour goes well."""
+    hourly = schedule("hourly", "0 * * * *", catch_up="all", catch_up_limit=3, overlap="allow")
+    world.carry(hourly=hourly, nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(2)
+    world.later("10h", ticks=False)
+    world.minutes(3)
+    world.later("90m")
+
+
+def removed_dead(world: World) -> None:
+    world.host.carry(retention=Retention(dead=2 * HOUR))
+    a_death(world)
+    world.later("5h")
+
+
+def acknowledge_all(world: World) -> None:
+    for finding in world.found():
+        with world.database.write() as connection:
+            given = {"by": "ada", "host": "alpha", "why": None}
+            acknowledge(connection, finding, until=world.clock.now() + 5 * MINUTE, now=world.clock.now(), **given)
+    world.minutes(10)  # it is over for good
+
+
+def a_type_fails(world: World) -> None:
+    """Jobs of an app, two of which fail, at first between others that succeed."""
+    for _ in range(2):
+        world.broken = True
+        world.put()
+        world.minutes(1)
+        world.broken = False
+        world.put()
+        world.minutes(1)
+    assert world.found() == [], "others succeeded in between"
+    world.broken = True
+    world.put()
+    world.put()
+    world.minutes(6)
+    world.broken = False
 
 
 def usual_runs(world: World, name: str, took: timedelta, count: int = 25) -> None:
@@ -600,6 +701,7 @@ INCIDENTS = [
         code=3,
         mail="job.left_alone",
     ),
+    Incident("a payload that does not fit its handler", misfit, "misfit", handler_that_takes_it),
     Incident("a type that takes runners down", crashing_type, "crashing", lambda w: w.later("2h"), live=""),
     Incident("a schedule removed in a pause", removed_in_a_pause, "pause", lambda w: w.resume("all")),
     Incident("schedules are off on every host", schedules_off, "schedules_off", NOTHING),
@@ -637,6 +739,12 @@ INCIDENTS = [
     Incident("a bug in cronjobs", bug_in_cronjobs, "ending", NOTHING, code=70, mail="tick.fault"),
     Incident("the clock of one host is wrong", clock_of_one_host, "clock", lambda w: w.later("30h")),
     Incident("a bad entry in another host's file", bad_entry_on_another_host, "config", lambda w: w.later("30h")),
+    Incident("a run that snoozes for ever", snoozes_for_ever, "not_run", snoozes_no_more),
+    Incident("a run that found its queue full", crowded_out, "not_run", the_next_noon),
+    Incident("a run that waits for a limit", behind_a_limit, "not_run", limit_free),
+    Incident("runs beyond catch_up_limit", beyond_the_limit, "dropped", acknowledge_all),
+    Incident("retention removed a dead job", removed_dead, "pruned", acknowledge_all, mail="1 job is dead"),
+    Incident("a job type that fails again and again", a_type_fails, "failing_type", lambda w: w.minutes(10)),
     Incident("a run takes much longer than usual", slower, "slower", ended_at_last, left="slower"),
     Incident("a queue is nearly full", nearly_full, "full", lambda w: w.later("2h"), live=""),
     Incident("a schedule warns after its first failure", failed_once, "failing", healed),
@@ -663,6 +771,8 @@ def make_world(
     def say() -> None:
         if worlds[0].broken:
             raise RuntimeError("no luck")
+        if worlds[0].snoozes:
+            raise Snooze("26h")
 
     def make(database: Database) -> World:
         world = World(database, clock, tmp_path)
@@ -748,8 +858,8 @@ def test_an_incident_is_reported_on_postgresql_too(
 
 def test_every_kind_of_finding_has_an_incident() -> None:
     reported = {kind for incident in INCIDENTS for kind in incident.status.split()}
-    of_alerts = {"alert", "threshold"}  # test_alerts.py makes these
-    assert FINDING_KINDS.keys() == reported | of_alerts
+    elsewhere = {"alert", "threshold", "unwatched"}  # test_alerts.py and test_names_of_exec.py make these
+    assert FINDING_KINDS.keys() == reported | elsewhere
 
 
 @pytest.mark.slow
@@ -757,7 +867,7 @@ def test_a_quiet_week_of_20_schedules_finds_nothing_and_tells_nobody(
     sqlite_migrated: str, clock: FakeClock, make_world: Callable[[Database], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(looking, "deliver", lambda _, message, *__: told.append(message))
+    monkeypatch.setattr(looking, "deliver", noting(told))
     database = Database(parse_url(f"sqlite:///{sqlite_migrated}"), clock=clock)
     try:
         world = make_world(database)

@@ -227,7 +227,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
     event.listen(database.engine, "before_cursor_execute", note)
     with database.read() as connection:
         listing.waiting_by_queue(connection)
-        listing.due_groups(connection, timedelta(minutes=2))
+        listing.due_groups(connection, timedelta(minutes=2), ["t"])
         listing.running_jobs(connection, 5)
         listing.running_count(connection)
         listing.dead_counts(connection)

@@ -25,7 +25,7 @@ from cronjobs.rules.concurrency import Limit
 from cronjobs.schedules import backfill
 from cronjobs.store import claims, overlap
 from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.job_types import record_types
+from cronjobs.store.job_types import Loaded, record_types
 from cronjobs.testing import FakeClock
 
 LEASE = timedelta(minutes=1)
@@ -173,7 +173,7 @@ def ticked(yard: Yard, *known: str) -> None:
     """The only tick there was knew these types; none: it loaded no handlers."""
     with yard.database.write() as connection:
         connection.execute(delete(ticks))
-        hash_ = record_types(connection, known) if known else None
+        hash_ = record_types(connection, Loaded(known)) if known else None
         row = {"tick": "1", "host": "alpha", "pid": 1, "version": "1", "started_at": yard.clock.now()} | {
             "schedules_on": 1
         }

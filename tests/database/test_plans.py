@@ -38,12 +38,13 @@ from cronjobs.insight.schedule_facts import schedule_facts
 from cronjobs.insight.worst_first import schedules_shown, worst_first
 from cronjobs.metrics.families import gather
 from cronjobs.model import Status
-from cronjobs.probe.question import MANY_QUEUES
+from cronjobs.probe.question import LOOK, MANY_QUEUES
 from cronjobs.rules.concurrency import Limit
 from cronjobs.schedules.materialise import materialise
 from cronjobs.store import claims, expiry, explaining, listing, not_started, quarters, trends
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.store.listing import Filter
+from cronjobs.store.misfits import waiting_misfits
 from cronjobs.store.quarters import close_hour
 from cronjobs.store.schedule_runs import newest_runs
 from cronjobs.store.sql import database_now, run
@@ -71,6 +72,7 @@ MORE = {"finished": 6000, "future": 3000, "schedules": 400}
 # What does grow: at most so many steps of SQLite's machine, and pages of PostgreSQL, for a row more.
 GROWS = {
     ("probe", "schedules"): (20, 0.2),  # their next_at has no index: it would be written each minute
+    ("look again", "schedules"): (40, 0.4),  # likewise, twice
     ("materialise", "schedules"): (70, 0.4),
     ("status", "schedules"): (130, 7),  # the newest row of each one's ledger, and its job
     ("status", "future"): (20, 0.6),  # it counts what waits
@@ -88,7 +90,8 @@ GROWS = {
     ("explain a type", "future"): (70, 2.4),  # it counts what waits
     ("explain a type that no tick knows", "schedules"): (25, 1),
     ("explain a type that no tick knows", "future"): (70, 2.4),
-    ("claim under limits", "a full limit"): (33, 0.05),
+    ("claim under limits", "a full limit"): (36, 0.05),
+    ("look again", "a paused queue"): (0, 0.01),  # whether each of the newest 20 is paused
     ("due jobs that wait", "an unknown type"): (20, 0.6),  # up to 5,000 of each lane are counted
     ("due jobs that wait", "a paused queue"): (20, 0.6),
     ("due jobs that wait", "a full limit"): (20, 0.6),
@@ -168,14 +171,14 @@ class Undo(Exception):
 # --- what is to cost the same -----------------------------------------------------------------------------------------
 
 
-def probe(world: World) -> Counted:
+def probe(world: World, question: str = "{verdict} SELECT idle, holders FROM verdict") -> Counted:
     project = {"project": "", "environment": "", "schema_revision": SCHEMA_REVISION, "oldest_code": "0001"}
     here = {"host": "alpha", "place": "alpha:b:1:", "place_length": 10, "fingerprint": "f", "defines_nothing": 0}
     here["alerts"] = 1
     return world.reading(
         lambda connection: run(
             connection,
-            "{verdict} SELECT idle, holders FROM verdict",
+            question,
             **project,
             **here,
             beyond_s=400,
@@ -201,6 +204,7 @@ def recover(world: World) -> Counted:
         expiry.far_leases(connection, HOUR, 200)
         expiry.expired_leases(connection, 200, known=["kind1"])
         expiry.left_alone(connection, [], [], ["kind1"])
+        waiting_misfits(connection)
 
     return world.writing(settle)
 
@@ -286,6 +290,7 @@ def what_status_adds(world: World) -> Counted:
 
 OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "probe": probe,
+    "look again": lambda world: probe(world, LOOK),
     "claim": claim,
     "claim under limits": lambda world: claim(world, (Limit("smtp:", most=1),)),
     "is one long by its row": lambda world: world.reading(claims.any_with_own_timeout),
@@ -417,7 +422,8 @@ def test_one_job_behind_very_many_that_may_not_run_is_claimed_as_if_it_were_alon
         name: done
         for name, done in world.work().items()
         # Without limits in the file, jobs of a "full limit" are jobs like others.
-        if name in ("probe", "claim under limits", "due jobs that wait") or (name == "claim" and what != "a full limit")
+        if name in ("probe", "look again", "claim under limits", "due jobs that wait")
+        or (name == "claim" and what != "a full limit")
     }
     world.grown.due(rows, **BEHIND[what])
     assert grown_too_much(world, before, what, rows) == {}

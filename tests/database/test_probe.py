@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from support.cases import judge
 from support.databases import opened
 from support.hosts import Host, put
 from support.postgres import SUPERUSER, as_role
@@ -103,6 +104,15 @@ class World:
     def place(self) -> str:
         here = Identity.here()
         return f"{self.host.name}:{here.boot_id}:{here.pid_namespace}:"
+
+    def look(self) -> str | None:
+        """What a lingering tick sees."""
+        probe = idle.Probe(self.inputs, self.place)
+        now = self.clock.now()
+        try:
+            return probe.look(host_s=now.timestamp(), shift_s=(now - SYSTEM.now()).total_seconds())
+        finally:
+            probe.close()
 
     def probe(self) -> bool:
         """Whether the fast path takes the tick; then it has written its row."""
@@ -384,6 +394,10 @@ def paused_job(world: World) -> None:
     world.execute(insert(tables.pauses).values(scope="all"))
 
 
+def a_misfit(world: World) -> None:
+    put(world.database, status="failed", run_at=world.clock.now() + timedelta(hours=1), misfit_since=world.clock.now())
+
+
 def forgotten_sync(world: World) -> None:
     world.execute(delete(tables.audit).where(tables.audit.c.action == "sync"))
 
@@ -431,6 +445,7 @@ ASKED: dict[str, list[Callable[[World], None]]] = {
     "no job is due": [lambda world: void(put(world.database))],
     "no job waits in a paused queue, which is recorded": [paused_job],
     "the last tick with handlers left nothing that may be fixed now": [with_handlers(not_started=[{"why": "x"}])],
+    "no payload waits for code that takes it, so that each tick shows its version": [a_misfit],
     "handlers were loaded lately": [with_handlers(started_at=soon(-3601)), with_handlers(job_types=None)],
     "this host's last tick had this file": [changed(tables.ticks, fingerprint="f" * 16)],
     "the file was applied, or says nothing": [forgotten_sync],
@@ -456,6 +471,49 @@ def test_an_idle_tick_of_a_host_that_sends_alerts_waits_for_the_next_look(world:
     assert world.probe()
     world.clock.advance(timedelta(seconds=61))
     assert not world.probe()
+
+
+def test_a_look_differs_from_the_one_before_whenever_one_more_job_is_due(database: Database, tmp_path: Path) -> None:
+    """Beside what is left undone, and whatever its id, its instant, its queue and how it came to wait."""
+    world = World(database, tmp_path)
+
+    def case(chance: random.Random) -> None:
+        def later(seconds: float) -> datetime:
+            return world.clock.now() + timedelta(seconds=seconds)  # type: ignore[no-any-return]
+
+        def waits(run_at: datetime) -> int:
+            queue, priority = chance.choice(["default", "slow", "mail"]), chance.randint(0, 9)
+            return put(world.database, run_at=run_at, queue=queue, priority=priority, job_type="t.say")
+
+        world.execute(delete(tables.jobs))
+        comes = chance.choice(["later", "now", "in the past", "retried", "put back"])
+        early = waits(later(3600)) if comes != "later" else 0
+        coming = later(chance.choice([0.5, 5])) if comes == "later" else None
+        first = waits(coming) if coming else 0
+        for _ in range(chance.randint(1, 3)):  # what a full tick leaves
+            waits(later(-chance.choice([0, 0.25, 10, 4000])))
+        for _ in range(chance.randint(0, 3)):
+            waits(later(7200))
+        seen = world.look()
+        assert seen
+        assert world.look() == seen, "nothing has changed"
+        world.clock.advance(timedelta(seconds=1 if chance.random() < 0.5 else 6))
+        match comes:
+            case "later":
+                world.clock.advance(timedelta(seconds=5))
+                assert first
+            case "now":
+                waits(later(0))
+            case "in the past":
+                waits(later(-chance.choice([60, 86_400])))
+            case "retried":
+                failed = {"status": "failed", "attempts": 1, "failures": 1, "run_at": later(-0.5)}
+                world.execute(update(tables.jobs).where(tables.jobs.c.id == early).values(failed))
+            case "put back":
+                world.execute(update(tables.jobs).where(tables.jobs.c.id == early).values(run_at=later(0)))
+        assert world.look() != seen, comes
+
+    judge(case, 25)
 
 
 def void(_: object) -> None:

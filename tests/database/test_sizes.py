@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -16,8 +15,6 @@ from support.project import Project
 from cronjobs import enqueue, job
 from cronjobs.database.tables import LENGTHS
 from cronjobs.jobs import registry
-from cronjobs.model import Job
-from cronjobs.store import claims, job_rows
 from cronjobs.testing import tick
 
 MEGABYTE = 1024 * 1024
@@ -90,28 +87,6 @@ def test_a_payload_up_to_the_limit_is_fetched_whatever_it_takes_in_the_database(
     assert len(ran) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.connects_as(OWNER)
-def test_numbers_of_gigabytes_of_digits_cost_their_own_job(postgres_migrated: str, tmp_path: Path) -> None:
-    """jsonb keeps 1e131071 in twelve bytes, and writes 131,072: the server itself cannot say how long the text is."""
-    put(
-        postgres_migrated,
-        "(job_type, payload) SELECT 't.keep', jsonb_build_object('a', jsonb_agg(n.x)) "
-        "FROM (SELECT CAST('1e131071' AS numeric) AS x FROM generate_series(1, 9000)) n",
-    )
-    put_healthy(postgres_migrated)
-    tick(postgres_migrated)
-    assert statuses(postgres_migrated) == [
-        ("dead", "payload is such that the row cannot be fetched"),
-        ("succeeded", None),
-    ]
-    project = Project(tmp_path, postgres_migrated)
-    project.write()
-    for words in ("jobs list --json", "jobs show 1", "explain 1"):
-        answer = project.call(*words.split())
-        assert answer.code in (0, 1), f"{words}: {answer.err}"
-
-
 @pytest.mark.connects_as(OWNER)
 def test_a_row_that_the_database_will_not_lease_stops_no_other(database_url: str) -> None:
     with opened(database_url) as database, database.write() as connection:
@@ -165,29 +140,6 @@ def test_lists_fetch_no_more_than_they_show(database_url: str, tmp_path: Path) -
     [row] = project.call("jobs", "list", "--limit", "1", "--json").json
     assert len(row["job_type"]) == 2000
     assert "larger than 1,048,576 bytes" in str(row["payload"])
-
-
-@pytest.mark.connects_as(OWNER)
-def test_too_little_memory_for_a_row_costs_its_own_job(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(database_url) as database, database.write() as connection:
-        enqueue(connection, "t.keep", {"name": "heavy"})
-        enqueue(connection, "t.keep", {"name": "healthy"})
-    real = job_rows.job_from
-
-    def short_of_memory(row: Sequence[Any]) -> Job:
-        job = real(row)
-        if job.payload == {"name": "heavy"}:
-            raise MemoryError
-        return job
-
-    monkeypatch.setattr(claims, "jobs_from", lambda rows: [short_of_memory(row) for row in rows])
-    monkeypatch.setattr(job_rows, "job_from", short_of_memory)
-    tick(database_url)
-    assert statuses(database_url) == [
-        ("dead", "payload is such that the row cannot be fetched"),
-        ("succeeded", None),
-    ]
-    assert ran == [{"name": "healthy"}]
 
 
 @pytest.mark.connects_as(OWNER)

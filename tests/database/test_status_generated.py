@@ -28,16 +28,17 @@ from cronjobs.insight import watched
 from cronjobs.insight.findings import troubles
 from cronjobs.insight.gathering import look
 from cronjobs.insight.health import Health
-from cronjobs.insight.judged_types import judged_types, unknown_schedules
+from cronjobs.insight.judged_types import JudgedTypes, judged_types, unknown_schedules
 from cronjobs.insight.queue_trends import QueueTrends
-from cronjobs.insight.waiting import UNKNOWN_IS_LATE, Queue
+from cronjobs.insight.run_watch import RUNS_LOOKED_AT
+from cronjobs.insight.waiting import LateGroup, Queue
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.pausing import of_queue
+from cronjobs.rules.standing import DEFAULT_GRACE, SAID_ELSEWHERE, Happened, JobNow, NotRun, standing
 from cronjobs.store import schedules as store
 from cronjobs.store import unresolved
-from cronjobs.store.job_types import record_types
+from cronjobs.store.job_types import Loaded, record_types
 from cronjobs.store.schedule_health import Survey, active_schedules
-from cronjobs.store.unresolved import Happened
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may delete everything
@@ -155,7 +156,7 @@ class World:
         self.put(tables.pauses, scope=scope, name=name, until=until, paused_at=self.ago(3, 15, 3000), **said)
 
     def ticks(self) -> None:
-        known = record_types(self.connection, ["t.known"]) if self.chance(2) else None
+        known = record_types(self.connection, Loaded(["t.known"])) if self.chance(2) else None
         for host in ("web1", "web2"):
             began = self.ago(0, 0, 0, 2, 5)
             row = {"finished_at": began, "pid": 1, "version": "0.1.0", "fingerprint": "f", "job_types": known}
@@ -184,32 +185,63 @@ def judged_one_by_one(connection: Connection, settings: Settings, health: Health
 def watched_one_by_one(connection: Connection, health: Health, every: list[store.StoredSchedule]) -> watched.Watched:
     jobs = {job.id: job for job in connection.execute(select(tables.jobs))}
     active = [each for each in every if each.status == "active"]
-    lately = {}
+    lately, not_run = {}, {}
     for schedule in active:
         ledger = select(tables.occurrences).where(tables.occurrences.c.schedule_id == schedule.id)
         rows = connection.execute(ledger.order_by(tables.occurrences.c.last_for.desc())).all()
         if not rows or (rows[0].last_for <= health.now and happened(rows[0], jobs).went_well):
             continue
-        if past := [happened(row, jobs) for row in rows if row.last_for <= health.now][: watched.RUNS_LOOKED_AT]:
+        every_row = [happened(row, jobs) for row in rows if row.last_for <= health.now]
+        if past := every_row[:RUNS_LOOKED_AT]:
             lately[schedule.id] = past
+        if schedule.paused is None and (found := without_its_runs(connection, schedule, every_row, jobs, health.now)):
+            not_run[schedule.name] = found
     missing = [each.name for each in active if watched.missed(lately.get(each.id, []))]
     acted = {name: unresolved.dealt_with_at(connection, name) for name in missing}
     return replace(
         health.watch,
         schedules=every,
         lately=lately,
+        not_run=not_run,
         dealt_with={name: at for name, at in acted.items() if at is not None},
         without_run={each.name: why for each in active if (why := watched._without_run(connection, each, health.now))},
     )
 
 
+def without_its_runs(
+    connection: Connection, schedule: store.StoredSchedule, rows: list[Happened], jobs: dict[int, Any], now: datetime
+) -> NotRun | None:
+    grace = DEFAULT_GRACE
+    if isinstance(schedule.definition, dict) and isinstance(seconds := schedule.definition.get("grace_s"), int):
+        grace = timedelta(seconds=seconds)
+    mine = [job for job in jobs.values() if job.schedule == schedule.name and job.finished_at is None]
+    first = min(mine, key=lambda job: (job.status != "running", job.id), default=None)
+    head = None if first is None else job_now(first)
+    dealt_with = None
+    for _ in range(2):
+        judged = standing(rows[:RUNS_LOOKED_AT], head, now, grace, dealt_with)
+        if judged.not_run is None and not judged.ended:
+            judged = standing(rows, head, now, grace, dealt_with)
+        if judged.not_run is None or judged.not_run.why in SAID_ELSEWHERE:
+            return None
+        dealt_with = unresolved.dealt_with_at(connection, schedule.name)
+    return judged.not_run
+
+
 def happened(row: Any, jobs: dict[int, Any]) -> Happened:
     job = jobs.get(row.job_id)
     facts = {name: value for name, value in row._mapping.items() if name not in ("count", "tick")}
-    if job is None:
-        return Happened(**facts, status=None, failures=0, dismissed=False)
-    dismissed = bool(job.dismissed_at and job.finished_at and job.dismissed_at >= job.finished_at)
-    return Happened(**facts, status=job.status, failures=job.failures + job.losses, dismissed=dismissed)
+    return Happened(**facts, job=None if job is None else job_now(job))
+
+
+def job_now(job: Any) -> JobNow:
+    same = ("id", "status", "job_type", "queue", "run_at", "scheduled_for", "started_at", "locked_until")
+    return JobNow(
+        **{name: getattr(job, name) for name in same},
+        failures=job.failures + job.losses,
+        dismissed=bool(job.dismissed_at and job.finished_at and job.dismissed_at >= job.finished_at),
+        limit=None if job.timeout_s is None else timedelta(seconds=job.timeout_s),
+    )
 
 
 def waiting_one_by_one(connection: Connection, settings: Settings, health: Health) -> Health:
@@ -221,6 +253,7 @@ def waiting_one_by_one(connection: Connection, settings: Settings, health: Healt
             groups.setdefault((job.queue, job.job_type), []).append(job)
     queues: dict[str, Queue] = {}
     unresolved_types: dict[str, int] = {}
+    late_groups: list[LateGroup] = []
     for (name, job_type), jobs in sorted(groups.items()):
         queue = queues.setdefault(name, Queue(paused=bool(of_queue(in_force, name))))
         due = [job.run_at for job in jobs if job.run_at <= health.now]
@@ -231,14 +264,42 @@ def waiting_one_by_one(connection: Connection, settings: Settings, health: Healt
         unknown = due and not judged.knows(job_type, since=min(due))
         if unknown:
             unresolved_types[job_type] = unresolved_types.get(job_type, 0) + len(due)
-        if not queue.paused and not (unknown and health.now - min(due) < UNKNOWN_IS_LATE):
-            queue.late += sum(run_at <= health.now - late for run_at in due)
+        could = [job for job in jobs if job.run_at <= health.now - late and is_first(connection, job, judged)]
+        if not queue.paused and not unknown and could:
+            queue.late += len(could)
+            group = LateGroup(name, job_type, min(due), len(could))
+            late_groups.append(group)
     for name, seen in health.queues.items():
         if seen.max_waiting is not None:
             queue = queues.setdefault(name, Queue(paused=bool(of_queue(in_force, name))))
             queue.max_waiting, queue.on_full = seen.max_waiting, seen.on_full
     due = [job.run_at for jobs in groups.values() for job in jobs if job.run_at <= health.now]
-    return replace(health, queues=queues, unresolved=unresolved_types, oldest_due_at=min(due, default=None))
+    beyond = {(each.queue, each.job_type) for each in health.out_of_reach}
+    late_groups = [each for each in late_groups if (each.queue, each.job_type) not in beyond]
+    oldest = min(due, default=None)
+    return replace(health, queues=queues, unresolved=unresolved_types, late=late_groups, oldest_due_at=oldest)
+
+
+def is_first(connection: Connection, job: Any, judged: JudgedTypes) -> bool:
+    """Whether no other job of its schedule runs, or comes before it."""
+    if job.schedule is None:
+        return True
+    others = connection.execute(select(tables.jobs).where(tables.jobs.c.schedule == job.schedule)).all()
+    [defined] = connection.execute(
+        select(tables.schedules.c.definition).where(tables.schedules.c.name == job.schedule)
+    ).scalars().all() or [None]
+    present = (defined.get("job") if isinstance(defined, dict) else None) or (job.schedule if defined else None)
+
+    def turn(each: Any) -> tuple[bool, int]:
+        return (each.job_type != present, each.id)
+
+    for other in others:
+        if other.id == job.id or other.finished_at is not None:
+            continue
+        runnable = judged.ticks is None or other.job_type in judged.ticks
+        if other.status == "running" or (runnable and turn(other) < turn(job)):
+            return False
+    return True
 
 
 # --- the test ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, NullPool, StaticPool, create_engine, event, text
+from sqlalchemy import Connection, Engine, NullPool, StaticPool, create_engine, event, insert, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -22,6 +23,9 @@ from support.targets import plain_url
 
 from cronjobs import Context, RetryLater, RetryPolicy, Snooze, enqueue, enqueue_async, enqueue_many, job
 from cronjobs.clock import SYSTEM
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import jobs
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.jobs import registry
 from cronjobs.testing import Drained, JobFailed, create_tables, drain
@@ -479,14 +483,14 @@ def test_the_transaction_is_left_as_it_was(postgres_url: str) -> None:
 
 def test_tables_are_made_again_for_each_test_in_few_milliseconds() -> None:
     """By statements kept from the first call: alembic would take ten times as long."""
-    with create_engine("sqlite://").connect() as connection:
+    with create_engine("sqlite://", poolclass=NullPool).connect() as connection:
         create_tables(connection)
         connection.rollback()
         sent = []
         event.listen(connection, "before_cursor_execute", lambda *args: sent.append(args[2]))
         create_tables(connection)
         assert not [statement for statement in sent if "alembic_version" in statement and "SELECT" in statement]
-        assert len(sent) < 120
+        assert len(sent) < 150
 
 
 def test_a_clock_of_the_tests_is_the_jobs_clock(connection: Connection) -> None:
@@ -495,3 +499,69 @@ def test_a_clock_of_the_tests_is_the_jobs_clock(connection: Connection) -> None:
     assert drain(connection, at=then - timedelta(minutes=1)).ran == ()
     assert len(drain(connection, at=then + timedelta(minutes=10)).succeeded) == 1
     assert "true" in str(connection.execute(text("SELECT result FROM cronjobs_jobs")).scalar_one()).lower()  # late
+
+
+# --- jobs from outside ------------------------------------------------------------------------------------------------
+
+
+def _commit_real_job(url: str, *, before_the_tests: bool, due: bool = True) -> int:
+    """A job of the app's own, as in a developer's database."""
+    created = SYSTEM.now() - timedelta(days=1 if before_the_tests else 0)
+    with closing(Database(parse_url(url))) as database, database.write() as connection:
+        rows = insert(jobs).values(
+            job_type="t.mail", created_at=created, run_at=created if due else SYSTEM.now() + timedelta(days=1)
+        )
+        return int(connection.execute(rows.returning(jobs.c.id)).scalar_one())
+
+
+@pytest.fixture
+def mailed() -> list[Context]:
+    seen: list[Context] = []
+
+    @job("t.mail")
+    def mail(ctx: Context) -> None:
+        seen.append(ctx)
+
+    return seen
+
+
+@pytest.mark.parametrize("way", ["connection", "session", "driver"])
+def test_jobs_that_were_committed_before_the_tests_began_are_refused(
+    database_url: str, mailed: list[Context], way: str
+) -> None:
+    first, _ = (_commit_real_job(database_url, before_the_tests=True) for _ in range(2))
+    _commit_real_job(database_url, before_the_tests=True, due=False)
+    engine = create_engine(plain_url(database_url), poolclass=NullPool)
+    with engine.connect() as connection, connection.begin() as transaction:
+        on: Any = {
+            "connection": connection,
+            "session": Session(connection),
+            "driver": connection.connection.driver_connection,
+        }[way]
+        enqueue(on, "t.mail", {})
+        with pytest.raises(UsageError) as refused:
+            drain(on)
+        assert mailed == []
+        said = str(refused.value)
+        for words in ("2 due jobs", f"{first} (t.mail)", str(engine.url.database), "outside=True"):
+            assert words in said
+        assert len(drain(on, only="t.other").ran) == 0, "only what would run counts"
+        assert len(drain(on, outside=True).ran) == 3
+        transaction.rollback()
+
+
+def test_what_is_committed_while_the_tests_run_is_theirs(database_url: str, mailed: list[Context]) -> None:
+    _commit_real_job(database_url, before_the_tests=False)
+    with create_engine(plain_url(database_url), poolclass=NullPool).connect() as connection:
+        assert len(drain(connection).ran) == 1
+        connection.rollback()
+
+
+def test_uncommitted_jobs_are_the_tests_however_old_their_clock_makes_them(
+    connection: Connection, mailed: list[Context]
+) -> None:
+    for savepoint in (False, True):
+        with connection.begin_nested() if savepoint else nullcontext():
+            row = {"job_type": "t.mail", "created_at": SYSTEM.now() - timedelta(days=9), "run_at": SYSTEM.now()}
+            connection.execute(insert(jobs).values(row))
+    assert len(drain(connection).ran) == 2

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connections, transaction  # type: ignore[import-untyped]
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, create_engine, text
 from support.djangos import configured
 from support.ledger import Jobs
-from support.targets import each_target, opened, users_table
+from support.targets import each_target, opened, plain_url, users_table
 
 from cronjobs.database import address
 from cronjobs.database import connection as database_module
@@ -223,9 +223,12 @@ def test_finish_outside_of_a_transaction_is_refused(jobs: Jobs, database_url: st
         if sqlite
         else psycopg.connect(database_url, autocommit=True)
     )
-    for target in (own, connections[alias]):
-        with pytest.raises(UsageError, match="belongs into a transaction"):
-            ctx.finish(target)
+    engine = create_engine(plain_url(database_url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for target in (own, connections[alias], connection):
+            with pytest.raises(UsageError, match="belongs into a transaction"):
+                ctx.finish(target)
+    engine.dispose()
     own.close()
 
 

@@ -142,7 +142,8 @@ def test_an_older_state_in_place_does_what_the_table_says(kept: Kept) -> None:
     tick.wait()
     since = [project.add("t.key", idempotency_key=f"since:{n}") for n in range(2)]
     assert project.tick().process.returncode == 0
-    assert project.statuses() == {"succeeded": 9}
+    ours = (*before, *between, running, *since)  # the schedule's own jobs come as minutes go by
+    assert {project.job(each)["status"] for each in ours} == {"succeeded"}
 
     kept.restore_in_place()
     project.let_leases_end()

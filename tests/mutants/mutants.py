@@ -27,12 +27,30 @@ PAGES = "tests/database/test_web.py"
 DJANGO_ADMIN, DJANGO_MIGRATIONS, DJANGO_SETTINGS, DJANGO_TASKS = (
     f"tests/database/test_django_{name}.py" for name in ("admin", "migrations", "settings", "tasks")
 )
+CAP_RACES = "tests/database/test_back_pressure_races.py"
+COPYING = "cronjobs_copy/copying.py"
+COPIES = "tests/process/test_db_copy_interrupted.py"
+CLEAN = "cronjobs/django/clean.py"
+LEFT_IN_DJANGO = "tests/database/test_left_behind_django.py"
+LEFT_BEHIND = "tests/process/test_left_behind.py"
+AROUND_ATTEMPTS = "tests/database/test_around_attempts.py"
 LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
 DROP = "tests/process/test_db_drop.py"
+CODE_FAULTS = "tests/process/test_faults_of_code.py"
+MISFITS, MISFIT_RULE = "cronjobs/rules/misfits.py", "tests/unit/rules/test_misfits.py"
+OF_ONE_JOB = """r.job_id, r.runner, r.finished_at AS at FROM {job_runs} r JOIN {jobs} j ON j.id = r.job_id
+            WHERE r.job_id"""
+MISFIT_TICKS = "tests/database/test_misfits.py"
 EXEC = "tests/database/test_exec_runs.py"
+EXEC_NAMES = "tests/database/test_names_of_exec.py"
+NAMES_AND_COUNTS = "alembic/versions/0009_names_and_counts.py"
+QUEUE_RIGHTS = "tests/database/test_back_pressure_rights.py"
+LINEAR = "tests/unit/test_linear.py"
 FENCE = "tests/database/test_fence.py"
 ALERTS = "tests/database/test_alerts_races.py"
+ALERT = "tests/database/test_alerts.py"
+PROCESS_ALERTS = "tests/process/test_alerts.py"
 TAKE_OVER = "tests/unit/crontab/test_take_over.py"
 SHAPES = "tests/database/test_enqueue_shapes.py"
 CRASHES = "tests/process/test_crashes.py"
@@ -44,6 +62,10 @@ FUNCTIONS = "alembic/versions/0007_released_keys.py"
 TOKENS = "cronjobs/store/tokens.py"
 TOKENS_TESTS = "tests/database/test_tokens.py"
 TOKEN_FUNCTIONS = "alembic/versions/0008_tokens.py"
+STANDING = "cronjobs/rules/standing.py"
+INCIDENTS = "tests/database/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
+NOT_RUN = "tests/database/test_not_run.py"
+GIVEN_UP = "tests/database/test_given_up.py"
 MAPPING = "tests/unit/execution/test_mapping.py"
 TRANSACTIONS = "tests/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
@@ -52,6 +74,62 @@ LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_readi
 # that is not running equals nobody's holder. tests/database/test_tables.py holds that CHECK. Nor has MATERIALIZED:
 # PostgreSQL never inlines a CTE that locks rows. The mutant is the subquery that it stands against.
 MUTANTS = (
+    Mutant(
+        "db copy reopens the old side after COMMIT",
+        COPYING,
+        "            reopens = False  #",
+        "            pass  #",
+        (f"{COPIES}::test_only_one_side_is_open_when_a_copy_is_interrupted_at_its_commit",),
+    ),
+    Mutant(
+        "db copy reopens what another copy relies on",
+        COPYING,
+        "if store.last_closing(connection) == closing:",
+        "if closing:",
+        (f"{COPIES}::test_a_copy_that_another_one_overtook_leaves_the_old_side_closed",),
+    ),
+    Mutant(
+        "db copy reopens what it did not close",
+        COPYING,
+        "    reopens = not closed\n",
+        "    reopens = True\n",
+        (f"{COPIES}::test_a_copy_that_found_the_old_side_closed_never_opens_it",),
+    ),
+    Mutant(
+        "db copy commits beside an open old side",
+        COPYING,
+        "    if read_meta(old).environment != where:\n",
+        "    if False:\n",
+        (f"{COPIES}::test_a_copy_does_not_commit_once_somebody_opened_the_old_side",),
+    ),
+    Mutant(
+        "a claim under limits that pause --wait does not see",
+        "cronjobs/store/operating.py",
+        "w.mode IN ('RowShareLock', 'RowExclusiveLock')",
+        "w.mode = 'RowExclusiveLock'",
+        ("tests/process/test_pause_wait.py::test_a_claim_is_in_flight_from_when_it_asked_for_pauses_until_it_ends",),
+    ),
+    Mutant(
+        "a replaced job that comes back into a full queue",
+        ENQUEUE,
+        'has_room="(r.stays = 0 OR j.queue = r.queue)"',
+        'has_room="(r.stays = r.stays)"',
+        (f"{CAP_RACES}::test_a_job_that_leaves_its_queue_while_it_is_replaced_comes_back_only_if_there_is_room",),
+    ),
+    Mutant(
+        "a job that is moved in once the cap is unlocked",
+        "cronjobs/jobs/insertion.py",
+        "            self._replace_found(connection)  # while",
+        "            # while",
+        (f"{CAP_RACES}::test_a_cap_is_locked_until_a_job_is_moved_in_where_each_statement_is_a_transaction",),
+    ),
+    Mutant(
+        "db copy takes an old side in use for a closed one",
+        COPYING,
+        "str(source.address), closed=closed):\n        _copy_all",
+        "str(source.address), closed=True):\n        _copy_all",
+        (f"{COPIES}::test_a_side_that_was_used_during_the_copy_is_not_taken",),
+    ),
     Mutant("fence without the attempt", SQL, " AND j.attempts = o.attempt", "", (FENCE,)),
     Mutant("fence without the holder", SQL, "o.attempt AND j.locked_by = o.locked_by AND", "o.attempt AND", (FENCE,)),
     Mutant("fence without the id", SQL, '"j.id = o.id AND j.attempts', '"j.attempts', (FENCE,)),
@@ -120,11 +198,95 @@ MUTANTS = (
         (f"{DJANGO_TASKS}::test_a_task_is_part_of_the_transaction",),
     ),
     Mutant(
-        "django: a task's end closes the connection of a transaction",
-        "cronjobs/django/task_jobs.py",
-        "        if not connection.in_atomic_block:",
-        "        if True:",
+        "django: an attempt's end closes the connection of a transaction",
+        CLEAN,
+        "            if connection.alias not in self._tests:",
+        "            if True:",
         (f"{DJANGO_TASKS}::test_a_task_that_succeeded_has_its_value",),
+    ),
+    Mutant(
+        "django: a transaction that a handler leaves open",
+        CLEAN,
+        "left_open = connection.in_atomic_block or _is_in_transaction(connection)",
+        "left_open = False",
+        (f"{LEFT_IN_DJANGO}::test_an_open_transaction_is_rolled_back_and_fails_its_attempt_and_no_other",),
+    ),
+    Mutant(
+        "django: the next use of a connection left in atomic",
+        CLEAN,
+        "        del connections[connection.alias]",
+        "        pass",
+        (f"{LEFT_IN_DJANGO}::test_an_open_transaction_is_rolled_back_and_fails_its_attempt_and_no_other",),
+    ),
+    Mutant(
+        "django: one thread for all async handlers",
+        CLEAN,
+        "        await self._thread.__aenter__()\n",
+        "",
+        (f"{LEFT_IN_DJANGO}::test_async_handlers_at_the_same_time_have_connections_of_their_own",),
+    ),
+    Mutant(
+        "django: unusable connections are kept",
+        CLEAN,
+        "        connection.close_if_unusable_or_obsolete()\n",
+        "",
+        (f"{LEFT_IN_DJANGO}::test_when_the_server_ends_all_connections_once_at_most_one_job_of_each_worker_fails",),
+    ),
+    Mutant(
+        "attempts in the thread's own context",
+        "cronjobs/execution/worker_threads.py",
+        "Context().run(run_attempt, attempt, ",
+        "run_attempt(attempt, ",
+        (f"{AROUND_ATTEMPTS}::test_each_attempt_has_a_context_of_its_own",),
+    ),
+    Mutant(
+        "a hook makes a success of a failure",
+        "cronjobs/jobs/around.py",
+        "        raise failure  # a manager swallowed it",
+        "        return None",
+        (f"{AROUND_ATTEMPTS}::test_no_hook_makes_a_success_of_a_failure",),
+    ),
+    Mutant(
+        "a stop breaks off a hook",
+        "cronjobs/execution/handler.py",
+        "        ended = True\n",
+        "        ended = False\n",
+        (f"{AROUND_ATTEMPTS}::test_a_stop_does_not_break_off_what_a_hook_does_after_its_handler",),
+    ),
+    Mutant(
+        "a clock that handlers can stop",
+        "cronjobs/clock.py",
+        "        return _monotonic()",
+        "        return time.monotonic()",
+        (f"{LEFT_BEHIND}::test_a_tick_ends_on_time_although_a_handler_has_stopped_the_clock",),
+    ),
+    Mutant(
+        "a hard limit by our own clock",
+        "cronjobs/tick/watchdog.py",
+        "self._hard.stand_at(instant + self._hard_after_s)",
+        "self._hard.stand_at(instant + self._hard_after_s + 2000)",
+        (f"{LEFT_BEHIND}::test_a_tick_ends_on_time_although_a_handler_has_stopped_the_clock",),
+    ),
+    Mutant(
+        "a launcher whose orders do not wait",
+        "cronjobs/execution/process.py",
+        "            os.set_blocking(theirs.fileno(), True)",
+        "            os.set_blocking(theirs.fileno(), False)",
+        (f"{LEFT_BEHIND}::test_the_launcher_reads_its_orders_however_late_they_come_although_sockets_do_not_block",),
+    ),
+    Mutant(
+        "a handler's environment reaches commands",
+        "cronjobs/execution/handler.py",
+        "in around.environ.items()",
+        "in __import__('os').environ.items()",
+        (f"{LEFT_BEHIND}::test_commands_get_the_environment_as_it_was_before_the_first_handler",),
+    ),
+    Mutant(
+        "a module takes a tick's signals",
+        "cronjobs/tick/tick.py",
+        "        self._listen()  # a module of the user's may have taken the signals\n",
+        "",
+        (f"{LEFT_BEHIND}::test_a_module_cannot_take_the_signals_that_end_a_tick",),
     ),
     Mutant(
         "django: who may only look retries",
@@ -397,11 +559,53 @@ MUTANTS = (
         ("tests/database/test_sizes.py",),
     ),
     Mutant(
+        "payloads fetched whatever numbers they have",
+        "cronjobs/store/sizes.py",
+        "           WHEN {has_odd_number(column)} THEN '\"{ODD_NUMBER}\"'\n",
+        "",
+        ("tests/database/test_odd_numbers.py",),
+    ),
+    Mutant(
+        "numbers of any number of decimals",
+        "cronjobs/database/checks.py",
+        " || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)",
+        ")",
+        ("tests/database/test_odd_numbers.py",),
+    ),
+    Mutant(
         "no claim row by row after one that failed",
         "cronjobs/tick/turn.py",
         "        self.warily = True",
         "        self.warily = False",
         ("tests/database/test_encodings.py", "tests/database/test_sizes.py"),
+    ),
+    Mutant(
+        "a value of another type is our fault",
+        "cronjobs/cli/fault.py",
+        "        if (odd := _odd_value()) is not None:",
+        "        if (odd := None) is not None:",
+        ("tests/database/test_bytes_in_sqlite.py",),
+    ),
+    Mutant(
+        "a tick that dies in its first claim leaves no trace",
+        "cronjobs/tick/work.py",
+        "                self.tick.row.begin(connection)\n",
+        "",
+        ("tests/database/test_unread_rows.py",),
+    ),
+    Mutant(
+        "the lease does not say whether its row was read",
+        "cronjobs/store/claims.py",
+        'TAKE.replace("{leased}", "{leased_unread}")',
+        "TAKE",
+        ("tests/database/test_unread_rows.py",),
+    ),
+    Mutant(
+        "jobs whose rows were not read are claimed with all others",
+        "cronjobs/store/claims.py",
+        "AND {as_doubtful} AND (j",
+        "AND CAST(:doubtful AS boolean) IN (true, false) AND (j",
+        ("tests/database/test_unread_rows.py",),
     ),
     Mutant(
         "a SQLite file that vanished is made anew",
@@ -554,7 +758,7 @@ MUTANTS = (
     Mutant(
         "a launcher's last report is not read",
         "cronjobs/execution/process.py",
-        " and not self._poller.poll(0)",
+        " and not self._has_news(0)",
         "",
         ("tests/process/test_process.py::test_an_end_that_is_reported_between_two_looks_is_the_commands_own",),
     ),
@@ -674,6 +878,27 @@ MUTANTS = (
         (f"{ALERTS}::test_a_look_that_facts_overtook_is_done_again",),
     ),
     Mutant(
+        "alerts are marked when all channels have ended",
+        "cronjobs/alerts/looking.py",
+        "                self._mark_all(answers)\n        self._mark_all(answers)",
+        "                pass\n        self._mark_all(answers)",
+        (PROCESS_ALERTS,),
+    ),
+    Mutant(
+        "who records a death does not let the next tick look",
+        "cronjobs/tick/turn.py",
+        "            look_soon(connection)  # also",
+        "            pass  # also",
+        (f"{PROCESS_ALERTS}::test_a_death_that_no_tick_recorded_lets_the_next_tick_look",),
+    ),
+    Mutant(
+        "a channel for which no time was left waits for a later look",
+        "cronjobs/alerts/looking.py",
+        "                store.look_soon(connection)\n            return",
+        "                pass\n            return",
+        (f"{ALERT}::test_a_channel_for_which_no_time_was_left_is_tried_by_the_next_tick",),
+    ),
+    Mutant(
         "progress of whichever attempt",
         "cronjobs/rules/progress.py",
         ' or value.get("attempt") != attempt',
@@ -739,6 +964,90 @@ MUTANTS = (
         "    runner_s=LONGEST.total_seconds(),",
         "    runner_s=0.0,",
         ("tests/process/test_exec.py::test_a_projects_runs_are_in_its_database_while_they_run_and_after",),
+    ),
+    Mutant(
+        "a missed run is judged by rows that never began",
+        "cronjobs/store/exec_runs.py",
+        "({is_exec} AND j.started_at IS NOT NULL)",
+        "({is_exec})",
+        (f"{EXEC_NAMES}::test_rows_that_never_began_hide_no_missed_run",),
+    ),
+    Mutant(
+        "names of exec beyond the limit are left out without a word",
+        "cronjobs/exec/watching.py",
+        "unwatched=len(latest) > exec_runs.MOST_NAMES",
+        "unwatched=False",
+        (f"{EXEC_NAMES}::test_more_names_than_are_watched_are_a_finding",),
+    ),
+    Mutant(
+        "an enqueue takes a name of exec",
+        "cronjobs/jobs/checking.py",
+        "if isinstance(name, str) and name.startswith(PREFIX):",
+        "if False:",
+        (f"{EXEC_NAMES}::test_no_way_to_enqueue_takes_a_name_of_exec",),
+    ),
+    Mutant(
+        "plain SQL on SQLite takes a name of exec",
+        NAMES_AND_COUNTS,
+        "RAISE(ABORT, 'CHECK constraint failed",
+        "('CHECK constraint failed",
+        (f"{EXEC_NAMES}::test_no_way_to_enqueue_takes_a_name_of_exec",),
+    ),
+    Mutant(
+        "plain SQL on PostgreSQL takes a name of exec",
+        NAMES_AND_COUNTS,
+        'OR started_at IS NOT NULL OR finished_at IS NOT NULL"',
+        'OR started_at IS NOT NULL OR finished_at IS NOT NULL OR true"',
+        (f"{EXEC_NAMES}::test_the_function_and_the_enqueuers_insert_refuse_it",),
+    ),
+    Mutant(
+        "an enqueuer may lock a queue's row",
+        "cronjobs/schema/grants.py",
+        '    "cronjobs_queues": "SELECT",\n',
+        '    "cronjobs_queues": "SELECT, UPDATE (dropped)",\n',
+        (f"{QUEUE_RIGHTS}::test_an_enqueuer_can_neither_lock_a_queues_row_nor_change_it",),
+    ),
+    Mutant(
+        "a queue's counter overflows",
+        NAMES_AND_COUNTS,
+        "WHEN $2 = 'dropped' AND q.dropped < most THEN",
+        "WHEN $2 = 'dropped' THEN",
+        (f"{QUEUE_RIGHTS}::test_the_function_drops_where_a_counter_is_at_its_end",),
+    ),
+    Mutant(
+        "who gives up at a held queue is not counted",
+        "cronjobs/jobs/insertion.py",
+        "                    count_held(connection, room.held[0])\n",
+        "",
+        (f"{QUEUE_RIGHTS}::test_an_enqueue_that_meets_an_open_one_says_so_stays_usable_and_is_counted",),
+    ),
+    Mutant(
+        "the function does not say who holds a queue",
+        NAMES_AND_COUNTS,
+        "EXCEPTION WHEN lock_not_available THEN",
+        "EXCEPTION WHEN division_by_zero THEN",
+        (f"{QUEUE_RIGHTS}::test_the_function_says_so_too_and_a_savepoint_keeps_the_transaction",),
+    ),
+    Mutant(
+        "a word of an error is read again from each of its letters",
+        "cronjobs/rules/error_groups.py",
+        "(?P<email>(?<![\\w.+-])",
+        "(?P<email>",
+        (f"{LINEAR}::test_a_piece_that_is_repeated_costs_no_more_than_its_length",),
+    ),
+    Mutant(
+        "the blueprint reads a body before it knows whose it is",
+        "cronjobs/web/mounted.py",
+        '"wsgi.input": flask.request.stream}',
+        '"wsgi.input": __import__("io").BytesIO(flask.request.get_data())}',
+        ("tests/database/test_web_bodies.py",),
+    ),
+    Mutant(
+        "status reads every unknown type",
+        "cronjobs/store/listing.py",
+        "known DESC, run_at, queue, job_type LIMIT :limit",
+        "known DESC, run_at, queue, job_type LIMIT 1000 * :limit",
+        ("tests/database/test_many_names.py",),
     ),
     Mutant(
         "a run of exec is retried",
@@ -1037,5 +1346,184 @@ MUTANTS = (
         "if self._maps.is_set() and not self._seceded:",
         "if self._maps.is_set() and self._seceded:",
         ("tests/process/test_map_on_clusters.py::test_more_parents_than_slots_come_to_their_end",),
+    ),
+    Mutant(
+        "SQLite's temporary data in its temporary folder",
+        "cronjobs/database/connection.py",
+        "temp_store = MEMORY",
+        "temp_store = FILE",
+        (
+            "tests/process/test_database_failures.py::test_a_full_temporary_folder_stops_no_job_of_a_database_whose_disk_has_room",
+        ),
+    ),
+    Mutant(
+        "a server's words make causes of their own",
+        "cronjobs/errors.py",
+        'return str(self) if self.kind is None else f"database: {self.kind}"',
+        "return str(self)",
+        ("tests/process/test_alarm.py",),
+    ),
+    Mutant(
+        "a tick that loads no code ends a fault of the code",
+        "cronjobs/cli/tick_report.py",
+        "knows_code=knows_code):",
+        "knows_code=True):",
+        (f"{CODE_FAULTS}::test_a_tick_that_cannot_reach_the_database_ends_no_fault_of_the_code",),
+    ),
+    *(
+        Mutant(f"misfits: {name}", file, old, new, (tests,))
+        for name, file, old, new, tests in (
+            ("given up at once", MISFITS, "now - self.since >= LEAST and self", "self", MISFIT_RULE),
+            ("given up whatever ticks", MISFITS, " and self.ticked <= self.refused", "", MISFIT_RULE),
+            ("kept for ever", MISFITS, "if now - self.since >= MOST:", "if not self:", MISFIT_RULE),
+            ("tried again at once", MISFITS, "WAIT: Final = timedelta(minutes=5)", "WAIT = timedelta(0)", MISFIT_RULE),
+            (
+                "charged",
+                "cronjobs/rules/ending.py",
+                "return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + WAIT",
+                "return Transition(Status.FAILED, failures + 1, losses, interruptions=0, run_at=now + WAIT",
+                "tests/unit/rules/test_policy.py",
+            ),
+            (
+                "versions that do not know the type have a say",
+                "cronjobs/store/misfits.py",
+                "if types is None or row.job_type in types",
+                "",
+                f"{MISFIT_TICKS}::test_hosts_that_do_not_know_the_type_have_no_say",
+            ),
+            (
+                "an idle host's code is not looked at",
+                "cronjobs/tick/tick.py",
+                "at_fault or seen.misfits or",
+                "at_fault or",
+                f"{MISFIT_TICKS}::test_a_host_that_is_deployed_while_it_is_idle_keeps_it_alive_from_its_first_tick_on",
+            ),
+            (
+                "attempts of other jobs count",
+                "cronjobs/store/misfits.py",
+                OF_ONE_JOB,
+                "j.id AS job_id, r.runner, r.finished_at AS at FROM {job_runs} r CROSS JOIN {jobs} j WHERE j.id",
+                f"{MISFIT_TICKS}::test_attempts_of_other_jobs_do_not_count",
+            ),
+            (
+                "a retry by hand does not begin anew",
+                "cronjobs/store/operating.py",
+                "misfit_since = NULL, ",
+                "",
+                f"{MISFIT_TICKS}::test_a_retry_by_hand_and_code_that_takes_it_begin_anew",
+            ),
+            (
+                "code of unknown version has no say",
+                "cronjobs/store/misfits.py",
+                "row.hash or UNKNOWN_CODE: frozenset(map(str, row.names)) if isinstance(row.names, list) else None",
+                "row.hash: frozenset(map(str, row.names or ()))",
+                f"{MISFIT_TICKS}::test_a_tick_whose_code_is_unknown_may_be_the_one_that_takes_it",
+            ),
+        )
+    ),
+    Mutant(
+        "a wrong argument of @job stops its module",
+        "cronjobs/jobs/registry.py",
+        "            if not Loading.depth:\n                raise\n",
+        "            raise\n",
+        ("tests/database/test_wrong_arguments.py",),
+    ),
+    Mutant(
+        "an unexpected error of one type stops all",
+        "cronjobs/jobs/job_types.py",
+        "except Exception as error:  # one type's fault",
+        "except SystemError as error:  # one type's fault",
+        ("tests/database/test_wrong_arguments.py",),
+    ),
+    Mutant(
+        "an idle tick forgets a fault of the code",
+        "cronjobs/tick/tick_row.py",
+        "result.left()",
+        "result.not_started",
+        (f"{CODE_FAULTS}::test_a_fault_seen_in_a_terminal_is_one_for_idle_ticks_too",),
+    ),
+    Mutant(
+        "a job that snoozes silences its schedule",
+        STANDING,
+        'return "put off" if job.run_at > now else "waits"',
+        "return None",
+        (f"{INCIDENTS}[a run that snoozes for ever]",),
+    ),
+    Mutant(
+        "a run that found its queue full is nothing",
+        STANDING,
+        'else ("full", None)',
+        "else (None, None)",
+        (f"{INCIDENTS}[a run that found its queue full]",),
+    ),
+    Mutant(
+        "an attempt that overruns its timeout is a run",
+        STANDING,
+        "return leased and not over",
+        "return leased",
+        ("tests/unit/rules/test_standing.py::test_what_a_job_is_to_a_schedule_that_was_due",),
+    ),
+    Mutant(
+        "status looks at ten rows of a schedule",
+        "cronjobs/insight/run_watch.py",
+        "if judged.not_run is None and not judged.ended and len(",
+        "if not judged and len(",
+        (f"{NOT_RUN}::test_a_missed_run_behind_thousands_that_gave_way_is_found_in_a_few_statements",),
+    ),
+    Mutant(
+        "status looks at the first schedules in doubt",
+        "cronjobs/insight/run_watch.py",
+        "        for first in range(0, len(ids), ASKED_AT_ONCE):",
+        "        for first in range(0, min(len(ids), 1), ASKED_AT_ONCE):",
+        (f"{NOT_RUN}::test_however_many_schedules_are_in_doubt_each_is_looked_at",),
+    ),
+    Mutant(
+        "what catch_up drops is said to nobody",
+        "cronjobs/schedules/materialise.py",
+        "    _note_dropped(connection, mine, rows, now)\n",
+        "",
+        (f"{INCIDENTS}[runs beyond catch_up_limit]",),
+    ),
+    Mutant(
+        "retention removes dead jobs without a word",
+        "cronjobs/store/pruning.py",
+        "    _note_deaths(leaving.connection, gone)\n",
+        "",
+        (f"{INCIDENTS}[retention removed a dead job]",),
+    ),
+    Mutant(
+        "retention removes a schedule's newest row",
+        "cronjobs/store/pruning.py",
+        " AND n.last_for > c.last_for)",
+        ")",
+        (f"{NOT_RUN}::test_retention_does_not_end_what_a_yearly_schedule_missed",),
+    ),
+    Mutant(
+        "an ack of what was given up covers what comes later",
+        "cronjobs/store/given_up.py",
+        "a.action = :kind AND a.id > :after",
+        "a.action = :kind AND :after = 0",
+        (GIVEN_UP,),
+    ),
+    Mutant(
+        "an ack of what was given up covers what nobody was shown",
+        "cronjobs/store/given_up.py",
+        "ORDER BY a.id + 0",
+        "ORDER BY a.subject",
+        (GIVEN_UP,),
+    ),
+    Mutant(
+        "jobs that wait for others are late",
+        "cronjobs/insight/waiting.py",
+        "late=each.late - behind.get((each.queue, each.job_type), 0)",
+        "late=each.late",
+        ("tests/database/test_late.py",),
+    ),
+    Mutant(
+        "a type fails although runs of it succeed",
+        "cronjobs/store/failing_types.py",
+        "is None or at < each.since)",
+        "is None or at)",
+        ("tests/database/test_failing_types.py",),
     ),
 )

@@ -8,9 +8,23 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy.exc import DBAPIError
 from support.ticking import Project, events
 
+from cronjobs.cli.tick_report import CronMail
+from cronjobs.database.address import parse_url
+from cronjobs.database.connection import tell
+from cronjobs.errors import (
+    CommitUnconfirmed,
+    CommitUnknown,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseNotReady,
+    DatabaseUnreachable,
+)
+from cronjobs.events import database_trouble
 from cronjobs.tick import mail_throttle as alarm_module
 from cronjobs.tick.mail_throttle import Alarm, leave_word, take_word
 
@@ -198,3 +212,67 @@ def test_what_keeps_a_tick_from_beginning_is_in_the_log(sqlite_migrated: str, ne
     assert project.tick().wait() == 3
     assert len(events(project.log(), "tick.not_started")) == 2
     assert "cronjobs.yaml:" in project.log()  # the file names no log any more; the last good tick's is known
+
+
+# --- one outage -------------------------------------------------------------------------------------------------------
+
+A_SERVERS_WORDS = (
+    'could not extend file "base/16384/16391": No space left on device',
+    'could not write to file "base/pgsql_tmp/pgsql_tmp1234.0": No space left on device\nHINT:  Check free disk space.',
+    "Prozess 4711: kein Platz mehr\nCONTEXT:  while updating tuple (3,4) in relation «cronjobs_jobs»",
+)
+
+
+def _refusals(code: str) -> list[DatabaseError]:
+    address = parse_url("postgresql://run@db/shop")
+    kind = psycopg.errors.lookup(code)
+    return [tell(address, DBAPIError("UPDATE", None, kind(words))) for words in A_SERVERS_WORDS]
+
+
+@pytest.mark.parametrize("code", ["40P01", "42501", "42703", "42P01", "53100", "57014", "57P01", "58030", "XX001"])
+def test_no_word_of_the_server_makes_another_cause_of_one_outage(code: str) -> None:
+    assert len({refusal.cause for refusal in _refusals(code)}) == 1
+    [other] = {refusal.cause for refusal in _refusals("0A000")}
+    assert other not in {refusal.cause for refusal in _refusals(code)}
+
+
+def test_how_long_a_lock_was_waited_for_makes_no_other_cause() -> None:
+    assert DatabaseBusy("sqlite:///a", 3.1).cause == DatabaseBusy("sqlite:///a", 9.8).cause
+
+
+def test_a_server_that_goes_starts_and_refuses_is_one_outage() -> None:
+    away = [
+        DatabaseUnreachable("db", "Connection refused"),
+        DatabaseNotReady("db", "the database system is starting up"),
+    ]
+    assert len({error.cause for error in [*away, CommitUnknown("db", "gone")]}) == 1
+    assert CommitUnconfirmed("db").cause != away[0].cause
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["ticks that failed", "ticks that did not begin"])
+def test_one_outage_is_one_mail_and_is_over_once(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    log = tmp_path / "log"
+
+    def tick(error: DatabaseError | None) -> str:
+        mail = CronMail(tmp_path / "cronjobs.yaml", throttle=True)
+        reporter = mail.reporter(log, talk=False)
+        if error is not None and not begun:
+            mail.not_started(error)
+        else:
+            if error is not None:
+                reporter.note(database_trouble(str(error), error.cause))
+            mail.tell(reporter)
+            mail.send()
+        return capsys.readouterr().err
+
+    said = [tick(error) for error in _refusals("53100")]
+    assert "16391" in said[0]
+    assert said[1:] == ["", ""]
+    over = tick(None)
+    assert over.startswith("cronjobs: over after")
+    assert over.count("\n") == 1
+    assert tick(None) == ""
+    assert all(words in log.read_text() for words in ("16391", "pgsql_tmp1234", "4711")), "the log has all of it"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from support import forked
 from support.databases import until
 from support.inboxes import Web, closed_port
 from support.inboxes import web as web
-from support.ticking import Project
+from support.ticking import Project, patched
 
 HANDLERS = """
 @job("t.dies", retry=RetryPolicy(max_attempts=1))
@@ -19,6 +21,7 @@ def dies(ctx):
 def long(ctx):
     raise ValueError("too long")
 """
+SECRET = "hunter2-correct-horse"
 PAST = {True: "1600000000000000", False: "'2020-01-01'"}
 
 
@@ -72,34 +75,119 @@ def test_what_was_sent_by_a_tick_that_was_killed_is_sent_again(project: Project,
     assert len(web.got) == 2
 
 
+def beside_hanging(project: Project, web: Web, more: str = "") -> Project:
+    """Three channels that get no answer, and behind them one that does at once."""
+    hanging = "".join(f'    hook{n}: {{webhook: {{url: "{web.url}/{n}"}}}}\n' for n in range(3))
+    ops = "    ops: {command: [sh, -c, cat >> told; echo >> told]}\n"
+    web.hold = True
+    return project.configure(f"alerts:\n  channels:\n{hanging}{ops}{more}", HANDLERS)
+
+
 @pytest.mark.slow
-def test_a_server_that_does_not_answer_holds_a_tick_up_no_longer_than_its_deadline(
-    sqlite_project: Project, web: Web
-) -> None:
-    configured(sqlite_project, web, "run: {budget: 6s}\n")
+def test_channels_that_hang_hold_up_neither_another_one_nor_the_tick(sqlite_project: Project, web: Web) -> None:
+    beside_hanging(sqlite_project, web, "run: {budget: 6s}\n")
     sqlite_project.tick()
     sqlite_project.add("t.dies", timeout_s=1)
-    web.hold = True
     tick = sqlite_project.tick()
     assert tick.wait() == 1
     assert tick.took_s < 8
-    [(error, failures)] = sqlite_project.sql("SELECT error, failures FROM cronjobs_alerts")
-    assert error.startswith("no answer within")
-    assert failures == 1
+    assert '"finding": "dead"' in (sqlite_project.folder / "told").read_text()
+    found = sqlite_project.sql("SELECT channel, error, failures FROM cronjobs_alerts WHERE failures > 0")
+    assert sorted(name for name, _, _ in found) == ["hook0", "hook1", "hook2"]
+    assert all(error.startswith("no answer within") and failures == 1 for _, error, failures in found)
     assert "alert.not_sent" in tick.stderr, "cron mails it"
 
 
-def test_a_long_job_that_dies_is_told_by_the_next_tick(sqlite_project: Project, web: Web) -> None:
+def test_what_was_delivered_beside_a_channel_that_hangs_is_not_sent_again_after_a_kill(
+    project: Project, web: Web
+) -> None:
+    beside_hanging(project, web)
+    project.tick()
+    project.add("t.dies")
+    tick = project.start()
+    until(lambda: bool(project.sql("SELECT 1 FROM cronjobs_alerts WHERE channel = 'ops' AND sent = 1")))
+    assert tick.process.poll() is None, "the others hang"
+    tick.process.kill()
+    tick.wait()
+    web.hold = False
+    web.go_on.set()
+    look_now(project)
+    project.tick()
+    assert len(set(web.paths)) == 3
+    assert (project.folder / "told").read_text().count("\n") == 1
+
+
+def test_a_long_job_that_dies_is_told_at_once_by_its_own_process(project: Project, web: Web) -> None:
+    configured(project, web)
+    project.tick()
+    job = project.add("t.long")
+    project.tick()
+    until(lambda: bool(web.got))
+    [told] = web.messages[0]["findings"]
+    assert told["finding"] == "dead"
+    [dead] = told["jobs"]
+    assert (dead["id"], dead["error_type"], dead["error"]) == (job, "ValueError", "too long")
+    assert dead["at"].startswith(f"{project.folder}/handlers.py:")
+    project.tick()
+    assert len(web.got) == 1
+
+
+def test_a_death_that_no_tick_recorded_lets_the_next_tick_look(sqlite_project: Project, web: Web) -> None:
+    """As of a supervisor, which has hours to live, or of a tick that is killed before its end."""
     configured(sqlite_project, web)
     sqlite_project.tick()
-    job = sqlite_project.add("t.long")
+    sqlite_project.sql("UPDATE cronjobs_meta SET look_at = look_at + 1000000000")
+    job = sqlite_project.add("t.dies")
+    gate = "import cronjobs.tick.loop as it, os\nit.Loop.finish = lambda *_: os.kill(os.getpid(), 9)\n"
+    sqlite_project.tick(**patched(sqlite_project, gate))
+    assert sqlite_project.job(job)["status"] == "dead"
+    assert sqlite_project.value("SELECT look_at - 1e6 * (julianday('now') - 2440587.5) * 86400 FROM cronjobs_meta") <= 0
+
+
+# --- cron's own mail --------------------------------------------------------------------------------------------------
+
+
+def test_crons_mail_and_the_alert_name_the_same_of_a_dead_job(project: Project, web: Web) -> None:
+    configured(project, web)
+    jobs = [project.add("t.dies"), project.add("t.long")]
+    first = project.tick()
+    until(lambda: project.statuses() == {"dead": 2})
+    until(lambda: (project.folder / "cronjobs").exists() and bool(words(project)))
+    second = project.tick()
+    file = project.folder / "cronjobs.yaml"
+    for job, tick, job_type, error in zip(
+        jobs, (first, second), ("t.dies", "t.long"), ("no such card", "too long"), strict=True
+    ):
+        [line] = [line for line in tick.stderr.splitlines() if f"job {job} " in line]
+        assert f"job {job} {job_type}: ValueError: {error} (failed 1 of 1), at {project.folder}/handlers.py:" in line
+        assert line.endswith(f"/cronjobs --config {file} jobs show {job}")
+        shown = forked.run(line.rpartition("look: ")[2].split(), cwd="/", env={"PATH": "/usr/bin:/bin"})
+        assert shown.returncode == 0
+        assert error in shown.stdout
+    silent = project.tick()
+    assert silent.stderr + silent.stdout == ""
+
+
+def test_a_secret_in_a_long_jobs_error_is_masked_in_crons_mail(sqlite_project: Project, web: Web) -> None:
+    """Also where it would be cut in two."""
+    says = f"""
+@job("t.tells", timeout="2m", retry=RetryPolicy(max_attempts=1))
+def tells(ctx):
+    raise ValueError("x" * 590 + "{SECRET}" + "\\n\\x1b[2J")
+"""
+    sqlite_project.configure(f"env: {{API_TOKEN: {SECRET}}}\n", says)
+    sqlite_project.add("t.tells")
     sqlite_project.tick()
-    until(lambda: sqlite_project.job(job)["status"] == "dead")
-    until(
-        lambda: sqlite_project.value("SELECT look_at < 1e6 * (julianday('now') - 2440587.5) * 86400 FROM cronjobs_meta")
-    )
-    sqlite_project.tick()
-    assert [each["finding"] for message in web.messages for each in message["findings"]][:1] == ["dead"]
+    until(lambda: bool(words(sqlite_project)))
+    told = sqlite_project.tick().stderr
+    assert "ValueError: xxx" in told
+    assert SECRET[:5] not in told
+    assert told.count("\n") == 1
+    assert "\x1b" not in told
+
+
+def words(project: Project) -> list[Path]:
+    return [*(project.folder / "cronjobs").glob("word-*")]
 
 
 def test_a_database_that_is_away_is_told_once_and_its_return_once(

@@ -201,11 +201,42 @@ def test_a_file_that_cannot_be_used_ends_in_exit_3(project: Project) -> None:
     assert project.call("check", "--config", "gone.yaml").code == 3
 
 
+UNSET = {
+    "database": "database: ${UNSET_ONE}\n",
+    "a part of the database": "database: postgresql://run:${UNSET_ONE}@db/shop\n",
+    "env": "database: sqlite:///x.db\nenv: {TOKEN: '${UNSET_ONE}'}\n",
+    "a schedule": "database: sqlite:///x.db\nschedules: {a: {every: 1h, command: [echo, '${UNSET_ONE}']}}\n",
+    "alerts": "database: sqlite:///x.db\nalerts: {channels: {ops: {webhook: {url: '${UNSET_ONE}'}}}}\n",
+    "log": "database: sqlite:///x.db\nlog: ${UNSET_ONE}\n",
+    "a ping": "database: sqlite:///x.db\nrun: {ping: '${UNSET_ONE}'}\n",
+}
+
+
+@pytest.mark.parametrize("where", UNSET)
+def test_a_variable_that_is_not_set_fails_and_is_named(project: Project, where: str) -> None:
+    (project.folder / "cronjobs.yaml").write_text(UNSET[where])
+    done = project.call("check")
+    assert done.code in (1, 3)
+    assert "${UNSET_ONE} is not set" in done.out
+
+
+@pytest.mark.parametrize("prefix", ["t.fetch", "t."])
+def test_a_limit_that_names_a_job_type_is_told_what_limits_count(project: Project, prefix: str) -> None:
+    types = "job_types: {t.fetch: {command: [/bin/true]}}\n"
+    (project.folder / "cronjobs.yaml").write_text(f"database: sqlite:///x.db\nlimits: {{'{prefix}': 2}}\n{types}")
+    said = project.call("check").out
+    assert f'limits.{prefix}: "{prefix}" names a job type, and limits count by concurrency_key' in said
+    assert f'enqueue(connection, "t.fetch", …, concurrency_key="{prefix}")' in said
+    (project.folder / "cronjobs.yaml").write_text(f"database: sqlite:///x.db\nlimits: {{'fetch:': 2, t: 1}}\n{types}")
+    assert "names a job type" not in project.call("check").out
+
+
 def test_no_database_is_needed_but_one_must_be_named(project: Project) -> None:
     (project.folder / "cronjobs.yaml").write_text("database: ${DATABASE_URL}\n")
     unset = project.call("check")
-    assert unset.code == 0
-    assert "note: cronjobs.yaml:1:11: database: a variable in it is not set here" in unset.out
+    assert unset.code == 1
+    assert "cronjobs.yaml:1:11: database: ${DATABASE_URL} is not set: " in unset.out
+    assert project.run("check", env={"DATABASE_URL": "sqlite:///x.db"}).code == 0
     (project.folder / "cronjobs.yaml").write_text("project: shop\n")
     missing = project.call("check")
     assert missing.code == 1

@@ -5,21 +5,28 @@ Real ticks; the effects file, outside the database, says how often handlers ran.
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy.exc import DBAPIError
 from support.commands import until
 from support.disks import Disk, FileLimit, obey_modes, read_only, small_disk, spoil_header, spoil_pages
 from support.postgres import SUPERUSER, PostgresServer, as_role
 from support.ticking import Project, Tick, events
 
+from cronjobs.config.load import load
 from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.database.connection import Database, tell
+from cronjobs.doctor.host_facts import volumes
+from cronjobs.doctor.host_verdicts import disk_space
 from cronjobs.schema import migrations
 
 NewProject = Callable[[str], Project]
@@ -105,6 +112,48 @@ def test_a_result_that_never_found_room_is_told_and_its_job_is_found_lost(projec
     assert project.tick().wait() == 0
     assert project.outcomes(job_id) == ["lost", "succeeded"]
     assert events(project.log(), "job.lost")
+
+
+# --- no room for SQLite's temporary files -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_temporary_folder(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "temporary") as small:
+        small.fill()
+        yield small.folder
+
+
+def test_a_full_temporary_folder_stops_no_job_of_a_database_whose_disk_has_room(
+    sqlite_project: Project, full_temporary_folder: Path
+) -> None:
+    project = sqlite_project
+    large = [project.add("t.quick", json.dumps({"data": "y" * 200_000})) for _ in range(2)]
+    small = [project.add("t.quick", json.dumps({"data": "y" * 20_000})) for _ in range(40)]
+    tick = project.tick(env={"SQLITE_TMPDIR": str(full_temporary_folder)}, fresh=True)  # SQLite reads it at its start
+    assert (tick.wait(), tick.stderr) == (0, "")
+    assert project.times_ran() == dict.fromkeys([*large, *small], 1)
+
+
+def test_doctor_looks_at_the_temporary_folder(
+    sqlite_project: Project, full_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQLITE_TMPDIR", str(full_temporary_folder))
+    verdict = disk_space(volumes(load(sqlite_project.folder / "cronjobs.yaml", environ=os.environ)))
+    assert (verdict.status, str(full_temporary_folder) in verdict.text) == ("problem", True)
+
+
+def test_a_full_temporary_folder_is_named_and_not_the_disk_of_the_database(
+    tmp_path: Path, full_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQLITE_TMPDIR", str(full_temporary_folder))
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    for folder, said in ((tmp_path, str(full_temporary_folder)), (full_temporary_folder, "make room on its disk")):
+        address = parse_url(f"sqlite:///{folder}/jobs.db")
+        told = str(tell(address, DBAPIError("SELECT 1", None, error)))
+        assert said in told
+        assert ("SQLITE_TMPDIR" in told) is (folder == tmp_path)
 
 
 # --- no leave to write: SQLite ----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from support import forked
+from support.commands import THE_C_LIBRARYS
 from support.databases import until
 from support.ticking import Project
 
@@ -102,14 +104,26 @@ def test_the_command_sees_what_it_would_see_without_exec_and_its_output_and_code
     assert (seen.pop("group"), seen.pop("session"), seen.pop("parent")) == (process.pid,) * 3
     for one in ("group", "session", "parent"):
         expected.pop(one)
-    # Two of the C library's own, which no program can use or send.
-    assert int(seen.pop("ignored"), 16) & 0x7FFFFFFF == int(expected.pop("ignored"), 16)
+    ignored, wanted = (int(each.pop("ignored"), 16) & ~THE_C_LIBRARYS for each in (seen, expected))
+    assert ignored == wanted
     assert seen == expected
     until(lambda: bool(box.rows("SELECT 1 FROM cronjobs_job_runs")))
     [(output, outcome, error)] = box.rows("SELECT output, outcome, error FROM cronjobs_job_runs")
     assert (outcome, error.partition(":")[0]) == ("failed", "exit status 7")
     assert "\ufffd\\x00 to stderr" in output
     assert '"arguments": ["a b", "%", ""]' in output
+
+
+@pytest.mark.parametrize("files", [None, 5], ids=["recorded", "too-few-descriptors-to-record"])
+def test_a_stdin_that_the_caller_closed_is_closed_for_the_command(box: Box, files: int | None) -> None:
+    def close_stdin() -> None:
+        os.close(0)
+        if files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+    plain = subprocess.run(["/bin/cat"], capture_output=True, preexec_fn=close_stdin, env=box.env, check=False)
+    assert plain.returncode == 1
+    assert box.run("look", "--", "/bin/cat", preexec_fn=close_stdin) == (1, b"", plain.stderr)
 
 
 def test_what_is_loaded_before_the_command_runs_is_of_no_weight(box: Box) -> None:

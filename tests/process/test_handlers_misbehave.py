@@ -263,7 +263,7 @@ def test_a_result_that_cannot_be_kept_is_noted_and_the_work_is_not_repeated(proj
         "result.huge": "more than",
         "result.deep": "nested",
         "result.cycle": "nested",
-        "result.digits": "digits",
+        "result.digits": "1e400",
         "result.trap": "do not look",
         "result.bytes": "bytes",
     }
@@ -371,8 +371,8 @@ def test_a_payload_of_a_new_shape_waits_at_least_five_minutes_for_the_new_code(p
     good_id = project.add("word.signature", '{"invoice_id": 1}')
     assert project.tick().wait() == 0
     for job_id in ids:
-        assert (project.job(job_id)["status"], project.job(job_id)["failures"]) == ("failed", 1)
-        assert waits_s(project, job_id) >= 299
+        assert (project.job(job_id)["status"], project.job(job_id)["failures"]) == ("failed", 0)
+        assert 299 <= waits_s(project, job_id) <= 301
     assert project.times_ran() == {good_id: 1}
 
 

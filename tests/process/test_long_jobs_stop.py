@@ -297,7 +297,7 @@ def test_wait_ends_with_1_and_tells_if_a_long_job_ended_dead(
     job_id = sqlite_longs.project.add("l.gives-up")
     tick = sqlite_longs.tick("--wait", *options)
     assert tick.process.returncode == code
-    assert tick.stderr == f"cronjobs: long job {job_id} l.gives-up is dead: cronjobs jobs show {job_id}\n"
+    assert sqlite_longs.says_it_gave_up(tick.stderr, job_id)
     assert sqlite_longs.tick().stderr == ""
 
 

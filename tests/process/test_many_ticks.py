@@ -185,6 +185,7 @@ def test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once(postgres_projec
                 fitting="[]",
                 no_prefetch="[]",
                 expected="[]",
+                doubtful=False,
                 free=1,
                 remaining=1.0,
                 longest=1e300,

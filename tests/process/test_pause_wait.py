@@ -6,17 +6,24 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import event
 from support import forked
 from support.commands import until
+from support.databases import opened
 from support.ticking import CRONS, Project, cli
 
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.store.claims import ClaimFilter, claim
+from cronjobs.rules.concurrency import Limit
+from cronjobs.store.claims import ClaimFilter, claim, claim_warily
+from cronjobs.store.operating import claims_in_flight
 
 
 @pytest.fixture
@@ -120,6 +127,33 @@ def test_a_wait_that_cannot_be_meant_pauses_nothing(project: Project, words: lis
     cli(project, "db", "upgrade")
     assert cli(project, "pause", *words, code=2)
     assert not is_paused(project)
+
+
+@pytest.mark.parametrize("limits", [(), (Limit("k:", 2),)])
+@pytest.mark.parametrize("claiming", [partial(claim, limit=1), claim_warily])
+def test_a_claim_is_in_flight_from_when_it_asked_for_pauses_until_it_ends(
+    postgres_project: Project, claiming: Callable[..., Any], limits: Sequence[Limit]
+) -> None:
+    """A claim under limits, or row by row, first locks rows and only later leases them."""
+    postgres_project.add("t.quick", concurrency_key="k:1")
+    admission = ClaimFilter(known=["t.quick"], fitting=["t.quick"], remaining_s=60, longest_s=60, limits=limits)
+    seen: list[bool] = []
+    with opened(postgres_project.url) as database, opened(postgres_project.url) as other:
+
+        def look(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            if seen or "cronjobs_pauses" in statement:
+                with other.read() as connection:
+                    seen.append(bool(claims_in_flight(connection)))
+
+        with database.write() as connection:
+            event.listen(database.engine, "after_cursor_execute", look)
+            found = claiming(connection, locked_by="someone", lease=timedelta(seconds=60), admission=admission)
+            assert found.jobs or found.unread
+            event.remove(database.engine, "after_cursor_execute", look)
+        with other.read() as connection:
+            assert not claims_in_flight(connection)
+    assert seen
+    assert all(seen)
 
 
 def test_a_claim_that_began_before_the_pause_is_waited_for(postgres_project: Project) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select, update
 
+from cronjobs.alerts.texts import Message
 from cronjobs.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -29,6 +31,16 @@ HOUR = timedelta(hours=1)
 
 def webhook(web: Web, name: str = "hook", **only: Any) -> AlertChannel:
     return AlertChannel(name, WebhookChannel(web.url), AlertFilter(**only))
+
+
+def noting(told: list[Message]) -> Callable[..., Iterator[tuple[str, None]]]:
+    """What to put in the place of ``deliver``: each message is delivered into *told*."""
+
+    def deliver(messages: Mapping[str, Message], *_: Any) -> Iterator[tuple[str, None]]:
+        told.extend(messages.values())
+        yield from dict.fromkeys(messages).items()
+
+    return deliver
 
 
 def alerting(*channels: AlertChannel, **thresholds: AlertThreshold) -> AlertSettings:

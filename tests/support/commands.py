@@ -20,6 +20,8 @@ from cronjobs.model import ExitCodes, Outcome
 from cronjobs.probe.here import process_started
 from cronjobs.testing import FakeClock
 
+# Signals 32 and 33, as a mask of /proc has them: no program can use them, and posix_spawn(3) leaves them ignored.
+THE_C_LIBRARYS = 0x180000000
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="subreaper, PDEATHSIG and /proc are Linux's")
 
 

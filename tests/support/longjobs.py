@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -189,6 +190,16 @@ class LongJobs:
         done = forked.run(argv, env=env, cwd="/")
         assert done.returncode in (0, 1), done.stderr
         return done.stdout + done.stderr
+
+    def says_it_gave_up(self, text: str, job_id: int) -> bool:
+        """Whether *text* is the one line that cron mails of a dead ``l.gives-up``: type, error, own line, command."""
+        folder, program = self.project.folder, Path(sys.executable).with_name("cronjobs")
+        line = (
+            f"cronjobs: a long job is dead: job {job_id} l.gives-up: GiveUp: void (failed 1 of 10, permanent), at"
+            f' {folder}/handlers.py:0 in long_gives_up: raise GiveUp("void"); look:'
+            f" {program} --config {folder}/cronjobs.yaml jobs show {job_id}\n"
+        )
+        return re.sub(r"handlers\.py:\d+", "handlers.py:0", text) == line
 
     def did(self) -> dict[str, Any]:
         """What the last tick's row counts."""

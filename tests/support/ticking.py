@@ -297,7 +297,7 @@ def patched(project: Project, patch: str) -> dict[str, Any]:
     folder = project.folder / "patch"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(patch)
-    return {"env": {"PYTHONPATH": str(folder)}}
+    return {"env": {"PYTHONPATH": os.pathsep.join([str(folder), *CRONS.get("PYTHONPATH", "").split(os.pathsep)])}}
 
 
 def stop_and_go(pids: Sequence[int], number: signal.Signals) -> None:

@@ -156,13 +156,3 @@ def test_nobody_but_the_clock_reads_time() -> None:
             ):
                 readers.add(module)
     assert readers == {"clock"}
-
-
-def test_no_two_classes_share_a_name() -> None:
-    """A reader who meets a name knows which class it is."""
-    homes: dict[str, list[str]] = {}
-    for path in [*PACKAGE.rglob("*.py"), *(path for name in BESIDE for path in PACKAGE.with_name(name).rglob("*.py"))]:
-        for node in nodes(path):
-            if isinstance(node, ast.ClassDef) and (node.name, path.parent.name) != ("Meta", "django"):  # Django's word
-                homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE.parent)))
-    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

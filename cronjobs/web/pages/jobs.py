@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -20,7 +19,7 @@ from cronjobs.web.view import View, status, table
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
-GROUPED_ROWS: Final = 20_000  # kinds and texts of errors that are read
+GROUPED_ROWS: Final = 2_000  # kinds and texts of errors that are read, the most frequent ones; the rest is counted
 STATUS_WORDS: Final = {status_word(each): each for each in Status}
 FIELDS: Final = {"type": "type", "queue": "queue", "schedule": "schedule", "key": "idempotency key"}
 
@@ -128,8 +127,7 @@ def errors_section(connection: Connection, view: View, wanted: Filter) -> Html |
     statuses = (Status.FAILED, Status.DEAD) if wanted.status is None else (wanted.status,)
     if not set(statuses) & {Status.FAILED, Status.DEAD}:
         return None
-    rows = islice(listing.error_groups(connection, wanted, statuses), GROUPED_ROWS)
-    groups = grouped(rows, GROUPS_SHOWN)
+    groups = grouped(listing.error_groups(connection, wanted, statuses, GROUPED_ROWS), GROUPS_SHOWN)
     cells: list[list[Child]] = [
         [
             f"{group.jobs:,}",

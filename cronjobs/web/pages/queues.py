@@ -39,7 +39,9 @@ def _queues(health: Health, view: View) -> Html:
         [*_queue(name, queue, view), *([_brake(name, queue, health, view)] if acting else [])]
         for name, queue in sorted(health.queues.items(), key=lambda each: (-each[1].late, -each[1].due, each[0]))[:200]
     ]
-    return table("Queues", [*header, *(["pause"] if acting else [])], rows, nothing="nothing waits")
+    shown = table("Queues", [*header, *(["pause"] if acting else [])], rows, nothing="nothing waits")
+    more = len(health.queues) + health.more_queues - len(rows)
+    return together(shown, h("p", f"and {more:,} smaller queues") if more else None)
 
 
 def _queue(name: str, queue: Queue, view: View) -> list[Child]:

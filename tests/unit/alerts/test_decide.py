@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from cronjobs.alerts import decide
-from cronjobs.alerts.texts import last_own_line
 from cronjobs.config.settings import AlertChannel, AlertFilter, CommandChannel
 from cronjobs.insight.findings import Ack, Finding, Severity
 from cronjobs.rules.repeating import HOURLY
@@ -140,23 +138,3 @@ def test_only_a_host_that_has_loaded_its_handlers_ends_what_is_wrong_with_them(
     changes = decide.compare([], [wrong, shared], host, sees_all=sees_all, ticking={"web1", "web2"})
     assert changes.ended == ([wrong, shared] if ends else [shared])
     assert decide.compare([], [wrong], "web2", sees_all=True, ticking={"web2"}).ended == [wrong], "it ticks no more"
-
-
-TRACEBACK = """Traceback (most recent call last):
-  File "/srv/shop/shop.py", line 9, in pay
-    charge(card)
-  File "/srv/shop/cards.py", line 3, in charge
-    client.post(url, timeout=3)
-    ~~~~~~~~~~~^^^^^^^^^^^^^^^^
-  File "/srv/shop/.venv/lib/python3.11/site-packages/client.py", line 88, in post
-    raise Refused
-client.Refused: no such card
-"""
-
-
-def test_the_last_line_of_their_own_code_is_found() -> None:
-    found = "/srv/shop/cards.py:3 in charge: client.post(url, timeout=3)"
-    assert last_own_line(TRACEBACK, Path("/srv/shop")) == found
-    assert last_own_line(TRACEBACK, Path("/elsewhere")) == found
-    assert last_own_line("ValueError: x", Path("/srv/shop")) is None
-    assert last_own_line(None, Path("/srv/shop")) is None

@@ -328,6 +328,9 @@ def test_a_bad_value_disables_only_itself(line: str, said: str) -> None:
 
 
 def test_names_of_runs_of_exec_are_taken_by_no_entry() -> None:
+    found = read(DATABASE + "schedules: {a: {cron: '0 * * * *', job: 'exec:backup'}}\n")
+    assert [*found.schedules] == []
+    assert 'does not begin with "exec:"' in str(found.problems[0])
     found = read(DATABASE + 'job_types: {"exec:a": {command: [ls]}, b: {command: [ls]}}\n')
     assert [*found.job_types] == ["b"]
     assert 'names that begin with "exec:" are those of "cronjobs exec": write another' in str(found.problems[0])

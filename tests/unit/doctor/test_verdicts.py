@@ -155,6 +155,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("ok", db.rights([role(held("cronjobs_meta", "SELECT", "UPDATE"))]), ""),
     ("problem", db.rights([role(held(rights="SELECT"))]), "app lacks INSERT on cronjobs_audit"),
     ("warning", db.rights([role(held(rights="SELECT INSERT UPDATE"))]), "app has UPDATE on cronjobs_audit"),
+    ("warning", db.rights([role(held(partly="UPDATE"))]), "app has UPDATE on columns of cronjobs_audit"),
     ("warning", db.rights([role(held(rights="SELECT INSERT DELETE", owner=True))]), "owns cronjobs_audit"),
     ("ok", db.rights([role(held(owner=True), kind="migrate", wanted={})]), ""),
     ("warning", db.rights([role(superuser=True)]), "superuser"),

@@ -1,5 +1,7 @@
 """Runs of exec that wait in the state folder for the database."""
 
+import multiprocessing
+import os
 import resource
 from pathlib import Path
 
@@ -35,3 +37,46 @@ def test_what_waits_for_any_project_is_known_with_when_it_began(
     (tmp_path / "cronjobs" / spool.FOLDER / "notes.json").touch()
     assert len(spool.waiting("one")) == 1
     assert sorted(map(spool.began, spool.waiting(None))) == [0.0, 1_790_000_000.25, 1_790_000_060.5]
+
+
+def test_files_that_vanish_while_the_folder_is_read_refuse_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for number in range(3):
+        assert spool.put("here", {"began": float(number), "token": "old"}) is None
+    real = os.listdir
+
+    def listed(folder: int) -> list[str]:
+        """As another process delivers all of it, in the moment after it was listed."""
+        names = real(folder)
+        for name in names:
+            os.unlink(name, dir_fd=folder)
+        return names
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert spool.put("here", {"began": 9.0, "token": "new", "output": "kept"}) is None
+    monkeypatch.setattr(os, "listdir", real)
+    [name] = spool.waiting("here")
+    kept = spool.read(name)
+    assert kept is not None
+    assert kept["output"] == "kept"
+
+
+def _put_and_deliver(number: int) -> list[str | None]:
+    """Runs of one of many execs, each of which also delivers what it finds."""
+    said = []
+    for run in range(20):
+        said.append(spool.put("here", {"began": float(run), "token": f"{number}-{run}"}))
+        for name in spool.waiting("here")[:2]:
+            spool.remove(name)
+    return said
+
+
+def test_eight_execs_that_spool_and_deliver_at_once_refuse_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        said = [each for part in pool.map(_put_and_deliver, range(8), chunksize=1) for each in part]
+    assert said == [None] * 160

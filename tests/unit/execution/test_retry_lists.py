@@ -151,7 +151,7 @@ def test_a_handlers_own_timeout_error_is_no_time_out() -> None:
 def test_the_log_tells_the_permanent_from_the_last_try() -> None:
     def told(policy: RetryPolicy, outcome: Outcome) -> str:
         after = decide(JOB, outcome, policy, NOW, 0)
-        event = events.job_ended(Finished(JOB, outcome), after, policy)
+        event = events.job_ended(Finished(JOB, outcome), after, policy, Path("/srv/shop"))
         assert event.name == "job.dead"
         return str(event.facts["tries"])
 

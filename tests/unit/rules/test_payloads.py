@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cronjobs.errors import PayloadError
+from cronjobs.masking import hide_in, without
 from cronjobs.rules.payload import (
     _FEW,
     _SHORT_NAME,
     _SHORT_TEXT,
+    DEEPEST_READ,
     LIMIT_BYTES,
     BadJson,
     _is_small_and_plain,
@@ -51,7 +54,7 @@ def test_plain_json_is_taken_and_comes_back_the_same(payload: dict[str, Any]) ->
         ({"a": "x\0y"}, "payload.a contains a NUL"),
         ({"a\0": 1}, "a key of payload contains a NUL"),
         ({"a": "\ud800"}, "half of a surrogate pair"),
-        ({"a": 10**5000}, "payload.a has more than 1000 digits"),
+        ({"a": 10**5000}, "payload.a is a number beyond ±1e400: pass it as a text"),
         ({"a": {1: 2}}, "which is not a string"),
         ({"a": object()}, "payload.a is a object, which is not JSON"),
         ({"a": deep(40)}, "nested deeper than 32"),
@@ -65,6 +68,23 @@ def test_a_payload_that_cannot_be_stored_is_refused_with_the_reason(payload: Any
     assert says in fault
     with pytest.raises(PayloadError):
         check_payload(payload)
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}])
+def test_what_was_read_can_be_walked_through_on_any_python(wrap: Callable[[Any], Any]) -> None:
+    """Its own parser goes deeper than its functions may, from 3.12 on."""
+
+    def nested(levels: int) -> str:
+        before, _, behind = json.dumps(wrap(0)).partition("0")
+        return before * levels + "0" + behind * levels
+
+    for levels in (DEEPEST_READ + 1, 900, 5000, 100_000):
+        assert read_json(nested(levels)) == BadJson("nested too deeply")
+    for levels in (1, DEEPEST_READ - 1):
+        found = read_json(nested(levels))
+        assert json.dumps(hide_in(without(found, ("card",)))) == nested(levels)
+    wide = "[" + ", ".join(["[0]"] * 1000) + "]"
+    assert read_json(wide) == [[0]] * 1000
 
 
 def test_a_refusal_does_not_repeat_the_value() -> None:

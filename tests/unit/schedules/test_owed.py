@@ -14,7 +14,18 @@ from support.pausing import MINUTE, START, Story
 from cronjobs.config.settings import ScheduleSettings
 from cronjobs.rules.occurrences import Range
 from cronjobs.schedules.definition import definition
-from cronjobs.schedules.planning import TIMING, Owed, Pause, Piece, Plan, held_back, pieces_from, settle, stored_pieces
+from cronjobs.schedules.planning import (
+    TIMING,
+    Owed,
+    Part,
+    Pause,
+    Piece,
+    Plan,
+    held_back,
+    pieces_from,
+    settle,
+    stored_pieces,
+)
 
 CASES = int(os.environ.get("PAUSE_CASES", "300"))
 HOUR = timedelta(hours=1)
@@ -37,12 +48,18 @@ def pause(since: datetime = START, until: datetime | None = None, *, skip: bool 
     return Pause(since, until, skip, "paused by ada: deploy")
 
 
+def outcomes(part: Part) -> list[tuple[str, Range | None]]:
+    """But for those that run."""
+    missed = [("missed", part.missed), ("missed", part.dropped)]
+    return [("skipped", part.skipped), *missed, ("coalesced", part.coalesced)]
+
+
 def told(plan: Plan | None) -> list[tuple[str, int, datetime]]:
     """Each part as what became of how many, and the last of them."""
     assert plan is not None
     found = []
     for part in plan.parts:
-        for outcome, what in (("skipped", part.skipped), ("missed", part.missed), ("coalesced", part.coalesced)):
+        for outcome, what in outcomes(part):
             found += [(outcome, what.count, what.last)] if what else []
         found += [("run", 1, instant) for instant in part.run]
     return found
@@ -66,7 +83,7 @@ def test_at_the_end_of_a_pause_catch_up_decides_once_about_the_whole_span() -> N
     [
         ("none", [("missed", 5, at(13))]),
         ("latest", [("missed", 2, at(10)), ("coalesced", 2, at(12)), ("run", 1, at(13))]),
-        ("all", [("missed", 3, at(11)), ("run", 1, at(12)), ("run", 1, at(13))]),
+        ("all", [("missed", 2, at(10)), ("missed", 1, at(11)), ("run", 1, at(12)), ("run", 1, at(13))]),
     ],
 )
 def test_what_is_beyond_catch_up_is_missed_and_the_reason_names_the_pause(catch_up: str, became: list[Any]) -> None:
@@ -76,6 +93,7 @@ def test_what_is_beyond_catch_up_is_missed_and_the_reason_names_the_pause(catch_
     assert told(plan) == became
     assert plan is not None
     assert plan.parts[0].why.startswith("held back by a pause")
+    assert plan.parts[0].dropped is None or plan.parts[0].why_dropped.startswith("held back by a pause")
 
 
 def test_without_a_pause_the_reason_names_none() -> None:
@@ -230,7 +248,7 @@ class InMemory:
         stopped = any(pause.in_force(self.now) for pause in pauses)
         assert not (stopped and any(part.run for part in plan.parts))
         for part in plan.parts:
-            for outcome, what in (("skipped", part.skipped), ("missed", part.missed), ("coalesced", part.coalesced)):
+            for outcome, what in outcomes(part):
                 if what:
                     row.ledger.append((outcome, what.count, what.first, what.last))
             row.ledger += [("enqueued", 1, instant, instant) for instant in part.run]

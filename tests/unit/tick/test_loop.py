@@ -200,7 +200,8 @@ class Rows:
             self.leased_at |= dict.fromkeys(renewed, self.clock.s)
             renewal = Renewal(renewed, frozenset(self.cancelled & renewed), frozenset(gone))
         if batch.unsettled:
-            settled = [self._jobs[job_id] for job_id in self.leased_at.keys() - held - written - given_up]
+            ours = self.leased_at.keys() - self.taken_over  # the read asks for our locked_by
+            settled = [self._jobs[job_id] for job_id in ours - held - written - given_up]
         claimed = list[Job]()
         if batch.room:
             self.claims.append(self.clock.s)
@@ -1054,6 +1055,7 @@ STEPS = st.lists(st.tuples(st.floats(0, BUDGET_S), ACTIONS, st.integers(0, 30)),
 @given(workers=st.integers(1, 5), jobs=st.integers(0, 20), lease_s=st.sampled_from([LEASE_S, 6.0]), steps=STEPS)
 @example(1, 1, LEASE_S, [(0, "unanswered", 0), (0.06, "away", 0), (1, "stop", 0), (2, "back", 0), (2, "stop", 0)])
 @example(2, 1, 6.0, [(0.5, "away", 0), (8, "back", 0)])
+@example(1, 2, LEASE_S, [(1, "take over", 0), (2, "end", 0), (2, "unanswered", 0), (1, "end", 0)])
 def test_whatever_happens_each_job_runs_once_and_is_written_once_or_left_to_its_lease(
     workers: int, jobs: int, lease_s: float, steps: list[tuple[float, str, int]]
 ) -> None:

@@ -1,0 +1,18 @@
+"""The folder where SQLite writes temporary files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sqlite_temporary_folder() -> Path:
+    """The first that this user may write to, full or not, as SQLite looks for it.
+
+    https://www.sqlite.org/tempfiles.html, "Temporary File Storage Locations"
+    """
+    named = (os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR"))
+    for folder in (*named, "/var/tmp", "/usr/tmp", "/tmp"):
+        if folder and Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            return Path(folder)
+    return Path()

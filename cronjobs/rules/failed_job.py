@@ -1,0 +1,73 @@
+"""What people read of a job that failed: the same in an alert and in cron's mail, each fact in one line and masked."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs import masking
+from cronjobs.patterns import late
+from cronjobs.text import one_line
+
+LINE: Final = 300  # characters
+COMMAND: Final = 2000
+_FRAME: Final = late(r'(?m)^  File "([^"\n]{1,500})", line (\d{1,9}), in (\S{1,200})$')
+_NOT_THEIRS: Final = late(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
+
+
+def described(
+    job_id: int,
+    job_type: str,
+    error_type: str | None,
+    error: str | None,
+    at: str | None,
+    config: Path,
+    mask: Callable[[str], str] = masking.hide,
+) -> dict[str, Any]:
+    """Which job, the error's class and text, the line *at* which it was raised, and the command that shows the rest."""
+
+    def shown(text: str | None, limit: int = LINE) -> str | None:
+        return None if not text else one_line(mask(text), limit)
+
+    return {
+        "id": job_id,
+        "job_type": shown(job_type),
+        "error_type": shown(error_type),
+        "error": shown(error, 2 * LINE),
+        "at": shown(at),
+        "command": absolute(f"cronjobs jobs show {job_id}", config),
+    }
+
+
+def error_line(job: dict[str, Any]) -> str:
+    """The class and the text of the error of a job that is ``described``."""
+    return ": ".join(word for word in (job["error_type"], job["error"]) if word)
+
+
+def absolute(command: str, config: Path) -> str:
+    """*command* as it can be typed in any folder and by any user: the program and the file with their full paths."""
+    words = command.removeprefix("cronjobs ")
+    if words == command:
+        return one_line(command, COMMAND)
+    script = Path(sys.executable).with_name("cronjobs")
+    program = [str(script)] if script.exists() else [sys.executable, "-m", "cronjobs"]
+    return one_line(f"{shlex.join([*program, '--config', str(config.absolute())])} {words}", COMMAND)
+
+
+def last_own_line(traceback: str | None, folder: Path) -> str | None:
+    """Where the user's own code was as it failed, and its line; None if the traceback shows none of it.
+
+    Their own is what lies in the file's folder, or else in no folder of installed packages.
+    """
+    frames = list(_FRAME.finditer(traceback or ""))
+    own = [frame for frame in frames if frame[1].startswith(f"{folder}/") and not _NOT_THEIRS.search(frame[1])]
+    own = own or [frame for frame in frames if not _NOT_THEIRS.search(frame[1]) and "/cronjobs/" not in frame[1]]
+    if not own:
+        return None
+    frame = own[-1]
+    line = (traceback or "")[frame.end() + 1 :].partition("\n")[0]
+    code = line.strip() if line.startswith("    ") else ""
+    return f"{frame[1]}:{frame[2]} in {frame[3]}" + (f": {code}" if code else "")

@@ -1,0 +1,51 @@
+"""What becomes of a job whose payload does not fit its handler: it waits for code that takes it, uncharged. Pure.
+
+Half a deploy is the usual reason: the new version enqueues, and a host with the old one claims. So such a job dies only
+when each version of the code that ticks has refused it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from cronjobs.model import Failed, Outcome
+from cronjobs.probe.question import MISFIT as MISFIT
+from cronjobs.records import dataclass
+
+WAIT: Final = timedelta(minutes=5)  # after each misfit
+LEAST: Final = timedelta(minutes=15)  # from the first misfit on
+LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still take it
+MOST: Final = timedelta(hours=24)
+UNKNOWN_CODE: Final = "?"  # of a tick that ended before it had loaded its handlers
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What the rows say about such a job. ``since``: its first misfit.
+
+    ``refused``: the versions that have refused this job since then, the present attempt's included. ``ticked``: those
+    that ticked within LATELY and could take it: they know its type.
+    """
+
+    since: datetime
+    refused: frozenset[str] = frozenset()
+    ticked: frozenset[str] = frozenset()
+
+    def end(self, now: datetime) -> str | None:
+        """Why the job is dead; None: it waits on."""
+        if now - self.since >= MOST:
+            return f"given up: no code has taken it for {_hours(MOST)}"
+        if now - self.since >= LEAST and self.ticked <= self.refused:
+            lately = f"{LATELY // timedelta(minutes=1)} minutes"
+            return f"given up: it has not fitted for {lately}, and all code that ticked within {lately} has refused it"
+        return None
+
+
+def _hours(span: timedelta) -> str:
+    return f"{span // timedelta(hours=1)} hours"
+
+
+def is_misfit(outcome: Outcome) -> bool:
+    """Whether the payload did not fit the handler, and another version of the code may take it."""
+    return isinstance(outcome, Failed) and outcome.error_type == MISFIT and not outcome.permanent

@@ -1,0 +1,162 @@
+"""Whether a schedule had what it was due: what its ledger rows and their jobs show, judged row by row. Pure.
+
+"All well" needs this of every active schedule that is not paused: each occurrence that is older than its grace, and
+newer than the last run that succeeded, runs within its time-out, waits for a retry, gave way to such a run or was
+coalesced into one, or a person dealt with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from cronjobs.records import dataclass
+
+DEFAULT_GRACE: Final = timedelta(hours=1)  # of a schedule without ``grace:``; only ``NotRun`` uses it
+# Its runner stops an attempt at its time-out, or dies with its lease, and a tick settles what is left of that.
+OVERRUN: Final = timedelta(minutes=5)
+
+SAID_ELSEWHERE: Final = ("missed", "dead")  # findings of their own, which end by rules of their own
+
+Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "overruns"]
+
+
+@dataclass(frozen=True)
+class JobNow:
+    """A job as its row is now. ``limit``: how long its attempt may take; None: unknown, and its lease decides."""
+
+    id: int
+    status: str
+    job_type: str
+    queue: str
+    run_at: datetime
+    scheduled_for: datetime | None = None
+    failures: int = 0  # attempts that failed or were lost
+    dismissed: bool = False
+    started_at: datetime | None = None
+    locked_until: datetime | None = None
+    limit: timedelta | None = None
+
+    @property
+    def waiting(self) -> bool:
+        return self.status in ("queued", "failed")
+
+
+@dataclass(frozen=True)
+class Happened:
+    """A ledger row and its job; ``job`` None: it has none, or that was pruned."""
+
+    schedule_id: int
+    first_for: datetime
+    last_for: datetime
+    outcome: str
+    reason: str | None
+    decided_at: datetime
+    job_id: int | None
+    job: JobNow | None = None
+
+    @property
+    def status(self) -> str | None:
+        return None if self.job is None else self.job.status
+
+    @property
+    def failures(self) -> int:
+        return 0 if self.job is None else self.job.failures
+
+    @property
+    def dismissed(self) -> bool:
+        return self.job is not None and self.job.dismissed
+
+    @property
+    def went_well(self) -> bool:
+        """It ran and succeeded, or so long ago that its job was pruned."""
+        return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Occurrences of a schedule since ``since`` that did not run, and why the newest of them did not."""
+
+    since: datetime
+    why: Why
+    job: JobNow | None = None
+
+
+@dataclass(frozen=True)
+class JudgedRuns:
+    """``not_run``: None if each of the rows may be as it is. ``ended``: no older row matters, a later run succeeded."""
+
+    not_run: NotRun | None
+    ended: bool
+
+
+def standing(
+    rows: Sequence[Happened],
+    head: JobNow | None,
+    now: datetime,
+    grace: timedelta,
+    dealt_with_at: datetime | None = None,
+) -> JudgedRuns:
+    """Judge the ledger *rows* of one schedule, newest first, from before *now*.
+
+    *head*: its unfinished job for which the others wait; None: they do not wait for each other (overlap: allow).
+    *grace* counts from the occurrence. What was due by *dealt_with_at* a person has seen to, by a run by hand.
+    """
+    found: list[NotRun] = []
+    ended = False
+    for row in rows:
+        if row.went_well or (dealt_with_at is not None and row.last_for <= dealt_with_at):
+            ended = True
+            break
+        if row.first_for + grace > now:
+            continue
+        why, job = _why(row, head, now, grace)
+        if why is not None:
+            begun = [row.first_for, *([job.scheduled_for] if job is not None and job.scheduled_for is not None else [])]
+            found.append(NotRun(min(begun), why, job))
+    found = [each for each in found if each.why not in SAID_ELSEWHERE] or found
+    if not found:
+        return JudgedRuns(None, ended)
+    return JudgedRuns(NotRun(min(each.since for each in found), found[0].why, found[0].job), ended)
+
+
+def _why(
+    row: Happened, head: JobNow | None, now: datetime, grace: timedelta
+) -> tuple[Why, JobNow | None] | tuple[None, None]:
+    """Why the occurrences of *row* did not run, and the job that shows it; None: they may be as they are."""
+    if row.outcome == "missed":
+        return "missed", None
+    if row.outcome == "skipped" and row.job_id is None:
+        # A pause that skips is a person's word.
+        return (None, None) if (row.reason or "").startswith("paused") else ("full", None)
+    if row.job is None:
+        return None, None
+    job = waited_for(row.job, head)
+    why = why_not_run(job, now, grace)
+    return (None, None) if why is None else (why, job)
+
+
+def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
+    """The job by which *job* is judged: the *head* of its schedule's jobs, if it waits for that one."""
+    return job if head is None or job.status != "queued" else head
+
+
+def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
+    """Why a job that was due a *grace* ago is no run, and no reason to wait for one; None: it is."""
+    match job.status:
+        case "running":
+            return None if _within_its_time(job, now) else "overruns"
+        case "failed":
+            return None if job.run_at + grace > now else "overdue"
+        case "queued":
+            return "put off" if job.run_at > now else "waits"
+        case "dead":
+            return None if job.dismissed else "dead"
+    return None  # it succeeded, or a person cancelled it
+
+
+def _within_its_time(job: JobNow, now: datetime) -> bool:
+    leased = job.locked_until is not None and job.locked_until + OVERRUN > now
+    over = job.limit is not None and job.started_at is not None and job.started_at + job.limit + OVERRUN <= now
+    return leased and not over

@@ -1,0 +1,106 @@
+"""Three failures of one job type in a row are a finding, unless a job of it succeeded in between."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from support.postgres import OWNER
+from support.yard import MINUTE, START
+
+from cronjobs.config.settings import Settings
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.insight.finding import Finding
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.gathering import look
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.testing import FakeClock
+
+pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+class World:
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database, self.now = database, database.clock.now()
+        self.settings = Settings(file=folder / "cronjobs.yaml", folder=folder)
+
+    def job(self, outcomes: str, first: int, *, every: int = 1, job_type: str = "t.mail", **values: Any) -> None:
+        """A job whose attempts ended so, one each *every* minutes from *first* minutes ago on."""
+        words = {"f": "failed", "t": "timed_out", "l": "lost", "s": "succeeded", "z": "snoozed"}
+        ends = [self.now - (first - every * number) * MINUTE for number in range(len(outcomes))]
+        failures = sum(each in "ft" for each in outcomes)
+        row = {"job_type": job_type, "attempts": len(outcomes), "failures": failures, "losses": outcomes.count("l")}
+        row |= {"status": "failed", "last_failed_at": ends[-1], "run_at": self.now + timedelta(hours=1)}
+        if outcomes.endswith("s"):
+            row |= {"status": "succeeded", "finished_at": ends[-1]}
+        with self.database.write() as connection:
+            made = insert(tables.jobs).values(row | values).returning(tables.jobs.c.id)
+            job_id = connection.execute(made).scalar_one()
+            for number, (outcome, at) in enumerate(zip(outcomes, ends, strict=True), 1):
+                run = {"job_id": job_id, "attempt": number, "outcome": words[outcome], "runner": "r"}
+                connection.execute(insert(tables.job_runs).values(run | {"started_at": at, "finished_at": at}))
+
+    def found(self) -> dict[str, Finding]:
+        with self.database.read() as connection:
+            every = troubles(look(connection, self.settings, JobTypes()), self.settings)
+        return {each.key: each for each in every if each.kind == "failing_type"}
+
+
+@pytest.fixture
+def world(database: Database, tmp_path: Path) -> World:
+    return World(database, tmp_path)
+
+
+@pytest.mark.parametrize("outcomes", ["fff", "ftl", "fzfzf", "ffffff"])
+def test_three_failures_in_a_row_are_a_finding(world: World, outcomes: str) -> None:
+    world.job(outcomes, 20)
+    [said] = world.found().values()
+    assert said.key == "failing_type:t.mail"
+    assert said.text.startswith("the last 3 runs of t.mail failed, none succeeded in between; 1 job of it waits")
+    assert said.command == "cronjobs jobs list --status failed --type t.mail"
+
+
+@pytest.mark.parametrize("outcomes", ["f", "ff", "zzz"])
+def test_fewer_are_none(world: World, outcomes: str) -> None:
+    world.job(outcomes, 20)
+    assert world.found() == {}
+
+
+def test_failures_of_several_jobs_count_together(world: World) -> None:
+    for first in (20, 15, 10):
+        world.job("f", first)
+    [said] = world.found().values()
+    assert said.since == world.now - 20 * MINUTE
+    assert said.text.endswith("3 jobs of it wait for another try")
+
+
+@pytest.mark.parametrize(("succeeded", "expected"), [(25, 1), (19, 0), (12, 0), (1, 0)])
+def test_a_success_since_the_first_of_them_breaks_the_row(world: World, succeeded: int, expected: int) -> None:
+    world.job("fff", 20, every=5)
+    world.job("s", succeeded)
+    assert len(world.found()) == expected
+
+
+def test_a_success_of_another_type_breaks_no_row(world: World) -> None:
+    world.job("fff", 20, every=5)
+    world.job("s", 12, job_type="t.other")
+    assert list(world.found()) == ["failing_type:t.mail"]
+
+
+def test_failures_of_a_schedule_are_not_those_of_a_type(world: World) -> None:
+    world.job("fff", 20, schedule="nightly")
+    assert world.found() == {}
+
+
+def test_a_job_that_died_has_a_finding_of_its_own(world: World) -> None:
+    world.job("fff", 20, status="dead", finished_at=world.now)
+    assert world.found() == {}

@@ -1,0 +1,163 @@
+"""``late`` counts jobs that could run, and blames the ticks for no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from support.postgres import OWNER
+from support.yard import MINUTE, START
+
+from cronjobs.config.settings import Settings
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.gathering import look
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.rules.concurrency import Limit
+from cronjobs.store.job_types import Loaded, record_types
+from cronjobs.testing import FakeClock
+
+pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@dataclass
+class World:
+    """A host that ticks, and knows one type."""
+
+    database: Database
+    folder: Path
+
+    def put(self, table: Any = tables.jobs, **values: Any) -> None:
+        now = self.database.clock.now()
+        if table is tables.jobs:
+            values = {"job_type": "t.known", "run_at": now - 10 * MINUTE, "created_at": now} | values
+        with self.database.write() as connection:
+            connection.execute(insert(table).values(values))
+
+    def tick(self, **values: Any) -> None:
+        now = self.database.clock.now()
+        with self.database.write() as connection:
+            known = record_types(connection, Loaded(["t.known"]))
+        row = {"host": "web1", "pid": 1, "version": "0", "fingerprint": "f", "schedules_on": 1, "job_types": known}
+        self.put(tables.ticks, tick="t", started_at=now, finished_at=now, **row, **values)
+
+    def running(self, **values: Any) -> None:
+        held = {"locked_by": "web1:b:1:1:1:t", "locked_until": self.database.clock.now() + MINUTE, "attempts": 1}
+        self.put(status="running", started_at=self.database.clock.now(), **held, **values)
+
+    def found(self) -> dict[str, str]:
+        settings = Settings(file=self.folder / "f", folder=self.folder, limits=(Limit("smtp", most=1),))
+        with self.database.read() as connection:
+            found = troubles(look(connection, settings, JobTypes()), settings)
+        return {each.kind: each.text for each in found}
+
+
+def schedule(world: World, **definition: Any) -> None:
+    at = world.database.clock.now() + timedelta(hours=1)
+    given = {"cron": "0 0 1 1 *", "timezone": "UTC", "job": "t.known"} | definition
+    world.put(tables.schedules, name="s", definition=given, fingerprint="f", seen_until=START, next_at=at)
+
+
+def of_an_unknown_type(world: World) -> None:
+    world.tick()
+    world.put(job_type="t.misspelt")
+
+
+def in_a_paused_queue(world: World) -> None:
+    world.tick()
+    world.put(tables.pauses, scope="queue", name="default", paused_at=START)
+    world.put()
+
+
+def behind_a_limit(world: World) -> None:
+    world.tick()
+    world.running(concurrency_key="smtp:1")
+    world.put(concurrency_key="smtp:2")
+
+
+def behind_its_schedule(world: World) -> None:
+    world.tick()
+    schedule(world)
+    world.running(schedule="s")
+    world.put(schedule="s")
+    world.put(schedule="s")
+
+
+def behind_both(world: World) -> None:
+    world.tick()
+    schedule(world)
+    world.running(schedule="s", concurrency_key="smtp:1")
+    world.put(schedule="s", concurrency_key="smtp:2")
+    world.put(schedule="s", concurrency_key="smtp:3")
+
+
+def without_a_tick(world: World) -> None:
+    world.put()
+
+
+@pytest.mark.parametrize(
+    ("make", "kinds"),
+    [
+        (of_an_unknown_type, {"unresolved"}),
+        (in_a_paused_queue, set()),
+        (behind_a_limit, set()),
+        (behind_its_schedule, set()),
+        (behind_both, set()),
+        (without_a_tick, {"no_tick"}),
+    ],
+)
+def test_a_job_that_could_not_run_is_not_late(
+    database: Database, tmp_path: Path, make: Callable[[World], None], kinds: set[str]
+) -> None:
+    world = World(database, tmp_path)
+    make(world)
+    assert set(world.found()) - {"unresolved", "no_tick"} == set()
+    assert kinds <= set(world.found())
+
+
+def test_of_several_only_those_that_could_run_are_late(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    behind_both(world)
+    world.put(job_type="t.misspelt")
+    world.put(concurrency_key="other")
+    world.put()
+    assert world.found()["late"] == (
+        "2 jobs have been due for more than 2 minutes and could run: the ticks do not keep up"
+    )
+
+
+def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    world.tick()
+    schedule(world, overlap="allow")
+    world.running(schedule="s")
+    world.put(schedule="s")
+    assert world.found()["late"].startswith("1 job has")
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("long jobs", "all places for long jobs are taken (run.long_jobs)"),
+        ("budget", "their timeout did not fit into the last ticks (run.budget, --budget)"),
+        ("slots", "the ticks do not keep up"),
+    ],
+)
+def test_what_the_last_tick_says_of_them_is_the_reason(
+    database: Database, tmp_path: Path, why: str, words: str
+) -> None:
+    world = World(database, tmp_path)
+    world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 1}])
+    world.put()
+    assert world.found()["late"].endswith(f"could run: {words}")

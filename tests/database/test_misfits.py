@@ -1,0 +1,260 @@
+"""A payload that does not fit its handler waits, uncharged, until all code that ticks has refused it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select, update
+from support.cases import judge
+from support.hosts import Host, put
+
+from cronjobs.database.connection import Database
+from cronjobs.database.tables import job_runs, job_type_lists, jobs, ticks
+from cronjobs.insight.explain_job import explain_job
+from cronjobs.insight.findings_of_work import work_findings
+from cronjobs.insight.gathering import look
+from cronjobs.insight.job_evidence import job_life
+from cronjobs.jobs import job_types, registry
+from cronjobs.store.operating import OperatorAction, retry
+from cronjobs.testing import FakeClock
+from cronjobs.tick import work
+
+START = datetime(2026, 11, 24, 8, 0, 30, tzinfo=UTC)
+LATELY, DAY, WAIT = timedelta(minutes=15), timedelta(hours=24), timedelta(minutes=5)
+MINUTE = timedelta(seconds=61)  # what a tick does takes a moment, by which a wait ends after the full minute
+MOMENT = timedelta(seconds=1)
+TYPE = "t.pay"
+
+
+@dataclass(frozen=True)
+class Version:
+    """Of the user's code: whether it has a handler of the type, and whether that takes the payload."""
+
+    name: str
+    knows: bool = True
+    takes: bool = False
+
+
+@dataclass
+class Fleet:
+    """Hosts that tick on one database, each with the version that was deployed there last."""
+
+    database: Database
+    clock: FakeClock
+    folder: Path
+    patch: pytest.MonkeyPatch
+    ticked: list[tuple[datetime, Version]] = field(default_factory=list)
+
+    def tick(self, name: str, version: Version, **limits: Any) -> None:
+        registry._registered.clear()
+        registry.job("t.other")(lambda: None)
+        if version.takes:
+            registry.job(TYPE)(lambda amount: None)
+        elif version.knows:
+            registry.job(TYPE)(lambda amount, currency: None)
+        self.patch.setattr(work, "source_hash", lambda _settings: version.name)
+        self.ticked.append((self.clock.now(), version))
+        Host(self.database, self.folder, name).tick(**limits)
+
+    def add(self) -> int:
+        return put(self.database, job_type=TYPE, payload={"amount": 1})
+
+    def job(self, job_id: int) -> Any:
+        with self.database.read() as connection:
+            return connection.execute(select(jobs).where(jobs.c.id == job_id)).one()
+
+    def refused(self, job_id: int) -> int:
+        with self.database.read() as connection:
+            return len(connection.execute(select(job_runs).where(job_runs.c.job_id == job_id)).all())
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture
+def fleet(database: Database, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    before = dict(registry._registered)
+    yield Fleet(database, clock, tmp_path, monkeypatch)
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+OLD, NEW, PATCHED = Version("old"), Version("new", takes=True), Version("patched")
+OTHER = Version("other", knows=False)
+
+
+def test_alone_it_is_refused_each_five_minutes_and_dead_after_fifteen_uncharged(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    for minute in range(30):
+        fleet.tick("alpha", OLD)
+        job = fleet.job(job_id)
+        assert job.failures == 0
+        assert abs(job.misfit_since - START) < MOMENT
+        assert (job.status, job.attempts) == ("failed" if minute < 15 else "dead", 1 + min(minute, 15) // 5)
+        fleet.clock.advance(MINUTE)
+    assert job.last_error.startswith("payload does not fit t.pay(amount, currency): missing a required argument")
+    assert job.last_error.endswith("all code that ticked within 15 minutes has refused it")
+
+
+def test_a_half_finished_deploy_keeps_it_alive_until_the_new_host_takes_it(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    for _ in range(60):
+        fleet.tick("alpha", OLD)  # it comes first each minute, so the other never gets the job
+        fleet.tick("beta", NEW)
+        fleet.clock.advance(MINUTE)
+    assert fleet.job(job_id).status == "failed"
+    fleet.clock.advance(WAIT)
+    fleet.tick("beta", NEW)
+    assert (fleet.job(job_id).status, fleet.job(job_id).misfit_since) == ("succeeded", None)
+
+
+def test_a_host_that_is_deployed_while_it_is_idle_keeps_it_alive_from_its_first_tick_on(fleet: Fleet) -> None:
+    fleet.tick("beta", OLD)
+    job_id = fleet.add()
+    for minute in range(36):
+        fleet.tick("alpha", OLD)
+        if 13 <= minute <= 18:
+            fleet.tick("beta", NEW)  # it finds nothing to do
+        assert fleet.job(job_id).status == ("failed" if minute < 35 else "dead"), minute
+        fleet.clock.advance(MINUTE)
+
+
+def test_containers_under_new_names_of_one_version_neither_keep_it_alive_nor_let_it_die_early(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    for minute in range(17):
+        fleet.tick(f"pod-{minute}", OLD)
+        assert fleet.job(job_id).status == ("failed" if minute < 15 else "dead"), minute
+        fleet.clock.advance(MINUTE)
+
+
+def test_attempts_of_other_jobs_do_not_count(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    for minute in range(60):
+        if minute % 5 == 1:
+            fleet.add()
+            fleet.tick("beta", PATCHED)  # refuses another job of the type each time
+        fleet.tick("alpha", OLD)
+        fleet.clock.advance(MINUTE)
+    assert fleet.job(job_id).status == "failed"
+
+
+def test_hosts_that_do_not_know_the_type_have_no_say(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    for _ in range(16):
+        fleet.tick("beta", OTHER)
+        fleet.tick("alpha", OLD)
+        fleet.clock.advance(MINUTE)
+    assert fleet.job(job_id).status == "dead"
+
+
+def test_a_tick_whose_code_is_unknown_may_be_the_one_that_takes_it(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    for minute in range(32):
+        fleet.tick("alpha", OLD)
+        if minute == 10:
+            with fleet.database.write() as connection:  # killed before it had loaded its handlers
+                row = {"tick": "killed", "host": "gone", "pid": 1, "version": "0", "started_at": fleet.clock.now()}
+                connection.execute(ticks.insert().values(row))
+        assert fleet.job(job_id).status == ("failed" if minute < 25 else "dead"), minute
+        fleet.clock.advance(MINUTE)
+
+
+def test_after_a_day_it_is_dead_whatever_ticks(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    fleet.tick("alpha", OLD)
+    for waited in (DAY - MINUTE, 6 * MINUTE):
+        assert fleet.job(job_id).status == "failed"
+        fleet.clock.advance(waited)
+        fleet.tick("beta", NEW, queue="another")  # it could take it, and never looks for it
+        fleet.tick("alpha", OLD)
+    assert fleet.job(job_id).status == "dead"
+    assert fleet.job(job_id).last_error.endswith("given up: no code has taken it for 24 hours")
+
+
+def test_a_retry_by_hand_and_code_that_takes_it_begin_anew(fleet: Fleet) -> None:
+    job_id = fleet.add()
+    for _ in range(16):
+        fleet.tick("alpha", OLD)
+        fleet.clock.advance(MINUTE)
+    assert fleet.job(job_id).status == "dead"
+    fleet.clock.advance(DAY)
+    with fleet.database.write() as connection:
+        assert retry(connection, [job_id], OperatorAction("retry", "ada", "alpha", None)).done == {job_id}
+    fleet.tick("alpha", OLD)
+    assert fleet.job(job_id).status == "failed"
+    assert abs(fleet.job(job_id).misfit_since - fleet.clock.now()) < MOMENT
+    with fleet.database.write() as connection:
+        connection.execute(update(jobs).values(payload={"amount": 1, "currency": "EUR"}))
+    fleet.clock.advance(WAIT + MOMENT)
+    fleet.tick("alpha", OLD)
+    assert fleet.job(job_id).status == "succeeded"
+
+
+def test_status_and_explain_say_what_does_not_fit_and_how_long_it_waits(fleet: Fleet) -> None:
+    first, second = fleet.add(), fleet.add()
+    fleet.tick("alpha", OLD)
+    settings = Host(fleet.database, fleet.folder).settings
+    with fleet.database.read() as connection:
+        [found] = work_findings(look(connection, settings, job_types.load(settings)), settings)
+        life = job_life(connection, first, settings, lambda: job_types.load(settings))
+    assert (found.key, found.command, found.rows) == ("misfit:t.pay", f"cronjobs explain {first}", (str(second),))
+    what = "(amount, currency): missing a required argument: 'currency'"
+    assert found.text == f"the payloads of 2 jobs do not fit the handler of t.pay: {what}"
+    assert abs((found.since or START) - START) < MOMENT
+    assert life is not None
+    said = explain_job(life).sentences
+    assert what in said[-3]
+    assert said[-2].startswith(f"Job {first} waits for code that takes its payload, due at 08:05:")
+    assert said[-1].startswith("It is dead from 08:15:")
+    assert "if all code that ticks has refused it, and at 2026-11-25 08:00" in said[-1]
+
+
+def test_whatever_versions_tick_in_whatever_order_it_dies_when_all_have_refused_it_and_never_sooner(
+    fleet: Fleet,
+) -> None:
+    def case(dice: random.Random) -> None:
+        with fleet.database.write() as connection:
+            for table in (job_runs, jobs, ticks, job_type_lists):
+                connection.execute(delete(table))
+        fleet.ticked.clear()
+        fleet.clock.advance(DAY)
+        versions = [Version(f"v{n}", knows=dice.random() < 0.8) for n in range(dice.randint(1, 3))]
+        if dice.random() < 0.2:
+            versions.append(Version("takes", takes=True))
+        deployed = {name: dice.choice(versions) for name in ("alpha", "beta", "gamma")[: dice.randint(1, 3)]}
+        containers = dice.random() < 0.3
+        job_id, first, refused_by = fleet.add(), None, set[str]()
+        for step in range(dice.randint(10, 40)):
+            fleet.clock.advance(dice.choice([MINUTE] * 6 + [WAIT + MOMENT, 3 * MINUTE, DAY / 3 + MOMENT]))
+            if dice.random() < 0.1:
+                deployed[dice.choice([*deployed])] = dice.choice(versions)
+            for name in dice.sample([*deployed], dice.randint(1, len(deployed))):
+                before, now, version = fleet.job(job_id), fleet.clock.now(), deployed[name]
+                fleet.tick(f"{name}-{step}" if containers else name, version)
+                job = fleet.job(job_id)
+                assert job.failures == 0
+                if job.attempts == before.attempts:
+                    assert job.status == before.status
+                    continue
+                if version.takes:
+                    assert job.status == "succeeded"
+                    return
+                first = first or now
+                refused_by.add(version.name)
+                lately = {each.name for at, each in fleet.ticked if at >= now - LATELY and each.knows}
+                is_over = now - first >= LATELY and lately <= refused_by
+                assert (job.status == "dead") == (is_over or now - first >= DAY), (now - first, lately, refused_by)
+                if job.status == "dead":
+                    return
+                assert job.status == "failed"
+                assert max(abs(job.run_at - now - WAIT), abs(job.misfit_since - first)) < MOMENT
+
+    judge(case, few=12)

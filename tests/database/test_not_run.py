@@ -1,0 +1,141 @@
+"""What hides behind very many rows or schedules is found, at the cost of a few statements."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from support.postgres import OWNER
+from support.yard import MINUTE, START, statements
+
+from cronjobs.config.settings import Retention, Settings
+from cronjobs.database import tables
+from cronjobs.database.connection import Database
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.gathering import look
+from cronjobs.insight.run_watch import ASKED_AT_ONCE
+from cronjobs.jobs.job_types import JobTypes
+from cronjobs.testing import FakeClock
+from cronjobs.tick.pruner import Before, Pruner
+
+pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
+
+HOUR = timedelta(hours=1)
+MINUTELY = {"cron": "* * * * *", "timezone": "UTC", "job": "t.say"}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+class World:
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database, self.now = database, database.clock.now()
+        self.settings = Settings(file=folder / "cronjobs.yaml", folder=folder)
+
+    def put(self, table: Any, *rows: dict[str, Any]) -> list[int]:
+        with self.database.write() as connection:
+            made = insert(table).returning(table.primary_key.columns[0], sort_by_parameter_order=True)
+            return [row[0] for row in connection.execute(made, list(rows)).all()]
+
+    def schedules(self, count: int) -> list[int]:
+        row = {"definition": MINUTELY, "fingerprint": "f", "seen_until": self.now, "next_at": self.now + HOUR}
+        return self.put(tables.schedules, *(row | {"name": f"s{number:05}"} for number in range(count)))
+
+    def job(self, **values: Any) -> int:
+        row = {"job_type": "t.say", "schedule": "s00000", "scheduled_for": self.now - 100 * HOUR, "attempts": 1}
+        return self.put(tables.jobs, row | {"run_at": self.now, "started_at": self.now - HOUR} | values)[0]
+
+    def running(self) -> int:
+        held = {"locked_by": "web1:b:1:1:1:t", "locked_until": self.now + MINUTE}
+        return self.job(status="running", timeout_s=1e6, **held)
+
+    def ledger(self, schedule: int, *rows: tuple[timedelta, str, int | None]) -> None:
+        self.put(
+            tables.occurrences,
+            *(
+                {"schedule_id": schedule, "first_for": self.now - ago, "last_for": self.now - ago, "outcome": outcome}
+                | {"job_id": job_id, "decided_at": self.now - ago}
+                for ago, outcome, job_id in rows
+            ),
+        )
+
+    def found(self) -> dict[str, tuple[str, ...]]:
+        with self.database.read() as connection:
+            found = troubles(look(connection, self.settings, JobTypes()), self.settings)
+        return {each.kind: each.rows for each in found if each.kind != "no_tick"}
+
+
+@pytest.fixture
+def world(database: Database, tmp_path: Path) -> World:
+    return World(database, tmp_path)
+
+
+def test_a_missed_run_behind_thousands_that_gave_way_is_found_in_a_few_statements(world: World) -> None:
+    [schedule] = world.schedules(1)
+    job = world.running()
+    gave_way = [(minute * MINUTE, "skipped", job) for minute in range(1, 4000)]
+    world.ledger(schedule, *gave_way)
+    with statements(world.database) as usual:
+        assert world.found() == {}, "it runs within its timeout, and all others gave way to it"
+    world.ledger(schedule, (5000 * MINUTE, "missed", None))
+    with statements(world.database) as seen:
+        assert world.found() == {"missed": ("s00000",)}
+    assert len(seen) <= len(usual) + 5
+
+
+def test_a_success_between_them_ends_the_search(world: World) -> None:
+    [schedule] = world.schedules(1)
+    job, done = world.running(), world.job(status="succeeded", finished_at=world.now)
+    world.ledger(schedule, *((minute * MINUTE, "skipped", job) for minute in range(1, 200)))
+    world.ledger(schedule, (300 * MINUTE, "enqueued", done), (400 * MINUTE, "missed", None))
+    assert world.found() == {}
+
+
+def test_what_a_person_cancelled_after_a_week_hides_nothing(world: World) -> None:
+    """The rows of one job that was cancelled, and of many that were dismissed."""
+    [schedule] = world.schedules(1)
+    ended = {"finished_at": world.now, "dismissed_at": world.now}
+    cancelled = world.job(status="cancelled", finished_at=world.now)
+    dead = [world.job(status="dead", **ended) for _ in range(150)]
+    world.ledger(schedule, *((minute * MINUTE, "skipped", cancelled) for minute in range(1, 1000)))
+    world.ledger(schedule, *(((2000 + number) * MINUTE, "enqueued", job) for number, job in enumerate(dead)))
+    assert world.found() == {}
+    snoozes = world.job(run_at=world.now + HOUR, scheduled_for=world.now - 3000 * MINUTE)
+    world.ledger(schedule, (3000 * MINUTE, "enqueued", snoozes))
+    assert world.found() == {"not_run": ("s00000",)}
+
+
+def test_retention_does_not_end_what_a_yearly_schedule_missed(world: World) -> None:
+    [schedule] = world.schedules(1)
+    world.ledger(schedule, (2400 * HOUR, "enqueued", 4711), (2300 * HOUR, "missed", None))
+    before = Before.of(Retention(), world.now)
+    pruner = Pruner(world.database, before, world.database.clock, lambda: True)
+    assert pruner.run()
+    assert pruner.counts["occurrences"] == 1
+    assert world.found() == {"missed": ("s00000",)}
+
+
+def test_retention_that_removed_the_last_success_is_no_alarm(world: World) -> None:
+    """The job first, then its ledger row, while the run after it still goes on."""
+    [schedule] = world.schedules(1)
+    world.ledger(schedule, (2 * HOUR, "enqueued", world.running()), (2300 * HOUR, "enqueued", 4711))
+    assert world.found() == {}
+    Pruner(world.database, Before.of(Retention(), world.now), world.database.clock, lambda: True).run()
+    assert world.found() == {}
+
+
+@pytest.mark.slow
+def test_however_many_schedules_are_in_doubt_each_is_looked_at(world: World) -> None:
+    ids = world.schedules(ASKED_AT_ONCE + 2)
+    job = world.running()
+    row = {"outcome": "skipped", "job_id": job, "decided_at": world.now}
+    at = world.now - 2 * HOUR
+    world.put(tables.occurrences, *({"schedule_id": id_, "first_for": at, "last_for": at} | row for id_ in ids))
+    assert world.found() == {}
+    world.ledger(ids[-1], (3 * HOUR, "missed", None))
+    assert world.found() == {"missed": (f"s{len(ids) - 1:05}",)}

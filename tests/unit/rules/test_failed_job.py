@@ -1,0 +1,26 @@
+"""What people read of a job that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cronjobs.rules.failed_job import last_own_line
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/shop/shop.py", line 9, in pay
+    charge(card)
+  File "/srv/shop/cards.py", line 3, in charge
+    client.post(url, timeout=3)
+    ~~~~~~~~~~~^^^^^^^^^^^^^^^^
+  File "/srv/shop/.venv/lib/python3.11/site-packages/client.py", line 88, in post
+    raise Refused
+client.Refused: no such card
+"""
+
+
+def test_the_last_line_of_their_own_code_is_found() -> None:
+    found = "/srv/shop/cards.py:3 in charge: client.post(url, timeout=3)"
+    assert last_own_line(TRACEBACK, Path("/srv/shop")) == found
+    assert last_own_line(TRACEBACK, Path("/elsewhere")) == found
+    assert last_own_line("ValueError: x", Path("/srv/shop")) is None
+    assert last_own_line(None, Path("/srv/shop")) is None

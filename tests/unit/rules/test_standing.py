@@ -1,0 +1,98 @@
+"""rules/standing.py: which states of a job, and of a ledger row, are a run, a reason to wait for one, or neither."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cronjobs.rules.standing import DEFAULT_GRACE, OVERRUN, Happened, JobNow, standing, why_not_run
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+JOB = JobNow(7, "queued", "t", "default", NOW - 3 * HOUR, scheduled_for=NOW - 3 * HOUR)
+HELD = {"status": "running", "started_at": NOW - 3 * HOUR, "locked_until": NOW + MINUTE}
+
+
+def job(**fields: Any) -> JobNow:
+    return replace(JOB, **fields)
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (job(status="succeeded"), None),
+        (job(status="cancelled"), None),
+        (job(status="dead"), "dead"),
+        (job(status="dead", dismissed=True), None),
+        (job(), "waits"),
+        (job(run_at=NOW + HOUR), "put off"),
+        (job(status="failed", run_at=NOW + HOUR), None),
+        (job(status="failed", run_at=NOW - HOUR + MINUTE), None),
+        (job(status="failed", run_at=NOW - HOUR), "overdue"),
+        (job(**HELD), None),
+        (job(**HELD, limit=3 * HOUR), None),
+        (job(**HELD, limit=3 * HOUR - OVERRUN), "overruns"),
+        (job(**HELD | {"started_at": None}, limit=HOUR), None),
+        (job(**HELD | {"locked_until": NOW - MINUTE}), None),
+        (job(**HELD | {"locked_until": NOW - OVERRUN}), "overruns"),
+    ],
+)
+def test_what_a_job_is_to_a_schedule_that_was_due(state: JobNow, why: str | None) -> None:
+    assert why_not_run(state, NOW, HOUR) == why
+
+
+def row(hours: float, outcome: str, of: JobNow | None = None, reason: str | None = None) -> Happened:
+    at = NOW - hours * HOUR
+    return Happened(1, at, at, outcome, reason, at, None if of is None else of.id, of)
+
+
+PUT_OFF = job(run_at=NOW + HOUR)
+DONE = job(id=3, status="succeeded")
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([], None),
+        ([row(3, "enqueued", DONE)], None),
+        ([row(3, "missed")], "missed"),
+        ([row(2, "enqueued", DONE), row(3, "missed")], None),
+        ([row(2, "skipped", DONE), row(3, "missed")], "missed"),
+        ([row(0.5, "missed")], None),
+        ([row(3, "skipped", None, "full: as many jobs wait in its queue as may (max_waiting)")], "full"),
+        ([row(3, "skipped", None, "paused by ada")], None),
+        ([row(0.5, "skipped", PUT_OFF), row(3, "enqueued", PUT_OFF)], "put off"),
+        ([row(2, "skipped", PUT_OFF)], "put off"),
+        ([row(2, "coalesced", PUT_OFF)], "put off"),
+        ([row(2, "skipped", job(**HELD))], None),
+        ([row(2, "enqueued", PUT_OFF), row(3, "missed")], "put off"),
+        ([replace(row(3, "enqueued"), job_id=5)], None),
+    ],
+)
+def test_what_the_rows_of_a_schedule_show(rows: list[Happened], why: str | None) -> None:
+    found = standing(rows, None, NOW, DEFAULT_GRACE).not_run
+    assert (None if found is None else found.why) == why
+
+
+def test_a_job_that_waits_its_turn_is_judged_by_the_one_before_it() -> None:
+    rows = [row(2, "enqueued", JOB)]
+    running = job(id=6, **HELD)
+    assert standing(rows, running, NOW, HOUR).not_run is None
+    found = standing(rows, replace(running, locked_until=NOW - HOUR), NOW, HOUR).not_run
+    assert found is not None
+    assert (found.why, found.job) == ("overruns", replace(running, locked_until=NOW - HOUR))
+
+
+def test_it_begins_with_the_first_that_did_not_run() -> None:
+    found = standing([row(1, "skipped", PUT_OFF), row(2, "skipped", PUT_OFF)], None, NOW, HOUR).not_run
+    assert found is not None
+    assert found.since == PUT_OFF.scheduled_for
+
+
+def test_what_a_person_ran_by_hand_ends_what_was_due_before() -> None:
+    rows = [row(2, "enqueued", PUT_OFF)]
+    assert standing(rows, None, NOW, HOUR, NOW - HOUR).not_run is None
+    assert standing(rows, None, NOW, HOUR, NOW - 4 * HOUR).not_run is not None
