@@ -62,9 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     hypothesis.settings.register_profile("ours", deadline=None)  # how long an example takes is the load's affair
     hypothesis.settings.load_profile("ours")
-    # A shell without job control ignores it for what it starts with "&", and whoever we start would inherit that.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell without job control ignores SIGINT for what it starts with "&", nohup ignores SIGHUP, and whoever we start
+    # would inherit that.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

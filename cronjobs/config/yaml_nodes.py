@@ -124,6 +124,9 @@ _NO_CHARACTER: Final = late("[\x00\ud800-\udfff]")  # escapes make what the text
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 
+_DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
+
+
 class _TooDeep(Exception):
     """The flaws say where."""
 
@@ -161,7 +164,7 @@ class _Tree:
         if is_key:
             self._flaw(event, "a key is plain text: quote it if it begins with [ or {")
         if depth == MAX_DEPTH:
-            self._flaw(event, f"values are nested deeper than {MAX_DEPTH} levels")
+            self._flaw(event, _DEEP)
             raise _TooDeep
         if isinstance(event, yaml.SequenceStartEvent):
             sequence = Sequence(*_start(event))
@@ -252,6 +255,8 @@ def _sentence(problem: str, context: str, character: str, line: str, error: yaml
         return 'inside {…} and […] a variable must be quoted: "${NAME}"'
     if "mapping values are not allowed" in problem:
         return 'a second ": " in this line, or a wrong indentation: quote the value, or line the keys up'
+    if "nesting depth" in problem:  # libyaml's own limit, which it may meet before it hands over the first event
+        return _DEEP
     where = getattr(error, "context_mark", None)
     begun = f" {context} that begins in line {where.line + 1}" if where is not None and context else ""
     return f"YAML:{begun + ':' if begun else ''} {problem}"

@@ -95,7 +95,7 @@ def test_a_byte_order_mark_moves_nothing() -> None:
     ]
 
 
-@pytest.mark.parametrize("bomb", ["[" * 300_000, "{a: " * 200_000, "- " * 300_000, "? " * 300_000])
+@pytest.mark.parametrize("bomb", ["[" * 300_000, "{a: " * 200_000, "- " * 300_000, "? " * 300_000], ids="[{-?")
 def test_a_deep_file_neither_crashes_nor_takes_long(bomb: str) -> None:
     tree, (*_, flaw) = parse(bomb)
     assert tree is None
