@@ -49,9 +49,6 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 
         given = tick_options(arguments)
         if given is not None:
-            from cronjobs import stand_ins
-
-            stand_ins.import_libraries()
             from cronjobs.cli.fault import guarded
             from cronjobs.cli.run_tick import run_tick
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cronjobs.records import dataclass
 from cronjobs.text import one_line
 
 MESSAGE_LIMIT: Final = 4000  # characters

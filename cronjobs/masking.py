@@ -14,24 +14,23 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
-from cronjobs.patterns import late
 from cronjobs.text import one_line, visible
 
 SHORTEST: Final = 8  # characters; masking shorter values would make other text unreadable
 SHORTEST_PASSWORD: Final = 4  # inside a URL it can be nothing else
 MASK: Final = "***"
-_OF_A_WORD: Final = late(r"[A-Za-z?&]")
+_OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
-_SECRET_NAME: Final = late(
+_SECRET_NAME: Final = re.compile(
     r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|PRIVATE|APIKEY|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN)(?:_|$)", re.IGNORECASE
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
 # Of a scheme no more is looked at than 31 characters: without a limit a megabyte of letters takes minutes.
-_BEFORE_PASSWORD: Final = late(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:""")
-_WITHOUT_SPACES: Final = late(r"""[^\s"']+""")
+_BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:""")
+_WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
-_SHOWN_USERINFO: Final = late(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
-_PASSWORD_OPTION: Final = late(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
+_SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
+_PASSWORD_OPTION: Final = re.compile(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
 
 
 def is_secret_name(name: str) -> bool:

@@ -5,13 +5,13 @@ Words are those of the README's glossary. Instants end in ``_at``, ``_until``, `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from cronjobs.patterns import late
-from cronjobs.records import dataclass
 from cronjobs.text import nearest
 
 
@@ -100,7 +100,7 @@ class RetryPolicy:
             raise ValueError("base is above zero and at most cap")
 
 
-KIND: Final = late(r"[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*|exit-[0-9]{1,3}")
+KIND: Final = re.compile(r"[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*|exit-[0-9]{1,3}")
 KIND_RULE: Final = "a kind of failure: write ValueError, billing.CardDeclined, exit-3, SIGKILL or TimedOut"
 
 
@@ -333,7 +333,7 @@ def _seconds(text: str) -> float:
 
 
 LEAST_MEMORY: Final = "16MiB"  # hardly any program starts with less
-_SIZE: Final = late(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGT]i?B)?")
+_SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGT]i?B)?")
 _POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 

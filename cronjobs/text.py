@@ -11,8 +11,6 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from cronjobs.patterns import late
-
 OUTPUT_LIMIT: Final = 64 * 1024  # bytes of UTF-8, of an attempt's output
 TRACEBACK_LIMIT: Final = 32 * 1024
 ERROR_LIMIT: Final = 2 * 1024  # last_error: short, for people
@@ -21,8 +19,8 @@ ERROR_LIMIT: Final = 2 * 1024  # last_error: short, for people
 # separators (str.splitlines and log viewers end lines there), bidi controls (UAX 9; "Trojan Source", CVE-2021-42574),
 # and lone surrogates, which no terminal's encoding can represent.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-_UNSAFE: Final = late(f"[{_CONTROLS}]")
-_UNSAFE_IN_A_LINE: Final = late(f"[\t\n{_CONTROLS}]")
+_UNSAFE: Final = re.compile(f"[{_CONTROLS}]")
+_UNSAFE_IN_A_LINE: Final = re.compile(f"[\t\n{_CONTROLS}]")
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _MARKER_ROOM: Final = 64  # bytes kept free for the line in the middle
 

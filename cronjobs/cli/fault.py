@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -18,7 +19,6 @@ from cronjobs.cli import leaving
 from cronjobs.cli.output import complain
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseError
-from cronjobs.records import dataclass
 from cronjobs.text import one_line
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from cronjobs.exec import spool
-from cronjobs.records import dataclass
 from cronjobs.tick.result import TickFilter
 
 FLAGS: Final = {

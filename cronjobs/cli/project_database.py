@@ -19,7 +19,6 @@ from cronjobs.host.caller import user_in_a_line
 from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import remember, require_still_there
 from cronjobs.schema.ready import require_tables
-from cronjobs.stand_ins import left_out
 from cronjobs.store import meta
 from cronjobs.store.meta import is_ours
 from cronjobs.store.sql import database_now
@@ -33,8 +32,7 @@ def open_database(settings: Settings) -> Database:
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings, address)
     circumstances.database = address
-    with left_out():  # by the database's dialect, too
-        return Database(address, connections=settings.run.workers + 1)
+    return Database(address, connections=settings.run.workers + 1)
 
 
 def missing_file(settings: Settings) -> Address | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,6 @@ from cronjobs.cli.output import coloured, complain, did
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, DatabaseError
-from cronjobs.records import dataclass
 from cronjobs.rules.failed_job import absolute
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word

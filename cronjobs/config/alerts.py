@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -32,10 +33,9 @@ from cronjobs.config.settings import (
 )
 from cronjobs.config.yaml_nodes import Mapping, Node, Scalar
 from cronjobs.masking import long_enough
-from cronjobs.patterns import late
 from cronjobs.rules.finding_kinds import FINDING_KINDS
 
-_ADDRESS: Final = late(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
+_ADDRESS: Final = re.compile(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
 _WELL_FORMED: Final = fields.matching(
     r"[a-z_]{1,40}(:[^\x00-\x1f\x7f]{1,1000})?",
     "a finding: write it like dead, or host:web2",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from cronjobs.config import fields, schema_parts
 from cronjobs.config.reader import ConfigKey, FieldError, Keys, Reading, ReportedError, shown, taken_as
 from cronjobs.config.settings import ExecutorSettings, ExecutorTls
 from cronjobs.config.yaml_nodes import Mapping, Node, Scalar
-from cronjobs.patterns import late
 
-_ADDRESS: Final = late(r"(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
-_RESOURCE: Final = late(r"[A-Za-z0-9_.-]{1,100}")
+_ADDRESS: Final = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_RESOURCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 @taken_as("address of a Dask scheduler", schema_parts.text(r"(tcp|tls)://[^\s/]+:[0-9]+"))

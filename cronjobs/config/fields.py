@@ -28,7 +28,6 @@ from cronjobs.crontime.zone_names import zone_meant
 from cronjobs.errors import CronError
 from cronjobs.exec.arguments import PREFIX
 from cronjobs.model import KIND, KIND_RULE, duration, size
-from cronjobs.patterns import late
 from cronjobs.rules.shell_words import list_for
 from cronjobs.text import one_line
 
@@ -138,7 +137,7 @@ def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema
 
     *schema*: where a regular expression means something else in JSON Schema (JavaScript's) than in Python.
     """
-    compiled = late(pattern)
+    compiled = re.compile(pattern)
 
     @taken_as(words, schema or schema_parts.text(pattern))
     def read(reading: Reading, node: Node, path: str) -> str:
@@ -150,7 +149,7 @@ def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema
     return read
 
 
-NAME: Final = late(r"[A-Za-z0-9_.:-]{1,100}")
+NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 NAME_RULE: Final = "a name: up to 100 of A–Z a–z 0–9 _ . : -"
 name: Final = matching(NAME.pattern, NAME_RULE, words="name: 1–100 of A–Z a–z 0–9 _ . : -")
 type_name: Final = matching(
@@ -224,7 +223,7 @@ def log_file(reading: Reading, node: Node, path: str) -> Path | None:
     return found
 
 
-_OFFSET: Final = late(r"(?:UTC|GMT|Z)?\s*([+-])([0-9]{1,2})(?::?([0-9]{2}))?", re.IGNORECASE)
+_OFFSET: Final = re.compile(r"(?:UTC|GMT|Z)?\s*([+-])([0-9]{1,2})(?::?([0-9]{2}))?", re.IGNORECASE)
 
 
 @taken_as("time zone", schema_parts.text(r"[A-Za-z][\w+/-]*"))
@@ -322,7 +321,7 @@ def standard_input(reading: Reading, node: Node, path: str) -> str:
     return reading.text(node, secret=True)
 
 
-_VARIABLE: Final = late(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 variable: Final = matching(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from cronjobs.config import fields, schema_parts
@@ -11,7 +12,6 @@ from cronjobs.config.reader import ConfigKey, FieldError, Keys, Reader, Reading,
 from cronjobs.config.settings import RetryChanges, ScheduleSettings
 from cronjobs.config.yaml_nodes import Mapping, Node, Scalar
 from cronjobs.model import LEAST_MEMORY, RetryPolicy
-from cronjobs.patterns import late
 from cronjobs.rules.capacity import Cap
 from cronjobs.rules.concurrency import Limit
 
@@ -181,7 +181,7 @@ QUEUE: Final[Keys] = {
 queue: Final = Reader(fields.later, "mapping", schema_parts.needs("max_waiting"), keys=QUEUE, defaults=Cap("", 1))
 
 UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # of every job with a concurrency_key none begins
-_PREFIX: Final = late(r"[^\x00-\x1f\x7f]{1,200}")
+_PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
 @taken_as("whole number, 1–10000", schema_parts.number("integer", 1, 10_000))

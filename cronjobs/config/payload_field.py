@@ -9,7 +9,6 @@ from cronjobs.config import schema_parts
 from cronjobs.config.fields import list_of
 from cronjobs.config.reader import FieldError, Reader, Reading, ReportedError, shown, taken_as
 from cronjobs.config.yaml_nodes import Mapping, Node, Scalar, Sequence
-from cronjobs.patterns import late
 
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
 
@@ -54,10 +53,10 @@ _BOOLEANS_OF_YAML_1_1: Final = {
     **dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), "true"),
     **dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), "false"),
 }
-_INTEGER: Final = late(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT: Final = late(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 # Octal (010, 0o10), binary, sexagesimal (1:30), thousands (1_000): numbers to one version of YAML, text to the other.
-_DISPUTED: Final = late(
+_DISPUTED: Final = re.compile(
     r"[-+]?(0[0-9_]+|0o[0-7]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?)"
 )
 

@@ -6,7 +6,7 @@ Messages quote what is written in the file, ``${NAME}`` included, and never what
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,6 @@ from cronjobs.config.yaml_nodes import UNREADABLE, Node, Scalar, Sequence
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.masking import long_enough, mask
-from cronjobs.records import dataclass
 from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 from cronjobs import masking
 from cronjobs.errors import Problem
 from cronjobs.model import JobOptions, RetryPolicy
-from cronjobs.records import dataclass
 from cronjobs.rules.capacity import Cap
 from cronjobs.rules.concurrency import Limit
 from cronjobs.text import one_line

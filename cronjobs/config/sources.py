@@ -18,7 +18,6 @@ from cronjobs.config.yaml_nodes import MAX_BYTES, Node, Scalar, decode, parse
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.host.files import open_regular
-from cronjobs.patterns import late
 from cronjobs.text import is_utf8
 
 DJANGOS: Final = "django"  # as a database: the one of Django's settings
@@ -162,7 +161,7 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
     return None
 
 
-_NOT_IN_URLS: Final = late(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
+_NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
 
 
 def checked_url(url: str, folder: Path) -> str:

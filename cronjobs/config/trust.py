@@ -11,12 +11,12 @@ import os
 import pwd
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError
-from cronjobs.records import dataclass
 
 VARIABLE: Final = "CRONJOBS_TRUST_FILES"  # for the YAML itself: whoever can write it could write trust_files, too
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from cronjobs.host.files import open_regular
-from cronjobs.patterns import late
-from cronjobs.records import dataclass
 
 _MAX_SECRET_FILE: Final = 64 * 1024
 
@@ -81,7 +79,7 @@ class Variables:
         return value.removesuffix("\n")
 
 
-REFERENCE: Final = late(
+REFERENCE: Final = re.compile(
     r"(?P<escaped>\$\$\{)"
     r"|\$\{(?:file:(?P<file>[^{}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?)\}"
     r"|\$\{"
@@ -120,14 +118,14 @@ def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
 
 
 _NOT_CLOSED: Final = "this is not KEY=value: a name has letters, digits and _, and quotes must be closed"
-_BLANK: Final = late(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
-_ASSIGNMENT: Final = late(
+_BLANK: Final = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
+_ASSIGNMENT: Final = re.compile(
     r"[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*"
     r"""(?:'(?P<single>[^']*)'|"(?P<double>(?:\\.|[^"\\])*)"|(?P<bare>(?!["'#])[^\n]*?)|)"""
     r"[ \t]*(?:(?<=[ \t=])#[^\n]*)?(?:\n|\Z)",
     re.DOTALL,
 )
-_ESCAPE: Final = late(r"\\(.)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
 
 from cronjobs.crontime.grammar import NAMES
-from cronjobs.patterns import late
-from cronjobs.records import dataclass
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
@@ -120,7 +118,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
 
 # All but what YAML 1.2 calls printable: it is refused before the parser sees it.
 _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
-_NO_CHARACTER: Final = late("[\x00\ud800-\udfff]")  # escapes make what the text itself cannot hold
+_NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")  # escapes make what the text itself cannot hold
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 
@@ -208,7 +206,7 @@ def _place(before: str) -> tuple[int, int]:
 
 # "key: " or "- " before it, then five fields of which the first begins with *, or a name such as @daily. All bounded: a
 # line may be a megabyte.
-_EXPRESSION: Final = late(
+_EXPRESSION: Final = re.compile(
     r"(?:^|[\s:,\[{-])"
     rf"(?P<cron>\*[\w*/,-]{{0,60}}(?:[ \t]{{1,20}}[\w*/,-]{{1,60}}){{4}}|(?:{'|'.join(NAMES)}))"
     r"(?:\s*$|[\s,\]}])"
@@ -236,7 +234,7 @@ def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
     return Flaw(mark.line + 1, at + 1, _sentence(problem, context, character, line, error)), None
 
 
-_LINE_END: Final = late("\r\n|[\r\n\x85\u2028\u2029]")  # what libyaml counts as the end of a line
+_LINE_END: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # what libyaml counts as the end of a line
 
 
 def _expressions(line: str) -> Iterator[re.Match[str]]:

@@ -10,12 +10,10 @@ write instead.
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from cronjobs.errors import CronError
-from cronjobs.patterns import late
-from cronjobs.records import dataclass
 
 MAX_LENGTH: Final = 256
 
@@ -212,20 +210,20 @@ _KINDS: Final = (
     _Kind("weekday", 0, 7, 7, "the 7 days of a week", _WEEKDAYS),
 )
 
-_ITEM: Final = late(
+_ITEM: Final = re.compile(
     r"(?:(?P<star>\*)|(?P<low>[0-9A-Za-z]+)(?:-(?P<high>[0-9A-Za-z]+))?)(?:/(?P<step>[0-9A-Za-z]+))?", re.ASCII
 )
 
 
 def _lone(letters: str) -> re.Pattern[str]:
     """Letters that are not part of a name: the L of "5L", but not that of "jul"."""
-    return late(f"(?i)(?<![a-z])(?:{letters})(?![a-z])")
+    return re.compile(f"(?i)(?<![a-z])(?:{letters})(?![a-z])")
 
 
 _FOREIGN: Final = (
-    (late("#"), '"#" is Quartz syntax for the n-th weekday of a month, and is not supported: list the days'),
-    (late(r"\?"), '"?" is Quartz syntax: write "*"'),
-    (late("~"), '"~" is cronie\'s syntax for a random time, and is not supported: write a fixed one'),
+    (re.compile("#"), '"#" is Quartz syntax for the n-th weekday of a month, and is not supported: list the days'),
+    (re.compile(r"\?"), '"?" is Quartz syntax: write "*"'),
+    (re.compile("~"), '"~" is cronie\'s syntax for a random time, and is not supported: write a fixed one'),
     (_lone("LW|WL"), "LW is Quartz syntax for the last working day, and is not supported: list the days"),
     (_lone("L"), 'L is Quartz syntax for "last", and is not supported: list the days'),
     (_lone("W"), "W is Quartz syntax for the nearest working day, and is not supported: list the days"),
@@ -295,7 +293,7 @@ def _too_many_fields(fields: list[str]) -> str:
     return f'{count}: {what} are not supported; without them this is "{meant}"{weekdays}'
 
 
-_FIELD_LIKE: Final = late(r"[0-9*?,/#LWlw-]+|(?:(?:" + "|".join([*_MONTHS, *_WEEKDAYS]) + r")[,/#L0-9-]*)+", re.I)
+_FIELD_LIKE: Final = re.compile(r"[0-9*?,/#LWlw-]+|(?:(?:" + "|".join([*_MONTHS, *_WEEKDAYS]) + r")[,/#L0-9-]*)+", re.I)
 
 
 def _is_valid(text: str) -> bool:

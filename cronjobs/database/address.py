@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,6 @@ from sqlalchemy.exc import ArgumentError
 from cronjobs.errors import (
     UsageError,
 )
-from cronjobs.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
-"""The CHECKs of the tables, which are made when something makes or compares tables: statements do without them."""
+"""What several CHECKs of the tables say alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy import CheckConstraint, MetaData, Table
-from sqlalchemy.schema import SchemaItem
+from sqlalchemy import CheckConstraint
 
 from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT
 
@@ -14,25 +12,6 @@ from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_LAST_INS
 # thousand. "strict": lax would visit the items of an array twice. The quotient has as many decimals as the number, if
 # those are more than sixteen: 0.33 * 3 is 1 less 1e-2. What is nearer to 0 than 1e-400 has more than 400 decimals.
 ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
-
-_CHECKS: list[tuple[Table, Callable[[], list[CheckConstraint]]]] = []
-
-
-def table(
-    name: str, of: MetaData, *items: SchemaItem, checks: Callable[[], list[CheckConstraint]] = list[CheckConstraint]
-) -> Table:
-    """A table whose CHECKs ``add_checks`` adds."""
-    made = Table(name, of, *items)
-    _CHECKS.append((made, checks))
-    return made
-
-
-def add_checks() -> None:
-    """For what makes or compares tables; only the first call does anything."""
-    while _CHECKS:
-        made, checks = _CHECKS.pop()
-        for check in checks():
-            made.append_constraint(check)
 
 
 def instants(*columns: str) -> list[CheckConstraint]:

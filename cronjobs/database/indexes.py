@@ -1,4 +1,4 @@
-"""The indexes, CHECKs and triggers of the tables, for what makes or compares tables.
+"""The indexes and triggers of the tables, for what makes or compares tables.
 
 An index's condition loads both dialects of SQLAlchemy, and so does a table's own option for one of them. Without this
 module a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python itself, and a tick on
@@ -11,7 +11,6 @@ from typing import Final
 
 from sqlalchemy import DDL, Index, event, text
 
-from cronjobs.database.checks import add_checks
 from cronjobs.database.tables import (
     UNSETTLED_DEAD_SQL,
     alerts,
@@ -25,8 +24,6 @@ from cronjobs.database.tables import (
     ticks,
 )
 from cronjobs.probe.question import MISFITS_SQL, WAITING_SQL
-
-add_checks()
 
 # SQLite would use the id of a pruned job again.
 for _table in (audit, findings, jobs, schedules, ticks):

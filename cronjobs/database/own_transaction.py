@@ -20,12 +20,11 @@ from sqlalchemy.exc import DBAPIError
 
 from cronjobs.database.sqlite_time_limit import KEEPER
 from cronjobs.errors import TransactionBroken, UsageError
-from cronjobs.patterns import late
 
 MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # it ends with the transaction, however that ends
 _IS_MARKED: Final = "SELECT current_setting('cronjobs.handler', true)"
 _IDLE, _IN_TRANSACTION = 0, 2  # libpq's PQTRANS_IDLE and PQTRANS_INTRANS
-_ENDS: Final = late(
+_ENDS: Final = re.compile(
     r"(?>\s|--[^\n]*\n|/\*.*?\*/|;)*+"  # atomic: two comments are never read as one
     r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b",
     re.IGNORECASE | re.DOTALL,

@@ -18,12 +18,13 @@ from sqlalchemy import (
     MetaData,
     PrimaryKeyConstraint,
     SmallInteger,
+    Table,
     Text,
     UniqueConstraint,
     text,
 )
 
-from cronjobs.database.checks import has_odd_number, instants, lengths, table
+from cronjobs.database.checks import has_odd_number, instants, lengths
 from cronjobs.database.column_types import (
     POSTGRESQL_RANGE,
     Instant,
@@ -64,7 +65,7 @@ metadata = MetaData(
 RowId = BigInteger().with_variant(Integer(), "sqlite")
 
 
-jobs = table(
+jobs = Table(
     "cronjobs_jobs",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -104,67 +105,63 @@ jobs = table(
     Column("misfit_since", Instant),  # its payload does not fit the handler: since its first attempt that found it so
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
-    checks=lambda: [
-        CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
-        CheckConstraint(
-            "(status = 'running') = (locked_by IS NOT NULL) AND (status = 'running') = (locked_until IS NOT NULL)",
-            name="leased_when_running",
-        ),
-        CheckConstraint(
-            "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
-        ),
-        CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-        # What cron ran under a name is judged by these rows, which only exec writes; it inserts them as running. Final
-        # rows are exempt: what was enqueued before there was this CHECK is dead.
-        CheckConstraint(
-            "substr(job_type, 1, 5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
-        ).ddl_if(dialect="postgresql"),  # SQLite takes no new CHECK: see indexes.py
-        CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
-        CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
-        CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
-        *instants(
-            "run_at",
-            "locked_until",
-            "scheduled_for",
-            "last_failed_at",
-            "cancel_requested_at",
-            "created_at",
-            "started_at",
-            "finished_at",
-            "dismissed_at",
-            "misfit_since",
-        ),
-        # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
-        *lengths(
-            "lengths",
-            "finished_at IS NOT NULL OR (...)",
-            **LENGTHS,
-        ),
-        # Only before the first claim: to walk through a large payload takes as long as to parse it.
-        CheckConstraint(
-            f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
-            name="numbers",
-        ).ddl_if(dialect="postgresql"),
-        CheckConstraint(
-            " AND ".join(
-                f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")
-            ),
-            name="instants",
-        ).ddl_if(dialect="postgresql"),
-        # SQLite accepts any type in any column; text in place of a number would crash the program that reads the row.
-        CheckConstraint(
-            "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
-            "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
-            "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
-            "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
-            "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
-            "AND typeof(concurrency_key) IN ('text', 'null')",
-            name="types",
-        ).ddl_if(dialect="sqlite"),
-    ],
+    CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
+    CheckConstraint(
+        "(status = 'running') = (locked_by IS NOT NULL) AND (status = 'running') = (locked_until IS NOT NULL)",
+        name="leased_when_running",
+    ),
+    CheckConstraint(
+        "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
+    ),
+    CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+    # What cron ran under a name is judged by these rows, which only exec writes; it inserts them as running. Final
+    # rows are exempt: what was enqueued before there was this CHECK is dead.
+    CheckConstraint(
+        "substr(job_type, 1, 5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
+    ).ddl_if(dialect="postgresql"),  # SQLite takes no new CHECK: see indexes.py
+    CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
+    CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
+    CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
+    *instants(
+        "run_at",
+        "locked_until",
+        "scheduled_for",
+        "last_failed_at",
+        "cancel_requested_at",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "dismissed_at",
+        "misfit_since",
+    ),
+    # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
+    *lengths(
+        "lengths",
+        "finished_at IS NOT NULL OR (...)",
+        **LENGTHS,
+    ),
+    # Only before the first claim: to walk through a large payload takes as long as to parse it.
+    CheckConstraint(
+        f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
+        name="numbers",
+    ).ddl_if(dialect="postgresql"),
+    CheckConstraint(
+        " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
+        name="instants",
+    ).ddl_if(dialect="postgresql"),
+    # SQLite accepts any type in any column; text in place of a number would crash the program that reads the row.
+    CheckConstraint(
+        "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
+        "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
+        "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
+        "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
+        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
+        "AND typeof(concurrency_key) IN ('text', 'null')",
+        name="types",
+    ).ddl_if(dialect="sqlite"),
 )
 
-job_runs = table(
+job_runs = Table(
     "cronjobs_job_runs",
     metadata,
     Column("job_id", BigInteger, nullable=False),
@@ -180,16 +177,14 @@ job_runs = table(
     Column("output", Text),
     PrimaryKeyConstraint("job_id", "attempt"),
     ForeignKeyConstraint(["job_id"], ["cronjobs_jobs.id"], ondelete="CASCADE"),
-    checks=lambda: [
-        CheckConstraint(
-            "outcome IN ('succeeded', 'failed', 'timed_out', 'lost', 'interrupted', 'cancelled', 'snoozed')",
-            name="outcome",
-        ),
-        *instants("started_at", "finished_at"),
-    ],
+    CheckConstraint(
+        "outcome IN ('succeeded', 'failed', 'timed_out', 'lost', 'interrupted', 'cancelled', 'snoozed')",
+        name="outcome",
+    ),
+    *instants("started_at", "finished_at"),
 )
 
-schedules = table(
+schedules = Table(
     "cronjobs_schedules",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -202,14 +197,12 @@ schedules = table(
     Column("owed", Json),  # pieces that earlier definitions owe since a pause, oldest first
     PrimaryKeyConstraint("id"),
     UniqueConstraint("name"),
-    checks=lambda: [
-        CheckConstraint("status IN ('active', 'retired')", name="status"),
-        *lengths("name_length", "...", name=LONGEST_NAME),
-        *instants("seen_until", "next_at"),
-    ],
+    CheckConstraint("status IN ('active', 'retired')", name="status"),
+    *lengths("name_length", "...", name=LONGEST_NAME),
+    *instants("seen_until", "next_at"),
 )
 
-occurrences = table(
+occurrences = Table(
     "cronjobs_occurrences",
     metadata,
     Column("schedule_id", BigInteger, nullable=False),
@@ -222,14 +215,12 @@ occurrences = table(
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
     Column("tick", BigInteger),  # that settled it; no foreign key: ticks are pruned. NULL: a person, an older version
     PrimaryKeyConstraint("schedule_id", "last_for"),
-    checks=lambda: [
-        CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
-        CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
-        *instants("first_for", "last_for", "decided_at"),
-    ],
+    CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
+    CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
+    *instants("first_for", "last_for", "decided_at"),
 )
 
-ticks = table(
+ticks = Table(
     "cronjobs_ticks",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -248,20 +239,20 @@ ticks = table(
     Column("not_started", Json),  # due jobs that it did not start, and why
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
-    checks=lambda: [*instants("started_at", "finished_at")],
+    *instants("started_at", "finished_at"),
 )
 
-job_type_lists = table(
+job_type_lists = Table(
     "cronjobs_job_type_lists",
     metadata,
     Column("hash", Text, nullable=False),
     Column("names", Json, nullable=False),
     Column("recorded_at", Instant, nullable=False, server_default=server_now()),
     PrimaryKeyConstraint("hash"),
-    checks=lambda: [*instants("recorded_at")],
+    *instants("recorded_at"),
 )
 
-crashing_types = table(
+crashing_types = Table(
     "cronjobs_crashing_types",
     metadata,
     Column("job_type", Text, nullable=False),
@@ -270,10 +261,10 @@ crashing_types = table(
     Column("runner", Text),
     Column("suspected", SmallInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_type"),
-    checks=lambda: [*instants("found_at")],
+    *instants("found_at"),
 )
 
-effects = table(
+effects = Table(
     "cronjobs_effects",
     metadata,
     Column("key", Text, nullable=False),
@@ -284,15 +275,13 @@ effects = table(
     Column("recorded_at", Instant),
     Column("result", Json),
     PrimaryKeyConstraint("key"),
-    checks=lambda: [
-        # skipped and stopped: begun, with unknown result, as decided by its on_unknown; see store/effects.py.
-        CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
-        CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
-        *instants("begun_at", "recorded_at"),
-    ],
+    # skipped and stopped: begun, with unknown result, as decided by its on_unknown; see store/effects.py.
+    CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
+    CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
+    *instants("begun_at", "recorded_at"),
 )
 
-queues = table(
+queues = Table(
     "cronjobs_queues",
     metadata,
     Column("name", Text, nullable=False),
@@ -301,13 +290,11 @@ queues = table(
     Column("dropped", BigInteger, nullable=False, server_default=text("0")),
     Column("refused", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("name"),
-    checks=lambda: [
-        CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
-        CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
-    ],
+    CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
+    CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
 )
 
-pauses = table(
+pauses = Table(
     "cronjobs_pauses",
     metadata,
     Column("scope", Text, nullable=False),
@@ -318,14 +305,12 @@ pauses = table(
     Column("paused_at", Instant, nullable=False, server_default=server_now()),
     Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: what it holds back is skipped
     PrimaryKeyConstraint("scope", "name"),
-    checks=lambda: [
-        CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
-        *lengths("name_length", "...", name=LONGEST_NAME),
-        *instants("until", "paused_at"),
-    ],
+    CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
+    *lengths("name_length", "...", name=LONGEST_NAME),
+    *instants("until", "paused_at"),
 )
 
-audit = table(
+audit = Table(
     "cronjobs_audit",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -337,10 +322,10 @@ audit = table(
     Column("why", Text),
     Column("detail", Json),
     PrimaryKeyConstraint("id"),
-    checks=lambda: [*instants("at")],
+    *instants("at"),
 )
 
-totals = table(
+totals = Table(
     "cronjobs_totals",
     metadata,
     Column("part", Text, nullable=False),
@@ -353,10 +338,10 @@ totals = table(
     Column("newest", BigInteger),  # microseconds since 1970, on both databases
     Column("detail", Json),  # of the one row "mark": what is counted
     PrimaryKeyConstraint("part", "kind", "name", "outcome", "bucket"),
-    checks=lambda: [CheckConstraint("part IN ('gone', 'counted', 'mark')", name="part")],
+    CheckConstraint("part IN ('gone', 'counted', 'mark')", name="part"),
 )
 
-acks = table(
+acks = Table(
     "cronjobs_acks",
     metadata,
     Column("finding", Text, nullable=False),  # its key: "dead", "host:web2"
@@ -367,13 +352,11 @@ acks = table(
     Column("why", Text),
     Column("acked_at", Instant, nullable=False, server_default=server_now()),
     PrimaryKeyConstraint("finding"),
-    checks=lambda: [
-        CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
-        *instants("until", "acked_at"),
-    ],
+    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+    *instants("until", "acked_at"),
 )
 
-findings = table(
+findings = Table(
     "cronjobs_findings",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
@@ -388,13 +371,11 @@ findings = table(
     Column("found_at", Instant, nullable=False, server_default=server_now()),
     Column("ended_at", Instant),  # NULL: it lasts
     PrimaryKeyConstraint("id"),
-    checks=lambda: [
-        CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
-        *instants("began_at", "found_at", "ended_at"),
-    ],
+    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+    *instants("began_at", "found_at", "ended_at"),
 )
 
-alerts = table(
+alerts = Table(
     "cronjobs_alerts",
     metadata,
     Column("finding_id", BigInteger, nullable=False),
@@ -412,10 +393,10 @@ alerts = table(
     Column("locked_by", Text),  # the tick that is sending it
     Column("locked_until", Instant),
     PrimaryKeyConstraint("finding_id", "channel"),
-    checks=lambda: [*instants("due_at", "first_at", "sent_at", "failed_at", "locked_until")],
+    *instants("due_at", "first_at", "sent_at", "failed_at", "locked_until"),
 )
 
-tokens = table(
+tokens = Table(
     "cronjobs_tokens",  # of attempts that wait or run on a cluster; see store/tokens.py
     metadata,
     Column("job_id", BigInteger, nullable=False, autoincrement=False),
@@ -426,25 +407,23 @@ tokens = table(
     Column("permitted_until", Instant),  # until then its handler may run
     Column("ended", Text),  # how it ended, JSON as its worker writes it
     PrimaryKeyConstraint("job_id"),
-    checks=lambda: [
-        CheckConstraint(
-            "(holder IS NULL) = (taken_at IS NULL) AND (holder IS NULL) = (permitted_until IS NULL)", name="taken"
-        ),
-        *instants("taken_at", "permitted_until"),
-    ],
+    CheckConstraint(
+        "(holder IS NULL) = (taken_at IS NULL) AND (holder IS NULL) = (permitted_until IS NULL)", name="taken"
+    ),
+    *instants("taken_at", "permitted_until"),
 )
 
-quarters = table(
+quarters = Table(
     "cronjobs_quarters",  # what became of the occurrences of closed hours; see store/quarters.py
     metadata,
     Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all is looked at
     Column("hour", Instant, nullable=False),
     Column("quarters", Text, nullable=False),  # a letter for each; see rules/quarters.py
     PrimaryKeyConstraint("schedule_id", "hour"),
-    checks=lambda: [*instants("hour")],
+    *instants("hour"),
 )
 
-meta = table(
+meta = Table(
     "cronjobs_meta",
     metadata,
     Column("id", Integer, nullable=False, server_default=text("1"), autoincrement=False),
@@ -456,7 +435,8 @@ meta = table(
     Column("prune_from", Json),  # by status, the instant before which only stripped jobs are left
     Column("look_at", Instant),  # the earliest at which a finding may begin, end or be repeated; NULL: now
     PrimaryKeyConstraint("id"),
-    checks=lambda: [CheckConstraint("id = 1", name="one_row"), *instants("pruned_at", "look_at")],
+    CheckConstraint("id = 1", name="one_row"),
+    *instants("pruned_at", "look_at"),
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,7 +15,6 @@ from cronjobs.jobs.checking import LONGEST_TIMEOUT
 from cronjobs.jobs.context import StopSignal
 from cronjobs.jobs.job_types import JobType
 from cronjobs.model import Failed, Finished, Job, Outcome
-from cronjobs.records import dataclass
 from cronjobs.rules.lease import Lease, Report, lease_margin_s, lease_of
 from cronjobs.rules.misfits import MISFIT
 from cronjobs.rules.payload import payload_fault

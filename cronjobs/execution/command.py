@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 from cronjobs.model import ExitCodes
-from cronjobs.records import dataclass
 from cronjobs.text import CappedText
 
 

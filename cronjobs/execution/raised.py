@@ -19,6 +19,7 @@ import contextlib
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -40,7 +41,6 @@ from cronjobs.model import (
     kind_name,
     kinds_of,
 )
-from cronjobs.records import dataclass
 from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, one_line
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.probe import here as kernel
 from cronjobs.probe.here import UNKNOWN, age_of, process_started
-from cronjobs.records import dataclass
 
 LAUNCHER: Final = "cronjobs/launcher.py"
 

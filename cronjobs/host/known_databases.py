@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cronjobs.digest import sha256
 from cronjobs.errors import DatabaseVanished
 from cronjobs.host.state_folder import State
 

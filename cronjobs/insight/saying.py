@@ -6,13 +6,13 @@ Texts in the rows were written by anybody. ``safe`` takes the power of control c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
 from cronjobs.model import duration_text, in_zone
-from cronjobs.records import dataclass
 from cronjobs.text import one_line
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -12,7 +13,6 @@ from cronjobs.errors import PayloadError, UsageError
 from cronjobs.exec.arguments import PREFIX
 from cronjobs.jobs.tracing import with_trace
 from cronjobs.model import duration, duration_text
-from cronjobs.patterns import late
 from cronjobs.rules.payload import check_meta, check_payload, text_fault
 from cronjobs.store.enqueue import NewJob
 from cronjobs.text import nearest
@@ -26,7 +26,7 @@ LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
 LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last one that has a date in every time zone
 Key = str | tuple[object, ...]
-_ADDRESS: Final = late(r" at 0x[0-9a-fA-F]+>")  # how Python writes an object that has no text of its own
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")  # how Python writes an object that has no text of its own
 Span: TypeAlias = timedelta | str | float
 
 

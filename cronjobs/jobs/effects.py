@@ -6,8 +6,10 @@ between, or the body raised. Then the effect's ``on_unknown`` decides. No transa
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from logging import Logger
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -29,8 +31,6 @@ from cronjobs.errors import (
 )
 from cronjobs.jobs.checking import KEY_LIMIT, key_text
 from cronjobs.jobs.unsent import Watch
-from cronjobs.patterns import late
-from cronjobs.records import dataclass
 from cronjobs.rules.lease import Lease
 from cronjobs.rules.payload import result_json
 from cronjobs.store import effects as store
@@ -46,7 +46,7 @@ MOST_PATIENCE_S: Final = 60.0
 LEAST_WAIT_S: Final = 0.05  # of one try, to get a turn on SQLite; with no patience it would never get one
 MOST_WAIT_S: Final = 10.0
 
-_STEP: Final = late(r"job:[0-9]+:step:")
+_STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 
 # --- what to do about what the ledger says ----------------------------------------------------------------------------

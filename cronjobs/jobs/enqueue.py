@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
 
@@ -34,7 +35,6 @@ from cronjobs.jobs.insertion import (
     wait_for_room,
 )
 from cronjobs.model import Status, duration, duration_text
-from cronjobs.records import dataclass
 from cronjobs.rules.payload import check_payload
 from cronjobs.store.enqueue import NewJob, row_of
 from cronjobs.store.queues import count_full

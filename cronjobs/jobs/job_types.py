@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from cronjobs import stand_ins, starting
+from cronjobs import starting
 from cronjobs.config import django_project
 from cronjobs.config.import_path import prepare_imports
 from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
@@ -19,7 +19,6 @@ from cronjobs.jobs.around import around_attempts, hook
 from cronjobs.jobs.registry import Loading, Registration, refused, registered
 from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
-from cronjobs.records import dataclass
 from cronjobs.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
 from cronjobs.text import one_line
 
@@ -170,7 +169,6 @@ def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
 
 def import_handlers(settings: Settings) -> list[Fault]:
     starting.end()
-    stand_ins.end()
     prepare_imports(settings)
     faults: list[Fault] = []
     if settings.setup is not None:

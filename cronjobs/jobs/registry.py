@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, wraps
 from typing import (
@@ -54,7 +54,6 @@ from cronjobs.model import (
     duration_text,
     size,
 )
-from cronjobs.records import dataclass
 
 if TYPE_CHECKING:
     from cronjobs.jobs.context import Context

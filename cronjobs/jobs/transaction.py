@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,6 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import LeaseLost, UsageError
 from cronjobs.jobs.enqueue import Target, connection_of
 from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
-from cronjobs.records import dataclass
 from cronjobs.rules.ending import NOT_COMMITTED, decide_end
 from cronjobs.rules.lease import Finish
 from cronjobs.store.leases import finish_here

@@ -10,11 +10,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.model import OnLost, RetryPolicy, duration
-from cronjobs.records import dataclass
 
 NOT_READ: Final = "NotRead"  # the error type of a waiting job of which a claim ended before its row was read
 RUNNER_SLACK: Final = timedelta(seconds=5)  # how long a runner may outlive its own limit, to finish its last writes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from cronjobs.errors import QueueFull
-from cronjobs.records import dataclass
 
 OnFull = Literal["error", "drop", "wait"]
 P = TypeVar("P")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-
-from cronjobs.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ person who kills ticks in the middle of a healthy backlog does no harm to its ty
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from cronjobs.host.identity import Identity
 from cronjobs.model import Failed, Finished, Outcome, Snoozed, Succeeded
-from cronjobs.records import dataclass
 
 CLEAN_ENDS: Final = 20  # so many in a row, and the type runs in threads again
 FOR_AT_MOST: Final = timedelta(hours=1)

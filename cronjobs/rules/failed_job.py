@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -9,13 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cronjobs import masking
-from cronjobs.patterns import late
 from cronjobs.text import one_line
 
 LINE: Final = 300  # characters
 COMMAND: Final = 2000
-_FRAME: Final = late(r'(?m)^  File "([^"\n]{1,500})", line (\d{1,9}), in (\S{1,200})$')
-_NOT_THEIRS: Final = late(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
+_FRAME: Final = re.compile(r'(?m)^  File "([^"\n]{1,500})", line (\d{1,9}), in (\S{1,200})$')
+_NOT_THEIRS: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 
 
 def described(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from cronjobs.model import Job, Status
-from cronjobs.records import dataclass
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.progress import Reported
 

@@ -6,12 +6,12 @@ when each version of the code that ticks has refused it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from cronjobs.model import Failed, Outcome
 from cronjobs.probe.question import MISFIT as MISFIT
-from cronjobs.records import dataclass
 
 WAIT: Final = timedelta(minutes=5)  # after each misfit
 LEAST: Final = timedelta(minutes=15)  # from the first misfit on

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
-
-from cronjobs.records import dataclass
 
 OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
 ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this is missed, and catch_up decides

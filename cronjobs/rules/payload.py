@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cronjobs.errors import PayloadError
-from cronjobs.records import dataclass
 from cronjobs.text import BrokenText, decoded
 
 LIMIT_BYTES: Final = 256 * 1024

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -19,8 +21,6 @@ from uuid import UUID
 
 from cronjobs.masking import MASK, is_secret_name
 from cronjobs.model import duration
-from cronjobs.patterns import late
-from cronjobs.records import dataclass
 from cronjobs.text import one_line
 
 Path = tuple[str | int, ...]
@@ -230,7 +230,7 @@ _NUMBER: Final = r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,9})?"
 
 def matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Python's own readers take more than one would write by intention, such as "20260102" or "1_000"."""
-    expression = late(pattern)
+    expression = re.compile(pattern)
 
     def read(text: str) -> Any:
         if not expression.fullmatch(text):

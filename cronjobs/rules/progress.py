@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from cronjobs.errors import UsageError
-from cronjobs.patterns import late
 from cronjobs.text import clean, one_line
 
 NOTE_LIMIT: Final = 200  # characters
@@ -17,7 +17,7 @@ LIVE_LIMIT: Final = 4 * 1024  # bytes of the output's end that travel with a ren
 LARGEST: Final = 1e15  # more than that no float counts one by one
 
 # "::progress 37/120", "::progress 12.5", with a note behind. Nothing else is on the line, but for spaces.
-_LINE: Final = late(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")
+_LINE: Final = re.compile(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")
 
 
 class HowFar(NamedTuple):

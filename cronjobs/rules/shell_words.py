@@ -8,12 +8,10 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from cronjobs.patterns import late
-
 # > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`; as an argument by itself none of these is meant literally.
-_OPERATOR: Final = late(r"[0-9]?&?(?:<{1,3}|>{1,2})(?:&?[\w./~-]+)?|\|{1,2}|&{1,2}|;{1,2}|\$[A-Za-z_{(].*|`.*`")
-_NEEDS_SHELL: Final = late(r"[|&;<>`$*?~]")
-_PLAIN: Final = late(r"[\w./=+-]+", re.ASCII)
+_OPERATOR: Final = re.compile(r"[0-9]?&?(?:<{1,3}|>{1,2})(?:&?[\w./~-]+)?|\|{1,2}|&{1,2}|;{1,2}|\$[A-Za-z_{(].*|`.*`")
+_NEEDS_SHELL: Final = re.compile(r"[|&;<>`$*?~]")
+_PLAIN: Final = re.compile(r"[\w./=+-]+", re.ASCII)
 
 
 def shell_word(arguments: Sequence[str]) -> str | None:

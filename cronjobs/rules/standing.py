@@ -8,10 +8,9 @@ coalesced into one, or a person dealt with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
-
-from cronjobs.records import dataclass
 
 DEFAULT_GRACE: Final = timedelta(hours=1)  # of a schedule without ``grace:``; only ``NotRun`` uses it
 # Its runner stops an attempt at its time-out, or dies with its lease, and a tick settles what is left of that.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Final
 
 from cronjobs import events
 from cronjobs.config.settings import ScheduleSettings
-from cronjobs.digest import sha256
 from cronjobs.rules.capacity import Cap, admit
 from cronjobs.rules.occurrences import Busy, Placed, Range, overlap
 from cronjobs.schedules.pauses import owed_by, pauses_of

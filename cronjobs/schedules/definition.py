@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any, Final
 
 from cronjobs.config.settings import ScheduleSettings, Settings
-from cronjobs.digest import sha256
 from cronjobs.rules.payload import BadJson
 
 _SPANS: Final = (

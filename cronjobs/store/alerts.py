@@ -7,6 +7,7 @@ changed it since. Whoever writes facts sets it to now, so a look that may have m
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from sqlalchemy import Connection, delete, select, update
 
 from cronjobs.database.tables import alerts, findings
 from cronjobs.probe.question import after_now
-from cronjobs.records import dataclass
 from cronjobs.store import unresolved  # noqa: F401  its fragment: undealt
 from cronjobs.store.sql import define, inserted_into, run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from sqlalchemy.exc import DBAPIError
 
 from cronjobs.model import Job
 from cronjobs.probe.question import after_now
-from cronjobs.records import dataclass
 from cronjobs.rules.attempt_policy import NONE_WRITTEN, NOT_READ, ClaimPolicies
 from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.records import dataclass
 from cronjobs.rules.lease import Lease
 from cronjobs.rules.payload import BadJson
 from cronjobs.store.sql import define, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,6 @@ from cronjobs.errors import PayloadError
 from cronjobs.host.caller import caller
 from cronjobs.model import Status
 from cronjobs.probe.question import after_now
-from cronjobs.records import dataclass
 from cronjobs.store.meta import qualified
 from cronjobs.store.sql import (
     define,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection
 
 from cronjobs.database.tables import LONGEST_NAME
-from cronjobs.records import dataclass
 from cronjobs.store.sql import define, run
 
 IN_A_ROW: Final = 3

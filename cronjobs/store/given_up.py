@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.records import dataclass
 from cronjobs.store.sql import run
 from cronjobs.store.ticks import AuditAct, record_all
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from hashlib import sha256
 from typing import Final
 
 from sqlalchemy import Connection
 
 from cronjobs.database.tables import job_type_lists
-from cronjobs.digest import sha256
 from cronjobs.probe.question import after_now, shifted
-from cronjobs.records import dataclass
 from cronjobs.store.overlap import runnable_value
 from cronjobs.store.sql import define, inserted_into, run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
@@ -14,7 +14,6 @@ from cronjobs.database.encoding import UTF8, fitted, server_encoding
 from cronjobs.database.tables import job_runs, jobs
 from cronjobs.model import Job, Status
 from cronjobs.probe.question import after_now
-from cronjobs.records import dataclass
 from cronjobs.rules.ending import late_output
 from cronjobs.rules.lease import Finish, Lease, Report
 from cronjobs.rules.misfits import MISFIT

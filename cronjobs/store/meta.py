@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,6 @@ from sqlalchemy import Connection, func, insert, select, text, update
 from cronjobs.config.settings import Settings
 from cronjobs.database.tables import SCHEMA_REVISION, audit, meta
 from cronjobs.errors import ForeignDatabase, MovedDatabase, SchemaMissing, SchemaTooNew, SchemaTooOld
-from cronjobs.records import dataclass
 from cronjobs.store.sql import schema_of
 
 MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere

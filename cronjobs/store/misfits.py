@@ -7,12 +7,12 @@ A version is what a tick that loads its handlers records: the hash of its job ty
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from cronjobs.probe.question import after_now
-from cronjobs.records import dataclass
 from cronjobs.rules.misfits import LATELY, LEAST, MISFIT, UNKNOWN_CODE, Refusals
 from cronjobs.store import job_types  # noqa: F401  its fragments: within_ago, within_ahead
 from cronjobs.store.sql import define, run

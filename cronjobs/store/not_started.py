@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
 import cronjobs.store.claims  # noqa: F401 its fragments: lanes, plain, timed
-from cronjobs.records import dataclass
 from cronjobs.store.overlap import runnable_value
 from cronjobs.store.sql import define, group_value, is_postgresql, run
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.records import dataclass
 from cronjobs.rules.capacity import Cap
 from cronjobs.store.sql import define, group, is_postgresql, run
 

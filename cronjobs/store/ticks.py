@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,6 @@ from sqlalchemy import Connection, insert
 
 from cronjobs.database.tables import audit, ticks
 from cronjobs.probe.question import HANDLERS_EVERY_S, MANY_QUEUES, SEEN, after_now
-from cronjobs.records import dataclass
 from cronjobs.store.alerts import look_soon
 from cronjobs.store.sql import define, group, inserted_into, json_text, run
 

@@ -6,6 +6,7 @@ Every statement uses an index and is bounded, however many jobs have finished; a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,7 +14,6 @@ from sqlalchemy import Connection
 
 from cronjobs.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.probe.question import after_now
-from cronjobs.records import dataclass
 from cronjobs.rules.attempt_policy import seconds
 from cronjobs.rules.standing import Happened, JobNow
 from cronjobs.store import job_rows  # noqa: F401  its fragment: runner_s

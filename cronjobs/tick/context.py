@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,6 @@ from cronjobs.database.retrying import fails_every_statement, patiently
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.host.identity import Identity
 from cronjobs.probe.inputs import Start
-from cronjobs.records import dataclass
 from cronjobs.tick.result import Result, TickFilter
 from cronjobs.tick.tick_row import TickRow
 from cronjobs.tick.trouble import SafetyNet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 
 from cronjobs.clock import SYSTEM, process_age
@@ -17,7 +18,6 @@ from cronjobs.probe.timer import (
     given_deadline,
     open_standard_streams,
 )
-from cronjobs.records import dataclass
 from cronjobs.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 

@@ -6,7 +6,7 @@ import math
 import queue
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -32,7 +32,7 @@ from cronjobs.rules.progress import in_words
 from cronjobs.store.alerts import look_soon
 from cronjobs.tick.long_jobs import ADOPTED, FULL
 from cronjobs.tick.pacing import Pace
-from cronjobs.tick.result import Counts, dataclass
+from cronjobs.tick.result import Counts
 from cronjobs.tick.trouble import Outage
 from cronjobs.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, Writer
 

@@ -14,13 +14,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from cronjobs import events
 from cronjobs.config.settings import Settings
-from cronjobs.digest import sha256
 from cronjobs.host.files import make_folder
 from cronjobs.host.state_folder import state_folder
 from cronjobs.jobs.job_types import JobTypes

@@ -5,10 +5,11 @@ An idle tick runs 1,440 times a day: what applies and settles is imported where 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.records import dataclass
 from cronjobs.schedules.applying import applies
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store import ticks

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -27,7 +27,7 @@ from cronjobs.store.ticks import NO_SIGNS, Signs
 from cronjobs.tick.ends import STILL_HERE, Ends, without_a_row
 from cronjobs.tick.long_jobs import Handovers
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
-from cronjobs.tick.result import Counts, TickFilter, dataclass
+from cronjobs.tick.result import Counts, TickFilter
 from cronjobs.tick.trouble import FAULT, Outage, SafetyNet
 from cronjobs.tick.turn import GROUP, Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
 from cronjobs.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog

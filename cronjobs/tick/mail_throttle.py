@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from cronjobs import events
-from cronjobs.digest import sha256
 from cronjobs.host.state_folder import State
 from cronjobs.model import duration_text
 from cronjobs.rules.repeating import DAILY, HOURLY, silence

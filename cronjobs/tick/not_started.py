@@ -7,12 +7,12 @@ A record is a JSON list of entries: ``why`` (a key of WHY), ``job_type``, ``queu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Row
 
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.records import dataclass
 from cronjobs.rules.concurrency import Limit, reached
 from cronjobs.store.not_started import WaitingLane
 from cronjobs.text import one_line

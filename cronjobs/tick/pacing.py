@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.execution.attempt import Attempt
-from cronjobs.records import dataclass
 from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.tick.trouble import FAULT
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.errors import EX_SOFTWARE
 from cronjobs.model import Interrupted, Released, Status, TimedOut
 from cronjobs.probe import question
-from cronjobs.records import dataclass as dataclass  # from here for the loop, whose modules import fifteen others
 from cronjobs.text import one_line
 
 if TYPE_CHECKING:

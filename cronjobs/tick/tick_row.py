@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
 from cronjobs.host.identity import Identity
-from cronjobs.records import dataclass
 from cronjobs.store import ticks
 from cronjobs.store.alerts import look_soon
 from cronjobs.tick.result import Result

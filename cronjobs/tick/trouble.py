@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from traceback import extract_tb
 from typing import Final
 
 from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.errors import DatabaseBusy, DatabaseError, TransientTrouble
-from cronjobs.records import dataclass
 
 FAULT: Final = "a fault of cronjobs itself"  # why a tick ended
 MOST_FALLS: Final = 10  # after so many errors nothing of the loop works any more, and it ends whatever is running

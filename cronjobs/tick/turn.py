@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -45,7 +45,7 @@ from cronjobs.store.claims import Claim, ClaimFilter
 from cronjobs.store.leases import Renewal, Written, settle
 from cronjobs.store.misfits import known_misfits
 from cronjobs.store.sql import database_now
-from cronjobs.tick.result import TickFilter, dataclass
+from cronjobs.tick.result import TickFilter
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
 

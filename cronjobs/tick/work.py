@@ -6,7 +6,7 @@ An idle tick runs 1,440 times a day and imports nothing of this.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlalchemy import Connection
@@ -35,7 +35,7 @@ from cronjobs.store.ticks import Signs, overran_lately, signs_of_death
 from cronjobs.tick.context import TickContext
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.not_started import TickState, counted, record, unknown_type
-from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, dataclass
+from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.tick.turn import WRITE_PATIENCE_S
 
 NOTHING_CAN_START: Final = "nothing more of what is due can start"

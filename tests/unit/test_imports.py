@@ -18,8 +18,8 @@ EXEC_FIRST = [f"exec.{name}" for name in ("arguments", "spool", "copying", "reco
 
 # Lowest first: a module imports only what stands before it; inside a room, no circle.
 ORDER = [
-    *("version", "starting", "digest", "patterns", "stand_ins", "probe", *EXEC_FIRST),
-    *("records", "text", "masking", "errors", "clock", "model", "host", "rules", "events"),
+    *("version", "starting", "probe", *EXEC_FIRST),
+    *("text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "metrics", "schema", "autogenerate", "schedules"),
     *("jobs", "execution", "crontab", "exec", "tick.not_started", "insight", "alerts", "tick", "engines"),
     *("doctor", "testing", "init", "web", "django"),
