@@ -307,6 +307,17 @@ def pruning_put_off(error: str) -> Event:
     return Event("prune.put_off", {"error": error}, WARNING)
 
 
+def extra_failed(extra: str, error: str) -> Event:
+    """Mailed, but no fault of the tick: its jobs ran."""
+    return Event("extra.failed", {"extra": extra, "error": error}, ERROR, cause=f"extra.failed {extra}")
+
+
+def extra_left_behind(extra: str, after_s: float) -> Event:
+    """The tick went on without it, and does not call it again."""
+    facts = {"extra": extra, "after_ms": round(after_s * 1000)}
+    return Event("extra.left_behind", facts, ERROR, cause=f"extra.left_behind {extra}")
+
+
 def metrics_not_written(error: str) -> Event:
     """Mailed, but no fault of the tick: its jobs ran."""
     return Event("metrics.not_written", {"error": error}, ERROR)
@@ -398,6 +409,8 @@ EVENTS: Final = {
     "database.trouble": "The database failed; this tick could not do, or not finish, its work.",
     "database.tried_again": "A statement failed in a way that passes, and was repeated.",
     "prune.put_off": "Old rows could not be deleted now; a later tick does it.",
+    "extra.failed": "An extra met an error beside a tick, whose work went on.",
+    "extra.left_behind": "An extra took too long beside a tick, which went on without it.",
     "metrics.not_written": "The file of metrics could not be written.",
     "alert.sent": "A message went out by a channel.",
     "alert.not_sent": "A channel did not take a message; it is kept, and tried again.",

@@ -46,26 +46,24 @@ class Alerting:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    def look(self, types: Callable[[], JobTypes] | None, *, loaded: bool, anyway: bool) -> bool:
+    def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
         """Look if that is due, or *anyway*; return whether it was this one's turn. Raises DatabaseError.
 
-        *types* is asked for the job types of this host, with its handlers, if these are *loaded* or to be loaded; None:
-        this process loads none, and leaves a look that needs them to a tick.
+        *types*: the job types of this host; None: this process has not loaded its handlers. It leaves a look to a tick
+        that has if no tick has recorded its job types lately.
         """
         with self.database.read() as connection:
-            loaded = loaded or runnable_types(connection, remembered(self.settings.run.every)) is None
-        if types is None and loaded:
-            return False
+            if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:
+                return False
         with self.database.write(patience=PATIENCE_S) as connection:
             token = store.begin_look(connection, anyway=anyway)
         if token is None:
             return False
-        known = types() if types is not None and loaded else JobTypes({})
         with self.database.read() as connection:
-            health = look(connection, self.settings, known)
+            health = look(connection, self.settings, types or JobTypes({}))
         found = decide.merged(judge(health, self.settings), self.host)
         with self.database.write(patience=PATIENCE_S) as connection:
-            self._write(connection, health, found, token, sees_all=loaded)
+            self._write(connection, health, found, token, sees_all=types is not None)
         return True
 
     def _write(

@@ -15,10 +15,13 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from cronjobs import events
+from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
+from cronjobs.errors import CronjobsError
 from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Job
 from cronjobs.text import one_line
+from cronjobs.tick.extras import Beside, Hook, Over
 
 PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
@@ -53,11 +56,11 @@ class Pings:
     # --- runs of schedules --------------------------------------------------------------------------------------------
 
     @property
-    def of_schedules(self) -> bool:
-        return bool(self._urls)
+    def schedules(self) -> frozenset[str]:
+        return frozenset(self._urls)
 
     def started(self, job: Job) -> None:
-        """The code of *job* begins; called in its worker's thread."""
+        """The code of *job* begins."""
         url = self._urls.get(job.schedule or "")
         if url is not None:
             run_id = str(uuid5(NAMESPACE_URL, f"{url}#{job.id}.{job.attempt}"))
@@ -86,15 +89,6 @@ class Pings:
             self._put(url, code or "fail", run_id, error, str(job.schedule))
         else:
             self._put(url, "log", run_id, f"{_LATER[event.name]}: {error}", str(job.schedule))
-
-    def listening(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
-        """*emit*, and ``heard`` after it."""
-
-        def both(event: events.Event) -> None:
-            emit(event)
-            self.heard(event)
-
-        return both
 
     # --- ticks --------------------------------------------------------------------------------------------------------
 
@@ -148,3 +142,38 @@ class Pings:
         self._thread.join(max(0.0, min(FLUSH_S, within_s)))
         for of, error in sorted(self._errors.items()):
             self._emit(events.ping_not_sent(of, one_line(mask(error, self._settings.secrets), 300)))
+
+
+class PingHook(Hook):
+    def __init__(self, beside: Beside) -> None:
+        super().__init__(beside)
+        self._pings = Pings(beside.settings, beside.emit)
+        self.schedules = self._pings.schedules
+
+    def started(self, job: Job) -> None:
+        self._pings.started(job)
+
+    def ended(self, finished: Finished) -> None:
+        self._pings.ended(finished)
+
+    def heard(self, event: events.Event) -> None:
+        self._pings.heard(event)
+
+    def begin(self) -> None:
+        if self.beside.seen is not None:
+            self._pings.tick_started()
+
+    def end(self, over: Over) -> None:
+        if self.beside.seen is not None:
+            self._pings.tick_ended(over.exit_code, over.trouble)
+        self._pings.flush(over.until - self.beside.clock.monotonic())
+
+
+hook = PingHook
+
+
+def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
+    """Report a tick that did not begin. There is no log to write to yet."""
+    pings = Pings(settings, lambda _event: None)
+    pings.tick_ended(error.exit_code, str(error))
+    pings.flush(until - SYSTEM.monotonic())

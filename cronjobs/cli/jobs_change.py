@@ -30,11 +30,11 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.host.identity import Identity
+from cronjobs.insight.releasing import Holders
 from cronjobs.model import Status
 from cronjobs.store import listing, operating
 from cronjobs.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.store.sql import database_now
-from cronjobs.tick.releasing import Holders
 
 IdsArgument = Annotated[
     list[int] | None,

@@ -19,6 +19,7 @@ from cronjobs.errors import UsageError
 from cronjobs.exec import spool
 from cronjobs.exec.users_own import has_runs, no_project
 from cronjobs.model import duration
+from cronjobs.probe.state_files import spool_address
 
 if TYPE_CHECKING:
     from cronjobs.cli.options import Source
@@ -43,7 +44,7 @@ def runs_in_spool(source: Source, settings: Settings) -> int:
     """How many runs of exec wait on this host for the database of *settings*."""
     url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     where = (None, None) if settings.without_project else (str(settings.file), url)
-    return len(spool.waiting(spool.address(*where)))
+    return len(spool.waiting(spool_address(*where)))
 
 
 def names_project(config: Path | None, url: str | None) -> bool:

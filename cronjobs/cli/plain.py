@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs.exec import spool
+from cronjobs.probe.state_files import spool_address
 from cronjobs.tick.result import TickFilter
 
 FLAGS: Final = {
@@ -59,7 +59,7 @@ class TickOptions:
     @property
     def spool(self) -> str:
         """What marks the runs of exec that wait for this tick's database."""
-        return spool.address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
+        return spool_address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
 
     @property
     def limits(self) -> TickFilter:

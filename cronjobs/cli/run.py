@@ -13,14 +13,16 @@ from cronjobs.cli.output import block, coloured, safe
 from cronjobs.cli.progress import Bar
 from cronjobs.cli.project_database import our_database
 from cronjobs.cli.run_target import CannotTell, job_of
+from cronjobs.clock import SYSTEM
 from cronjobs.errors import UsageError
 from cronjobs.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new
 from cronjobs.execution.live_output import Streams, live_streams
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.model import Snoozed, Status, Succeeded, duration_text
+from cronjobs.tick.extras import LAST_S, Over, beside_jobs
 from cronjobs.tick.foreground import Foreground, RunResult, signals_wait
-from cronjobs.tick.listeners import Listeners
+from cronjobs.tick.log import Log
 
 
 def run(
@@ -75,7 +77,8 @@ def run(
             say(f"job {job.id} {job.job_type} started")
             below = Bar(say, streams.err.outside)
             streams.out.before = streams.err.before = below.make_way
-            listeners = Listeners(settings)
+            log = Log(settings.log).write
+            extras = beside_jobs(settings, database, log)
             done = Foreground(
                 database,
                 settings,
@@ -84,14 +87,14 @@ def run(
                 by_hand=not by_id,
                 claimed=claimed,
                 streams=streams,
-                emit=listeners.emit,
+                emit=extras.listening(log),
                 on_progress=None if hushed else below.show,
-                on_start=listeners.pings.started,
-                on_end=listeners.pings.ended,
+                on_start=extras.started,
+                on_end=extras.ended,
             ).run()
             below.make_way("")
         _tell(done, streams, say)
-        listeners.flush()
+        extras.end(Over(SYSTEM.monotonic() + LAST_S))
     failed = 1 if done.signal is None else 128 + done.signal
     leaving.leave(0 if done.succeeded else failed, stuck=False)
 

@@ -142,10 +142,9 @@ class CronMail:
 
     def tell_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
         """Report a tick that did not start by the file's alerts and ping, until that instant of the monotonic clock."""
-        if settings.alerts is not None or settings.run.ping:
-            from cronjobs.tick import alerting
+        from cronjobs.tick import extras
 
-            alerting.not_started(settings, error, until)
+        extras.not_started(settings, error, until)
 
     def trouble(self, said: str, cause: str | None = None) -> None:
         """Something that will be the same next minute until someone mends it; *cause*, if what is said may differ."""

@@ -26,8 +26,8 @@ from cronjobs.crontime import grammar
 from cronjobs.crontime.zone_names import zone_exists as zone_exists
 from cronjobs.crontime.zone_names import zone_meant
 from cronjobs.errors import CronError
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.model import KIND, KIND_RULE, duration, size
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.rules.shell_words import list_for
 from cronjobs.text import one_line
 
@@ -153,8 +153,8 @@ NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 NAME_RULE: Final = "a name: up to 100 of A–Z a–z 0–9 _ . : -"
 name: Final = matching(NAME.pattern, NAME_RULE, words="name: 1–100 of A–Z a–z 0–9 _ . : -")
 type_name: Final = matching(
-    rf"(?!{PREFIX}){NAME.pattern}",
-    f'{NAME_RULE} that does not begin with "{PREFIX}", as only runs of "cronjobs exec" do',
+    rf"(?!{EXEC_PREFIX}){NAME.pattern}",
+    f'{NAME_RULE} that does not begin with "{EXEC_PREFIX}", as only runs of "cronjobs exec" do',
     words="name: 1–100 of A–Z a–z 0–9 _ . : -",
 )
 title: Final = matching(

@@ -33,8 +33,8 @@ from cronjobs.config.variables import Variables
 from cronjobs.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.config.yaml_nodes import Node, Scalar
 from cronjobs.errors import ConfigError
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.masking import long_enough, named_secrets
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.rules.capacity import Cap
 
 # A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
@@ -183,8 +183,8 @@ def _entries(
         reading.positions[path] = (key.line, key.column)
         if not NAME.fullmatch(key.text):
             raise FieldError(f"{shown(key)} is not {NAME_RULE}")
-        if key.text.startswith(PREFIX):
-            raise FieldError(f'names that begin with "{PREFIX}" are those of "cronjobs exec": write another')
+        if key.text.startswith(EXEC_PREFIX):
+            raise FieldError(f'names that begin with "{EXEC_PREFIX}" are those of "cronjobs exec": write another')
         return read(reading, key, value, path)
 
     return reading.entries(node, section, entry)

@@ -19,7 +19,8 @@ from cronjobs.engines.dask_cluster import DaskCluster
 from cronjobs.execution.attempt import WorkerContext
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.sql import database_now
-from cronjobs.tick.listeners import Listeners
+from cronjobs.tick.extras import LAST_S, Over, beside_jobs
+from cronjobs.tick.log import Log
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.mail_throttle import leave_death
 from cronjobs.tick.pacing import NO_SLOT
@@ -101,17 +102,20 @@ class SupervisorSetting:
 
 def supervise(given: SupervisorSetting) -> Loop:
     """Run one supervisor to its end, record what is left, and return its loop."""
-    settings, executor, listeners = given.settings, given.executor, Listeners(given.settings)
+    settings, executor = given.settings, given.executor
+    log = Log(settings.log).write
+    extras = beside_jobs(settings, given.database, log)
+    to_log = extras.listening(log)
 
     def emit(event: events.Event) -> None:
-        listeners.emit(event)
+        to_log(event)
         leave_death(settings.file, f"a job of executor {executor.name}", event)
 
     # No deadline: no job is too long for it.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,
-        WorkerContext(ours, given.database, on_start=listeners.pings.started, on_end=listeners.pings.ended),
+        WorkerContext(ours, given.database, on_start=extras.started, on_end=extras.ended),
         SYSTEM,
         cluster=lambda topic, heard: DaskCluster(executor, topic, heard),
         emit=emit,
@@ -143,8 +147,8 @@ def supervise(given: SupervisorSetting) -> Loop:
     given.release_lock()
     loop.finish()
     workers.leave()
-    listeners.emit(events.supervisor_ended(executor.name, why))
-    listeners.flush()
+    log(events.supervisor_ended(executor.name, why))
+    extras.end(Over(SYSTEM.monotonic() + LAST_S))
     return loop
 
 

@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PREFIX = "exec:"  # of the job type of a run
 LONGEST_NAME = 100
 USAGE = "cronjobs exec NAME [--cron '…'] [--config FILE] -c 'LINE'  or  cronjobs exec NAME -- PROGRAM ARGUMENT…"
 _CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")

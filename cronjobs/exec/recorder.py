@@ -9,9 +9,10 @@ import signal
 from contextlib import closing, suppress
 from typing import Any, Final
 
-from cronjobs.exec import RECORDED, delivery, settling, spool
+from cronjobs.exec import RECORDED, delivery, settling
 from cronjobs.exec.run import ExecRun
 from cronjobs.exec.target import open_target, target_settings
+from cronjobs.probe.state_files import spool_address
 
 LINGER_S: Final = 20.0  # how long it waits for a command's end; then its memory is worth more
 LONGEST_S: Final = 180  # of its whole life, whatever hangs
@@ -37,7 +38,7 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
         with suppress(OSError):
             os.write(reply, RECORDED)
         os.close(reply)
-        delivery.deliver(database, spool.address(config, url))
+        delivery.deliver(database, spool_address(config, url))
         settling.tidy(database, local=config is None and url is None)
 
 

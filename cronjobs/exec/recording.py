@@ -16,6 +16,7 @@ import time
 from cronjobs.exec import RECORDED, spool
 from cronjobs.exec.copying import KEPT, close_all_but, signals_as_before
 from cronjobs.probe import here
+from cronjobs.probe.state_files import spool_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Recording:
             why = f"{type(error).__name__}: {error}"
         try:
             kept = run | {"output": run["output"].decode("latin-1"), "why": why[:500]}
-            unkept = spool.put(spool.address(self.config, self.url), kept)
+            unkept = spool.put(spool_address(self.config, self.url), kept)
         except Exception as error:
             unkept = f"{type(error).__name__}: {error}"
         return f"{why}; {unkept}" if unkept else None

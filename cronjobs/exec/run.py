@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.execution.process_outcome import last_line_of, outcome_of_exit, sentence
 from cronjobs.host.caller import caller, os_user
 from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, RetryPolicy, Succeeded
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.ending import decide_end
 from cronjobs.rules.lease import Finish
@@ -72,11 +72,11 @@ class ExecRun:
 
     @property
     def key(self) -> str:
-        return f"{PREFIX}{self.token}"
+        return f"{EXEC_PREFIX}{self.token}"
 
     @property
     def job_type(self) -> str:
-        return f"{PREFIX}{self.name}"
+        return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
         """*more*: of when it should have run."""

@@ -9,7 +9,6 @@ from typing import Final
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, DatabaseBusy
-from cronjobs.exec import spool
 from cronjobs.exec.delivery import deliver
 from cronjobs.exec.due_by import lines_with
 from cronjobs.exec.run import lost
@@ -18,6 +17,7 @@ from cronjobs.exec.watching import watch_exec
 from cronjobs.host.caller import os_user
 from cronjobs.host.identity import Identity, is_gone
 from cronjobs.model import Status
+from cronjobs.probe.state_files import spool_address
 from cronjobs.store import exec_runs, leases
 from cronjobs.store.sql import database_now
 
@@ -31,7 +31,7 @@ KEPT: Final = {
 def catch_up(settings: Settings) -> None:
     """Write what waits, and that killed runs are dead, in the database of no project: no tick does that there."""
     with suppress(CronjobsError), closing(open_target(settings)) as database:
-        deliver(database, spool.address(None, None))
+        deliver(database, spool_address(None, None))
         settle_lost(database)
 
 

@@ -10,11 +10,6 @@ import os
 
 from cronjobs.probe import state_files
 
-try:
-    from _blake2 import blake2b  # hashlib's, without OpenSSL
-except ImportError:  # pragma: no cover - a Python without it
-    from hashlib import blake2b
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,28 +20,16 @@ MOST_FILES = 2000
 MOST_BYTES = 16 << 20  # beyond it runs are kept without their output
 
 
-def state_folder() -> str:
-    """The user's state folder; see ``host.state_folder``."""
-    return state_files.lasting_folder() or f"{os.environ.get('TMPDIR') or '/tmp'}/cronjobs-{os.getuid()}"
-
-
-def address(config: str | None, url: str | None) -> str:
-    """What marks the files of one project: its file, and a database URL given elsewhere; of none: the user's own."""
-    # Not the resolved path: a deploy moves /srv/shop/current.
-    file = os.path.normpath(config) if config else ""
-    return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
-
-
 def put(where: str, run: dict[str, Any]) -> str | None:
     """Keep *run* for the project *where*; None if that worked, else why not."""
     try:
         folder = _open(make=True)
     except OSError as error:
-        return f"{state_folder()}: {error.strerror or error}"
+        return f"{state_files.folder_here()}: {error.strerror or error}"
     try:
         names = os.listdir(folder)
         if len(names) >= MOST_FILES:
-            return f"{MOST_FILES} runs wait in {state_folder()}/{FOLDER} already"
+            return f"{MOST_FILES} runs wait in {state_files.folder_here()}/{FOLDER} already"
         name = f"{where}-{int(run['began'] * 1e6):016}-{run['token']}.json"
         without_output = run | {"output": "", "output_dropped": True}
         if sum(_size(each, folder) for each in names) > MOST_BYTES:
@@ -56,7 +39,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
         except OSError:  # a full disk may have room for the rest
             _write(folder, name, without_output)
     except OSError as error:
-        return f"{state_folder()}/{FOLDER}: {error.strerror or error}"
+        return f"{state_files.folder_here()}/{FOLDER}: {error.strerror or error}"
     finally:
         os.close(folder)
     return None
@@ -150,7 +133,7 @@ def _do(change: Callable[[int], None]) -> None:
 
 
 def _open(*, make: bool = False) -> int:
-    state = state_folder()
+    state = state_files.folder_here()
     if make:
         _make(f"{state}/{FOLDER}")
     os.close(state_files.open_folder(state))

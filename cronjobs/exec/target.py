@@ -11,11 +11,10 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
-from cronjobs.exec.spool import state_folder
 from cronjobs.exec.users_own import no_project
 from cronjobs.host.files import make_folder
 from cronjobs.host.known_databases import remember, require_still_there
-from cronjobs.probe.state_files import open_folder
+from cronjobs.probe.state_files import folder_here, open_folder
 from cronjobs.store.meta import is_ours, require_schema
 
 
@@ -54,7 +53,7 @@ def open_target(settings: Settings) -> Database:
 
 def _make_state_folder() -> None:
     """Make the folder of the user's own database, or raise UsageError: in /tmp another user may have made it first."""
-    folder = state_folder()
+    folder = folder_here()
     make_folder(Path(folder), 0o700)
     try:
         os.close(open_folder(folder))

@@ -8,15 +8,14 @@ from typing import Final
 
 from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.settings import Settings
-from cronjobs.exec.spool import state_folder
-from cronjobs.probe.state_files import open_folder
+from cronjobs.probe.state_files import folder_here, open_folder
 
 FILE: Final = "exec.db"  # in the state folder
 
 
 def no_project() -> Settings:
     """The settings of a user without a project: SQLite in the state folder."""
-    folder = Path(state_folder())
+    folder = Path(folder_here())
     return Settings(
         file=folder / "cronjobs.yaml",
         folder=folder,
@@ -29,7 +28,7 @@ def no_project() -> Settings:
 def has_runs() -> bool:
     """Whether exec has recorded anything in the state folder; what others can write there is not believed."""
     try:
-        os.close(open_folder(state_folder()))
+        os.close(open_folder(folder_here()))
     except OSError:
         return False
-    return (Path(state_folder()) / FILE).exists()
+    return (Path(folder_here()) / FILE).exists()

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, TypeFacts, plain
 from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.rules.misfits import LEAST, MOST
 from cronjobs.rules.occurrences import RAN_EARLY
 from cronjobs.rules.progress import in_words, time_left
@@ -48,9 +48,9 @@ def explain_job(life: JobLife) -> Explanation:
 
 
 def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: LocalTimes) -> str:
-    if job is not None and job.job_type.startswith(PREFIX):
+    if job is not None and job.job_type.startswith(EXEC_PREFIX):
         by = f", by {name(job.enqueued_by)}" if job.enqueued_by else ""
-        return f"Job {life.job_id} is a run of cronjobs exec {name(job.job_type.removeprefix(PREFIX))}{by}."
+        return f"Job {life.job_id} is a run of cronjobs exec {name(job.job_type.removeprefix(EXEC_PREFIX))}{by}."
     kind = f" ({name(job.job_type)})" if job else ""
     who_ = f"Job {life.job_id}{kind}"
     had = (job.idempotency_key or job.released_key) if job else None
@@ -76,7 +76,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
 
 def _begin(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
     """When it was due and when it started; nothing if a retry has overwritten its only ``run_at``."""
-    if job.job_type.startswith(PREFIX):
+    if job.job_type.startswith(EXEC_PREFIX):
         return [(job.created_at, f"It began at {clock.full(job.run_at)}.")]
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
@@ -211,7 +211,7 @@ def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
             lost = f", having been lost {_times(job.losses)}" if job.losses else ""
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
             again = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
-            if job.job_type.startswith(PREFIX):
+            if job.job_type.startswith(EXEC_PREFIX):
                 again = f'cron runs its line when it is due; "cronjobs jobs dismiss {job.id}" ends the report'
             return [f"Job {job.id} is dead since {at}{failed}{lost}{error}; {again}."]
         case "cancelled":

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from cronjobs.config.settings import Settings
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.insight.explain_job import explain_job
 from cronjobs.insight.explain_type import explain_type, type_life
 from cronjobs.insight.facts import Explanation
 from cronjobs.insight.job_evidence import job_life
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.store import exec_runs
 from cronjobs.store.explaining import job_of_key
 
@@ -37,7 +37,7 @@ def explain_exec(
     connection: Connection, named: str, settings: Settings, types: Callable[[], JobTypes]
 ) -> Explanation | None:
     """The newest run of exec with that name, or that job type; None: there is none."""
-    newest = exec_runs.latest_of(connection, PREFIX + named.removeprefix(PREFIX))
+    newest = exec_runs.latest_of(connection, EXEC_PREFIX + named.removeprefix(EXEC_PREFIX))
     return None if newest is None else explain_id(connection, newest, settings, types)
 
 

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from cronjobs.database.column_types import SQLITE_FIRST_INSTANT, from_microseconds
 from cronjobs.errors import PayloadError, UsageError
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.jobs.tracing import with_trace
 from cronjobs.model import duration, duration_text
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.rules.payload import check_meta, check_payload, text_fault
 from cronjobs.store.enqueue import NewJob
 from cronjobs.text import nearest
@@ -200,8 +200,8 @@ def _key_part(part: object, what: str) -> str:
 
 def type_fault(name: object) -> str | None:
     """Why *name* cannot name a job type that apps enqueue and handlers have, or None."""
-    if isinstance(name, str) and name.startswith(PREFIX):
-        return f'begins with "{PREFIX}", as only runs of "cronjobs exec" do: choose another name'
+    if isinstance(name, str) and name.startswith(EXEC_PREFIX):
+        return f'begins with "{EXEC_PREFIX}", as only runs of "cronjobs exec" do: choose another name'
     return name_fault(name)
 
 

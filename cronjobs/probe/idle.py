@@ -48,7 +48,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
             return None
         # An alarm that may be over, or something to print: that is for a full tick.
         quiet = _kept(descriptor, inputs["alarm"]) in NO_ALARM and _kept(descriptor, inputs["word"]) is None
-        quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not _runs_wait(folder, inputs["spool"])
+        quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
     finally:
         os.close(descriptor)
     lingers = bool(float(inputs["linger_s"])) and not timer.is_given()
@@ -69,15 +69,6 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
 def _metrics_are_due(by: str) -> bool:
     """Whether a full tick has to write them; also if the clock was set back."""
     return bool(by) and not 0 < float(by) - time.time() <= METRICS_EVERY_S
-
-
-def _runs_wait(folder: str, where: str) -> bool:
-    """Whether runs of exec wait for this project's database."""
-    try:
-        names = os.listdir(f"{folder}/{state_files.SPOOL}")
-    except OSError:
-        return False
-    return any(name.startswith(where) for name in names)
 
 
 def _kept(folder: int, name: str) -> bytes | None:

@@ -6,6 +6,11 @@ import os
 import pwd
 import stat
 
+try:
+    from _blake2 import blake2b  # hashlib's, without OpenSSL
+except ImportError:  # pragma: no cover - a Python without it
+    from hashlib import blake2b
+
 LONGEST = 1 << 20  # of a file; a longer one is not ours
 SPOOL = "exec-spool"  # a folder in it: runs of "cronjobs exec" that wait for the database
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -23,6 +28,27 @@ def lasting_folder() -> str | None:
         except KeyError:
             return None
     return f"{home}/.local/state/cronjobs" if home and os.access(home, os.W_OK) else None
+
+
+def folder_here() -> str:
+    """The lasting folder, or one that a restart of the host may take away; see ``host.state_folder``."""
+    return lasting_folder() or f"{os.environ.get('TMPDIR') or '/tmp'}/cronjobs-{os.getuid()}"
+
+
+def spool_address(config: str | None, url: str | None) -> str:
+    """What marks the spooled runs of one project: its file, and a database URL given elsewhere."""
+    # Not the resolved path: a deploy moves /srv/shop/current.
+    file = os.path.normpath(config) if config else ""
+    return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
+
+
+def spooled(address: str) -> bool:
+    """Whether runs of exec wait for the project with this address."""
+    try:
+        names = os.listdir(f"{folder_here()}/{SPOOL}")
+    except OSError:
+        return False
+    return any(name.startswith(f"{address}-") and name.endswith(".json") for name in names)
 
 
 def open_folder(path: str) -> int:

@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from cronjobs.database.tables import LENGTHS
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.model import Job, Status
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.rules.attempt_policy import seconds
 from cronjobs.rules.lease import Finish, Lease, lease_of
 from cronjobs.store import leases, released_keys, tokens  # noqa: F401  its fragments: release_key, take_key_back
@@ -247,12 +247,12 @@ def _released(holding: HeldJob, now: datetime, words: str) -> Finish:
     job = holding.job
     return Finish(
         lease=Lease(job.id, job.attempt, holding.locked_by),
-        status=Status.DEAD if job.job_type.startswith(PREFIX) else Status.QUEUED,
+        status=Status.DEAD if job.job_type.startswith(EXEC_PREFIX) else Status.QUEUED,
         failures=job.failures,
         losses=job.losses + 1,
         interruptions=0,
         outcome=None if holding.recorded else "lost",
-        run_at=None if job.job_type.startswith(PREFIX) else now,
+        run_at=None if job.job_type.startswith(EXEC_PREFIX) else now,
         error=words,
         error_type="Lost",
     )

@@ -25,7 +25,7 @@ from cronjobs.tick.trouble import SafetyNet
 from cronjobs.tick.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from cronjobs.alerts.pings import Pings
+    from cronjobs.tick.extras import Extras
 
 PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work may retry
 
@@ -48,7 +48,7 @@ class TickContext:
     say_progress_s: float = math.inf  # see ``Loop``
     waits_for_long_jobs: bool = False  # if True, signals are passed on to them
     start: Start | None = None  # how this process was started, for the fast path of the next one
-    spool: str = "-"  # what marks the runs of exec that wait for this database: ``exec.spool.address``
+    spool: str = "-"  # what marks the runs of exec that wait for this database: ``probe.state_files.spool_address``
     code_at_fault: bool = False  # the last report about the code, of this file, was that it is at fault
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
     # No repr: signal.signal() takes one of the tick whose method was the handler, perhaps before these are set.
@@ -60,7 +60,7 @@ class TickContext:
         self.emit = self.net.emit
         self.result = Result()
         self.row = TickRow(self.identity, self.fire_schedules)
-        self.pings: Pings | None = None  # where the file asks for any
+        self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False
         self.many_queues = False  # see ``Overview``

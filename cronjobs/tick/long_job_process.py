@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Final
 
 from cronjobs import events, masking
-from cronjobs.alerts.pings import FLUSH_S
 from cronjobs.clock import SYSTEM
 from cronjobs.config import load
 from cronjobs.database.address import parse_url
@@ -26,13 +25,14 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
 from cronjobs.execution.worker_threads import Workers
-from cronjobs.tick import alerting, mail_throttle
-from cronjobs.tick.listeners import Listeners
+from cronjobs.tick import mail_throttle
+from cronjobs.tick.extras import Over, beside_jobs
+from cronjobs.tick.log import Log
 from cronjobs.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
 from cronjobs.tick.loop import Loop
 from cronjobs.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
-REPORT_S: Final = 20.0  # to look for what is wrong, and to send alerts
+REPORT_S: Final = 30.0  # for extras, at the end: to look for what is wrong, and to send alerts
 
 
 class Signals:
@@ -98,14 +98,16 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     """Run one adopted job to its end, by the loop that ticks use; return the exit code."""
     settings, database = around.settings, around.database
     assert database is not None
-    listeners = Listeners(settings)
+    log = Log(settings.log).write
+    extras = beside_jobs(settings, database, log)
+    to_log = extras.listening(log)
 
     def emit(event: events.Event) -> None:
-        listeners.emit(event)
+        to_log(event)
         # The next tick prints it: this process has no output, and cron mails what a tick prints.
         mail_throttle.leave_death(settings.file, "a long job", event)
 
-    around = replace(around, on_start=listeners.pings.started, on_end=listeners.pings.ended)
+    around = replace(around, on_start=extras.started, on_end=extras.ended)
     loop = Loop.of_one(
         attempt,
         database,
@@ -120,10 +122,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     signals.pass_to(loop)
     loop.run()
     loop.finish()
-    watchdog.stand_at(SYSTEM.monotonic() + REPORT_S + FLUSH_S + PAST_DEADLINE_S)
-    if loop.counts.dead and not signals.came:
-        alerting.report_now(settings, database, SYSTEM.monotonic() + REPORT_S, listeners.emit)
-    listeners.flush()
+    watchdog.stand_at(SYSTEM.monotonic() + REPORT_S + PAST_DEADLINE_S)
+    extras.end(Over(SYSTEM.monotonic() + REPORT_S, news=bool(loop.counts.dead) and not signals.came))
     if loop.outage.error is not None:
         return 4
     if loop.net.error is not None:

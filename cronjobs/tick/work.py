@@ -76,10 +76,10 @@ class Work:
         tick, types = self.tick, self.types()
         keep_orphans()
         around = WorkerContext(tick.settings, tick.database)
-        emit, pings = tick.emit, tick.pings
-        if pings is not None and pings.of_schedules:
-            around = replace(around, on_start=pings.started, on_end=pings.ended)
-            emit = pings.listening(tick.emit)
+        emit, extras = tick.emit, tick.extras
+        if extras is not None and extras.hear_of_attempts:
+            around = replace(around, on_start=extras.started, on_end=extras.ended)
+            emit = extras.listening(tick.emit)
         tells_each = tick.tells_each or emit is not tick.emit
         seen, signs = self._look()
         self.loop = Loop(

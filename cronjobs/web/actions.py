@@ -14,6 +14,7 @@ from cronjobs.errors import UsageError
 from cronjobs.insight.acking import acknowledge, take_ack_back
 from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
+from cronjobs.insight.releasing import Holders
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.schedules.backfill import find, trigger
 from cronjobs.store import operating, schedules
@@ -22,7 +23,6 @@ from cronjobs.store.operating import Changed, OperatorAction
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record
 from cronjobs.text import clean, one_line
-from cronjobs.tick.releasing import Holders
 from cronjobs.web.request import Refused
 
 # What one statement does to a job, and the word for it when it is done.

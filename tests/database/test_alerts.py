@@ -17,6 +17,7 @@ from support.inboxes import smtp as smtp
 from support.inboxes import web as web
 
 from cronjobs.alerts import deliver, looking
+from cronjobs.alerts import hook as alert_hook
 from cronjobs.alerts.texts import note
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import (
@@ -32,10 +33,8 @@ from cronjobs.config.settings import (
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseBusy, DatabaseError, Problem
-from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store.acks import StoredAck, put_ack
 from cronjobs.store.alerts import look_soon
-from cronjobs.tick import alerting as alerting_of_ticks
 from cronjobs.tick.mail_throttle import Alarm, away_name
 
 
@@ -88,7 +87,7 @@ def test_hosts_that_tick_at_the_same_moment_send_one_alert(database: Database, t
         alerting_here = looking.Alerting(host.settings, database, host.name, f"{host.name}:tick", host.events.append)
         ready.wait()
         for _ in range(3):
-            alerting_here.look(lambda: JobTypes({}), loaded=False, anyway=True)
+            alerting_here.look(None, anyway=True)
             alerting_here.send(lambda: 20)
 
     plain = Host(database, tmp_path, "plain")
@@ -251,7 +250,7 @@ def test_a_channel_that_hangs_delays_no_other(database: Database, tmp_path: Path
 def test_a_channel_that_hangs_keeps_nobody_from_hearing_that_the_database_is_away(tmp_path: Path, web: Web) -> None:
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, alerts=alerting(*waiting(tmp_path, web)))
     asked = answering_when_all_are_asked(web, 3)
-    alerting_of_ticks.not_started(settings, DatabaseError("it is away"), SYSTEM.monotonic() + 30)
+    alert_hook.not_started(settings, DatabaseError("it is away"), SYSTEM.monotonic() + 30)
     asked.join()
     assert sorted(Alarm(settings.file, name=away_name(settings.file)).causes()) == ["first", "last", "page"]
 
@@ -422,26 +421,24 @@ def test_ticks_that_never_have_time_left_look_before_their_work(
     stage = Stage(database, tmp_path, alerting(webhook(web)))
     stage.kill_a_job()
     with monkeypatch.context() as patch:
-        patch.setattr(alerting_of_ticks, "LEAST_LEFT_S", 1000)  # so none looks
+        patch.setattr(alert_hook, "LEAST_LEFT_S", 1000)  # so none looks
         stage.tick()
         for _ in range(3):
             put(database)
             stage.minutes(1)
     assert web.got == []
-    shares: list[float] = []
-    alert = alerting_of_ticks.alert
+    early: list[object] = []
+    look_early = alert_hook.AlertHook.look_early
 
-    def noting(*given: Any, share: float = 1.0, **how: Any) -> None:
-        shares.append(share)
-        if share < 1:
-            alert(*given, share=share, **how)
+    def noting(hook: alert_hook.AlertHook) -> None:
+        early.append(hook)
+        look_early(hook)
 
-    monkeypatch.setattr(alerting_of_ticks, "alert", noting)
+    monkeypatch.setattr(alert_hook.AlertHook, "look_early", noting)
     put(database)
     stage.minutes(1)
-    assert shares == [alerting_of_ticks.OVERDUE_SHARE, 1.0]
+    assert len(early) == 1
     assert len(web.got) == 1
-    shares.clear()
     put(database)
     stage.minutes(1, each=HOUR)
-    assert shares == [1.0], "after an outage the work goes first"
+    assert len(early) == 1, "after an outage the work goes first"

@@ -15,7 +15,6 @@ from cronjobs.alerts.looking import Alerting
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.insight import findings
-from cronjobs.jobs.job_types import JobTypes
 from cronjobs.store import alerts as store
 from cronjobs.store.sql import database_now
 
@@ -100,7 +99,7 @@ def test_a_look_that_facts_overtook_is_done_again(
 
     here = Alerting(stage.hosts[0].carry(alerts=alerting(webhook(web))), database, "host0", "me", lambda _: None)
     monkeypatch.setattr(looking, "judge", overtaken)
-    here.look(lambda: JobTypes({}), loaded=False, anyway=True)
+    here.look(None, anyway=True)
     monkeypatch.setattr(looking, "judge", findings.judge)
     assert stage.rows(tables.findings) == [], "it is over already"
     stage.minutes(1)

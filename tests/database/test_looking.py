@@ -20,6 +20,7 @@ from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.exec import spool
 from cronjobs.model import Status
+from cronjobs.probe.state_files import spool_address
 from cronjobs.testing import FakeClock
 
 DAY = timedelta(days=1)
@@ -507,6 +508,6 @@ def test_status_says_that_runs_of_exec_wait_on_this_host(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for file in (tmp_path / "cronjobs.yaml", tmp_path / "other.yaml"):
-        assert spool.put(spool.address(str(file), None), {"began": 1.0, "token": "t"}) is None
+        assert spool.put(spool_address(str(file), None), {"began": 1.0, "token": "t"}) is None
     assert cronjobs("status").err == "runs of exec on this host that are not in the database yet: 1\n"
     assert cronjobs("status", "--json").err == ""

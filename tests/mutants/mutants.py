@@ -982,7 +982,7 @@ MUTANTS = (
     Mutant(
         "an enqueue takes a name of exec",
         "cronjobs/jobs/checking.py",
-        "if isinstance(name, str) and name.startswith(PREFIX):",
+        "if isinstance(name, str) and name.startswith(EXEC_PREFIX):",
         "if False:",
         (f"{EXEC_NAMES}::test_no_way_to_enqueue_takes_a_name_of_exec",),
     ),
@@ -1059,7 +1059,7 @@ MUTANTS = (
     Mutant(
         "a run of exec is released to nobody",
         "cronjobs/store/operating.py",
-        "status=Status.DEAD if job.job_type.startswith(PREFIX) else Status.QUEUED",
+        "status=Status.DEAD if job.job_type.startswith(EXEC_PREFIX) else Status.QUEUED",
         "status=Status.QUEUED",
         (f"{EXEC}::test_released_by_hand_it_is_dead",),
     ),
@@ -1525,5 +1525,26 @@ MUTANTS = (
         "is None or at < each.since)",
         "is None or at)",
         ("tests/database/test_failing_types.py",),
+    ),
+    Mutant(
+        "an extra that hangs is called again",
+        "cronjobs/tick/extras.py",
+        "            self._given_up = True\n            self._beside.emit(events.extra_left_behind",
+        "            self._beside.emit(events.extra_left_behind",
+        ("tests/database/test_extras.py::test_the_tick_goes_on_without_an_extra_that_hangs_and_calls_it_no_more",),
+    ),
+    Mutant(
+        "an extra that raises SystemExit is never answered for",
+        "cronjobs/tick/extras.py",
+        "            except BaseException as error:  # whatever",
+        "            except ValueError as error:  # whatever",
+        ("tests/database/test_extras.py::test_an_error_of_an_extra_is_reported_and_fails_nothing",),
+    ),
+    Mutant(
+        "a run that was put aside waits for ever",
+        "cronjobs/probe/state_files.py",
+        ' and name.endswith(".json") for name in names',
+        " for name in names",
+        ("tests/unit/exec/test_spool.py",),
     ),
 )

@@ -21,6 +21,7 @@ from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
 from cronjobs.exec import spool
+from cronjobs.probe.state_files import spool_address
 
 CRONS = {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh", "LOGNAME": "ada"}
 if "PYTHONPATH" in os.environ:  # another copy of the package is tested: tests/mutants
@@ -321,8 +322,8 @@ def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None
     try:
         run = {"token": "0123456789abcdef", "name": "backup", "cron": None, "began": 1.7e9, "locked_by": "h:b:n:1:2:3"}
         run |= {"ended": 1.7e9 + 60, "took": 60.0, "status": 256, "output": "said\xff", "output_size": 5}
-        assert spool.put(spool.address(config, None), run) is None
-        assert spool.put(spool.address("/other.yaml", None), run) is None
+        assert spool.put(spool_address(config, None), run) is None
+        assert spool.put(spool_address("/other.yaml", None), run) is None
     finally:
         os.environ.pop("XDG_STATE_HOME")
         if before is not None:
@@ -331,7 +332,7 @@ def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None
     assert project.sql("SELECT job_type, status FROM cronjobs_jobs") == [("exec:backup", "dead")]
     assert project.sql("SELECT outcome, output FROM cronjobs_job_runs") == [("failed", "said\ufffd")]
     assert [file.name[:16] for file in (project.folder / "cronjobs" / spool.FOLDER).iterdir()] == [
-        spool.address("/other.yaml", None)
+        spool_address("/other.yaml", None)
     ]
 
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.exec.arguments import PREFIX
 from cronjobs.insight.explain_named import explain_id
 from cronjobs.insight.saying import counted, host_of, key_told, ordinal, safe, took, tries
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import Status
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.rules.payload import BadJson
 from cronjobs.rules.progress import reported_of
 from cronjobs.store import listing
@@ -47,7 +47,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
 
 
 def _actions(row: Any, view: View) -> Html:
-    by_exec = row.job_type.startswith(PREFIX)  # cron's to run, and to stop
+    by_exec = row.job_type.startswith(EXEC_PREFIX)  # cron's to run, and to stop
     forms = [
         view.form(f"/jobs/{row.id}/retry", "Retry") if row.status in CAN_RETRY and not by_exec else None,
         view.form(f"/jobs/{row.id}/dismiss", "Dismiss") if _is_open(row) else None,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cronjobs.exec import spool
+from cronjobs.probe.state_files import spooled
 
 pytestmark = pytest.mark.either
 
@@ -80,3 +81,11 @@ def test_eight_execs_that_spool_and_deliver_at_once_refuse_no_run(
     with multiprocessing.get_context("fork").Pool(8) as pool:
         said = [each for part in pool.map(_put_and_deliver, range(8), chunksize=1) for each in part]
     assert said == [None] * 160
+
+
+def test_a_run_that_was_put_aside_waits_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert spool.put("here", {"began": 1.0, "token": "t"}) is None
+    assert (spooled("here"), spooled("there"), spooled("her")) == (True, False, False)
+    spool.put_aside(spool.waiting("here")[0])
+    assert not spooled("here")
