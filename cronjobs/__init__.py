@@ -13,7 +13,6 @@ TYPE_CHECKING = False  # for mypy; importing typing would take a quarter of Pyth
 if TYPE_CHECKING:
     from cronjobs.crontime.timing import fire_times
     from cronjobs.errors import (
-        CallFailure,
         Cancelled,
         ConfigError,
         CronError,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
         JobHeld,
         JobNotWaiting,
         LeaseLost,
-        MapFailed,
         NoSuchJob,
         PayloadError,
         QueueFull,
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from cronjobs.model import RetryPolicy, Status
 
 __all__ = [
-    "CallFailure",
     "Cancelled",
     "ConfigError",
     "Context",
@@ -66,7 +63,6 @@ __all__ = [
     "JobHeld",
     "JobNotWaiting",
     "LeaseLost",
-    "MapFailed",
     "NoSuchJob",
     "PayloadError",
     "QueueFull",
