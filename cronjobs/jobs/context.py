@@ -164,7 +164,9 @@ class Context:
         if self._report is not None:
             self._report(told, self._clock.monotonic())
 
-    def effect(self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again") -> Effect:
+    def effect(
+        self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again", *, single_call: bool = False
+    ) -> Effect:
         """A block around an action outside the database, which is not repeated once its end is recorded::
 
             with ctx.effect(f"invoice-email:{invoice_id}") as effect:
@@ -174,9 +176,18 @@ class Context:
         *key* (text, or a tuple such as ("invoice-email", 42)) names the effect for all jobs. ``on_unknown`` decides
         about an effect that was begun and whose end was never recorded: "again" does it again, with ``effect.unknown``
         True; "skip" counts it as done, with no result; "stop" ends the job, dead until someone resolves the effect.
-        Entering raises EffectBusy, which retries the job later, while another job is in the middle of the effect.
+        ``single_call``: an exception that began with a refused connection, or with a host name that does not resolve,
+        counts as nothing done, so the effect does not become unknown. Only for a call that connects once and does not
+        retry by itself. Entering raises EffectBusy, which retries the job later, while another job is in the middle of
+        the effect.
         """
-        return Effect(self._effects("ctx.effect()"), effect_key(key), on_unknown, lambda: self._outside("ctx.effect()"))
+        return Effect(
+            self._effects("ctx.effect()"),
+            effect_key(key),
+            on_unknown,
+            lambda: self._outside("ctx.effect()"),
+            single_call=single_call,
+        )
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
         """One step of this job's work: an ``effect`` under a key of this job, so that a later attempt goes on after it.

@@ -33,6 +33,7 @@ COPIES = "tests/process/test_db_copy_interrupted.py"
 CLEAN = "cronjobs/django/clean.py"
 LEFT_IN_DJANGO = "tests/database/test_left_behind_django.py"
 LEFT_BEHIND = "tests/process/test_left_behind.py"
+UNSENT = "tests/unit/jobs/test_unsent.py"
 AROUND_ATTEMPTS = "tests/database/test_around_attempts.py"
 LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
@@ -1303,6 +1304,34 @@ MUTANTS = (
         "if (why := difference(spec.versions, versions())) is not None:",
         "if (why := difference(spec.versions, spec.versions)) is not None:",
         ("tests/unit/engines/test_guard.py",),
+    ),
+    Mutant(
+        "a single call that timed out did nothing",
+        "cronjobs/jobs/unsent.py",
+        "return lost or timed_out or _urllib3_retried(error)",
+        "return lost or _urllib3_retried(error)",
+        (UNSENT,),
+    ),
+    Mutant(
+        "urllib3's last try speaks for its first",
+        "cronjobs/jobs/unsent.py",
+        "return lost or timed_out or _urllib3_retried(error)",
+        "return lost or timed_out",
+        (UNSENT,),
+    ),
+    Mutant(
+        "a refusal behind any other error shows that nothing was done",
+        "cronjobs/jobs/unsent.py",
+        "return all(isinstance(each, _REFUSED) for each in first)",
+        "return any(isinstance(each, _REFUSED) for each, _ in found)",
+        (UNSENT,),
+    ),
+    Mutant(
+        "every effect is taken for a single call",
+        "cronjobs/jobs/effects.py",
+        "if self._single_call and error is not None",
+        "if error is not None",
+        (UNSENT,),
     ),
     Mutant(
         "SQLite's temporary data in its temporary folder",
