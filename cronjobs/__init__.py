@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     )
     from cronjobs.insight.app_health import health
     from cronjobs.jobs.around import around_attempts
-    from cronjobs.jobs.change import cancel, cancel_async, reschedule, reschedule_async
+    from cronjobs.jobs.change import cancel, reschedule
     from cronjobs.jobs.connect import connect
     from cronjobs.jobs.context import Context
     from cronjobs.jobs.effects import Effect
     from cronjobs.jobs.enqueue import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
-    from cronjobs.jobs.find import FoundJob, find, find_async, wait, wait_async
+    from cronjobs.jobs.find import FoundJob, find, wait, wait_async
     from cronjobs.jobs.registry import job
     from cronjobs.model import RetryPolicy, Status
 
@@ -77,19 +77,16 @@ __all__ = [
     "__version__",
     "around_attempts",
     "cancel",
-    "cancel_async",
     "connect",
     "enqueue",
     "enqueue_async",
     "enqueue_many",
     "enqueue_many_async",
     "find",
-    "find_async",
     "fire_times",
     "health",
     "job",
     "reschedule",
-    "reschedule_async",
     "wait",
     "wait_async",
 ]
@@ -103,19 +100,16 @@ _HOMES = {  # the others are errors
     "Status": "model",
     "around_attempts": "jobs.around",
     "cancel": "jobs.change",
-    "cancel_async": "jobs.change",
     "connect": "jobs.connect",
     "enqueue": "jobs.enqueue",
     "enqueue_async": "jobs.enqueue",
     "enqueue_many": "jobs.enqueue",
     "enqueue_many_async": "jobs.enqueue",
     "find": "jobs.find",
-    "find_async": "jobs.find",
     "fire_times": "crontime.timing",
     "health": "insight.app_health",
     "job": "jobs.registry",
     "reschedule": "jobs.change",
-    "reschedule_async": "jobs.change",
     "wait": "jobs.find",
     "wait_async": "jobs.find",
 }
