@@ -13,7 +13,6 @@ TYPE_CHECKING = False  # for mypy; importing typing would take a quarter of Pyth
 if TYPE_CHECKING:
     from cronjobs.crontime.timing import fire_times
     from cronjobs.errors import (
-        CallFailure,
         Cancelled,
         ConfigError,
         CronError,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
         JobHeld,
         JobNotWaiting,
         LeaseLost,
-        MapFailed,
         NoSuchJob,
         PayloadError,
         QueueFull,
@@ -39,17 +37,16 @@ if TYPE_CHECKING:
     )
     from cronjobs.insight.app_health import health
     from cronjobs.jobs.around import around_attempts
-    from cronjobs.jobs.change import cancel, cancel_async, reschedule, reschedule_async
+    from cronjobs.jobs.change import cancel, reschedule
     from cronjobs.jobs.connect import connect
     from cronjobs.jobs.context import Context
     from cronjobs.jobs.effects import Effect
     from cronjobs.jobs.enqueue import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
-    from cronjobs.jobs.find import FoundJob, find, find_async, wait, wait_async
+    from cronjobs.jobs.find import FoundJob, find, wait, wait_async
     from cronjobs.jobs.registry import job
     from cronjobs.model import RetryPolicy, Status
 
 __all__ = [
-    "CallFailure",
     "Cancelled",
     "ConfigError",
     "Context",
@@ -66,7 +63,6 @@ __all__ = [
     "JobHeld",
     "JobNotWaiting",
     "LeaseLost",
-    "MapFailed",
     "NoSuchJob",
     "PayloadError",
     "QueueFull",
@@ -81,19 +77,16 @@ __all__ = [
     "__version__",
     "around_attempts",
     "cancel",
-    "cancel_async",
     "connect",
     "enqueue",
     "enqueue_async",
     "enqueue_many",
     "enqueue_many_async",
     "find",
-    "find_async",
     "fire_times",
     "health",
     "job",
     "reschedule",
-    "reschedule_async",
     "wait",
     "wait_async",
 ]
@@ -107,19 +100,16 @@ _HOMES = {  # the others are errors
     "Status": "model",
     "around_attempts": "jobs.around",
     "cancel": "jobs.change",
-    "cancel_async": "jobs.change",
     "connect": "jobs.connect",
     "enqueue": "jobs.enqueue",
     "enqueue_async": "jobs.enqueue",
     "enqueue_many": "jobs.enqueue",
     "enqueue_many_async": "jobs.enqueue",
     "find": "jobs.find",
-    "find_async": "jobs.find",
     "fire_times": "crontime.timing",
     "health": "insight.app_health",
     "job": "jobs.registry",
     "reschedule": "jobs.change",
-    "reschedule_async": "jobs.change",
     "wait": "jobs.find",
     "wait_async": "jobs.find",
 }

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from cronjobs.text import one_line
 
@@ -418,33 +418,6 @@ class Cancelled(CronjobsError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the job was asked to stop: {reason}")
         self.reason = reason
-
-
-@dataclass(frozen=True)
-class CallFailure:
-    """One call of ``ctx.map`` that failed: the *index* of its payload, and the exception's name and message."""
-
-    index: int
-    type: str
-    message: str
-
-
-class MapFailed(CronjobsError):
-    """Raised by ``ctx.map`` when all calls have ended and some have failed.
-
-    ``failures``: these, in the order of the payloads. ``results``: of all calls, in that order; None where one failed.
-    """
-
-    def __init__(self, job_type: str, results: Sequence[Any], failures: Sequence[CallFailure]) -> None:
-        first = failures[0]
-        calls = (
-            f"the call of {job_type} has failed"
-            if len(results) == 1
-            else (f"{len(failures):,} of {len(results):,} calls of {job_type} have failed")
-        )
-        super().__init__(f"{calls}, first that of payload {first.index}: {first.type}: {first.message}")
-        self.results = list(results)
-        self.failures = list(failures)
 
 
 class GiveUp(CronjobsError):

@@ -24,9 +24,6 @@ def check(
     source: Source,
     no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Also check in the database whether it all runs.")] = False,
-    release: Annotated[
-        bool, typer.Option("--release", help="The checklist before a release, with what only a person knows.")
-    ] = False,
     against: Annotated[
         str | None,
         typer.Option("--against", metavar="URL", help="Also check whether that database's payloads fit this code."),
@@ -38,17 +35,13 @@ def check(
     Reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands on cron's
     PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
     change. --live also reads the database and, as status does, lists what is wrong, since when, and what to type. Run
-    it in CI, and after each edit. --release goes through what a release needs, on the host that will tick: each item
-    is ok, to do, or for a person to answer. Before a deploy, --against reads each waiting, failed and dead job of the
-    database in production, and lists those whose payload the new handlers would not take; it writes nothing.
+    it in CI, and after each edit. Before a deploy, --against reads each waiting, failed and dead job of the database
+    in production, and lists those whose payload the new handlers would not take; it writes nothing.
 
-    Exit codes: 0 all is well, 1 findings, or something to do, 3 the file cannot be used at all, 4 --live or --against,
-    and no database.
+    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against, and no database.
     """
     if against is not None and no_import:
         raise UsageError("--against compares payloads with the handlers, so it cannot go with --no-import")
-    if against is not None and release:
-        raise UsageError("--release is a list of its own: check --against in a second command")
     try:
         settings = load_settings(source, need_database=False)
     except ConfigError as error:
@@ -58,10 +51,6 @@ def check(
     file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     with users_code():
         found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
-    if release:
-        from cronjobs.cli.check_release import release as checklist  # and the doctor
-
-        checklist(source, found, as_json)
     wrong: list[str] = []
     if live:
         from cronjobs.cli.check_live import ask_clusters, ask_database

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
-from pathlib import Path
-from typing import Final
+from contextlib import ExitStack
+from typing import Annotated, Final
 
-from cronjobs.cli import leaving, project_database
-from cronjobs.cli.known_types import known_types, users_code
-from cronjobs.cli.loading import load_settings
+import typer
+
+from cronjobs.cli import leaving
+from cronjobs.cli.known_types import users_code
 from cronjobs.cli.options import JsonOption, Source
 from cronjobs.cli.output import coloured, json_text, safe, width, wrapped, write
-from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Settings
-from cronjobs.crontab import program
+from cronjobs.cli.patient import patient_of
 from cronjobs.doctor.diagnosis import Diagnosis
-from cronjobs.doctor.examine import Examination, Patient, examine
-from cronjobs.errors import ConfigError, CronjobsError
-from cronjobs.host.identity import Identity
-from cronjobs.store.meta import require_schema
+from cronjobs.doctor.examine import Examination, examine
 
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
 TEXT: Final = 600  # characters of a diagnosis
 
 
-def doctor(source: Source, as_json: JsonOption = False) -> None:
+def doctor(
+    source: Source,
+    release: Annotated[
+        bool, typer.Option("--release", help="The checklist before a release, with what only a person knows.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Check everything around the jobs: file, handlers, database, cron, host; say what is wrong, and how to fix it.
 
     Each check is ok, a warning, a problem, or not applicable here. They work one by one: without a readable file or a
     database, those that need it say so, and the others go on. It changes nothing (but makes a small file in the state
     folder and removes it; on PostgreSQL it makes temporary tables to compare with, and rolls them back).
 
-    --json prints one object: ok, host, checks (an object per check: check, about, status, text, fix), counts. Exit
-    code 1: a check found a problem.
+    --release goes through what a release needs, on the host that will tick: these checks, what "check" and "status"
+    find, and what only a person knows. Each item is ok, to do, or for a person to answer.
+
+    --json prints one object: ok, host, checks (an object per check: check, about, status, text, fix), counts; with
+    --release: ok, items (item, about, answer, text, do), counts. Exit code 1: a check found a problem, or something is
+    to do.
     """
+    if release:
+        from cronjobs.cli.doctor_release import release as checklist
+
+        checklist(source, as_json)
     with ExitStack() as open_things:
         patient = patient_of(source, open_things)
         with users_code():
@@ -49,48 +56,6 @@ def doctor(source: Source, as_json: JsonOption = False) -> None:
     else:
         write(_lines(found, counts))
     leaving.leave(1 if counts["problem"] else 0, stuck=False)  # whatever threads the user's modules began
-
-
-def patient_of(source: Source, open_things: ExitStack) -> Patient:
-    """What is examined; its database stays open until *open_things* are closed."""
-    file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
-    patient = Patient(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
-    settings, unusable = _settings(source, file)
-    patient = replace(patient, settings=settings, unusable=unusable)
-    if settings is None or not settings.database:
-        return patient if settings is None else replace(patient, unreachable="the configuration names no database")
-    try:
-        if missing := project_database.missing_file(settings):
-            why = f'there is no database {missing} yet: the first "cronjobs run-due" makes it'
-            return replace(patient, unreachable=why)
-        database = open_things.enter_context(closing(project_database.open_database(settings)))
-        with database.read() as connection:
-            connection.exec_driver_sql("SELECT 1")
-    except CronjobsError as error:
-        return replace(patient, unreachable=str(error))
-    patient = replace(patient, database=database)
-    try:
-        with database.read() as connection:
-            require_schema(connection)
-    except CronjobsError:
-        return patient
-    return replace(patient, tables=True)
-
-
-def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:
-    """The settings, and why a tick could not use the file; if there is an address at all, there are settings, too."""
-    try:
-        return load_settings(source, need_database=False), ""
-    except ConfigError as error:
-        why = "; ".join(map(str, error.problems))
-    except CronjobsError as error:
-        why = str(error)
-    try:
-        return load_settings(source, need_database=False, only_database=True), why
-    except CronjobsError:
-        pass
-    address = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
-    return (Settings(file=file, folder=file.parent, database=address), why) if address else (None, why)
 
 
 def _lines(found: Sequence[tuple[Examination, Diagnosis]], counts: Counter[str]) -> Iterator[str]:

@@ -97,14 +97,6 @@ def history(
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="A line for every run.")] = False,
-    around: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN",
-            show_default=False,
-            help="Instead: what was running, was settled and was wrong then: 90m (ago), 03:10, or an instant.",
-        ),
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what happened, oldest first: "what happened last night?".
@@ -115,11 +107,6 @@ def history(
     of the first and the last, and how long they usually took; --json has each. Errors in full, tracebacks and outputs:
     "cronjobs jobs show ID".
     """
-    if around is not None:
-        if (schedule, job_type, outcome, until) != (None, None, None, None):
-            raise UsageError("--around shows one instant of everything: it goes with --all and --json alone")
-        _write_around(source, around, everything=everything, as_json=as_json)
-        return
     with snapshot(source, only_database=True) as (settings, connection, times):
         span = _span(since, until, times)
         read = limit + 1 if as_json else max(limit + 1, READ_AT_MOST)
@@ -141,18 +128,6 @@ def history(
         write(_history_lines(lines, totals(entries), times, span, all_read=_all_read(entries, read)))
     if left_out:
         typer.echo(f"the newest {limit} are shown; there are older ones: --limit, or a later --since", err=True)
-
-
-def _write_around(source: Source, text: str, *, everything: bool, as_json: bool) -> None:
-    from cronjobs.cli.history_around import moment_lines, moment_object
-    from cronjobs.insight.moment import look_around
-
-    with snapshot(source, only_database=True) as (settings, connection, times):
-        at = _instant(text, times, "--around")
-        if at > times.now:
-            raise UsageError(f"--around: {times.clock(at)} is in the future")
-        moment = look_around(connection, at, settings)
-    write([json_text(moment_object(moment))] if as_json else moment_lines(moment, times, everything=everything))
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:

@@ -19,7 +19,7 @@ from cronjobs import events
 from cronjobs.clock import Clock, sleep
 from cronjobs.config.settings import ExecutorSettings
 from cronjobs.database.connection import Database
-from cronjobs.engines.travelling import Begun, GuardReport, Progressed, Spec, needs_of_calls
+from cronjobs.engines.travelling import Begun, GuardReport, Progressed, Spec
 from cronjobs.errors import DatabaseError
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.execution.handler import as_stored, masked
@@ -112,7 +112,6 @@ class ClusterWorkers(Workers):
         self.topic = f"cronjobs-{secrets.token_hex(8)}"
         self._mail: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.cluster = cluster(self.topic, self._mail.put)
-        self._calls_need = needs_of_calls(around.settings, executor)
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
@@ -275,7 +274,7 @@ class ClusterWorkers(Workers):
                 self._end(far, far.if_unbegun)
 
     def _submit_one(self, far: FarAttempt) -> None:
-        spec = Spec.of(far.attempt, far.key, self.around.settings, self.topic, self._calls_need)
+        spec = Spec.of(far.attempt, far.key, self.around.settings, self.topic)
         try:
             self.cluster.submit(far.name, spec.encode(), priority=-far.attempt.job.priority)
         except Exception as error:

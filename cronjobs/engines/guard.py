@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
-from cronjobs.engines.attempt_calls import AttemptCalls
 from cronjobs.engines.permit import HeldPermit
 from cronjobs.engines.travelling import GuardReport, Spec, versions
 from cronjobs.engines.worker_home import (
@@ -107,8 +106,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
             told_at = at
             tell("progress", told.done, told.of, told.note)
 
-    with AttemptCalls(spec) as calls:
-        outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed, calls=calls)
+    outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
     took = timedelta(seconds=SYSTEM.monotonic() - began)
     return GuardReport("ended", outcome=outcome, output=as_stored(output, settings.secrets), took=took)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 
-from cronjobs.config.settings import ExecutorSettings, RunSettings, Settings
+from cronjobs.config.settings import RunSettings, Settings
 from cronjobs.execution.attempt import Attempt
 from cronjobs.execution.child_protocol import Request, outcome_from, outcome_text
-from cronjobs.jobs.registry import registered
 from cronjobs.model import Failed, Outcome
 from cronjobs.rules.clusters import Versions
 from cronjobs.store.tokens import TokenKey
@@ -20,18 +19,6 @@ from cronjobs.version import __version__
 
 Said = Literal["ended", "taken", "cancelled", "over", "differs", "cannot"]
 LONGEST_OUTPUT: Final = 256_000  # characters
-
-
-def needs_of_calls(settings: Settings, executor: ExecutorSettings) -> dict[str, dict[str, float]]:
-    """What calls of ``ctx.map`` on *executor* need of a worker, by job type: what an executor of theirs there says."""
-    found = {}
-    for name, registration in registered().items():
-        declared = settings.job_types.get(name)
-        theirs = (declared and declared.executor) or registration.options.executor
-        other = settings.executors.get(theirs or "")
-        if other is not None and other.dask == executor.dask and other.resources:
-            found[name] = dict(other.resources)
-    return found
 
 
 def versions() -> Versions:
@@ -43,7 +30,7 @@ def versions() -> Versions:
 class Spec:
     """One attempt as a worker gets it. ``request``: for the handler's process, with the claiming host's folders.
 
-    ``topic``: where it reports meanwhile. ``calls_need``: what calls of ``ctx.map`` need of a worker, by job type.
+    ``topic``: where it reports meanwhile.
     """
 
     key: TokenKey
@@ -52,17 +39,9 @@ class Spec:
     topic: str
     lease_s: float
     max_memory: int | None = None
-    calls_need: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        attempt: Attempt,
-        key: TokenKey,
-        settings: Settings,
-        topic: str,
-        calls_need: dict[str, dict[str, float]] | None = None,
-    ) -> Spec:
+    def of(cls, attempt: Attempt, key: TokenKey, settings: Settings, topic: str) -> Spec:
         registration = attempt.job_type.registration
         # What is in the file may come from ${…}, env and env_file above all.
         plain = Settings(
@@ -84,15 +63,10 @@ class Spec:
             source=registration.source if registration is not None else None,
         )
         lease_s = settings.run.lease.total_seconds()
-        return cls(key, request, versions(), topic, lease_s, attempt.job_type.max_memory, calls_need or {})
-
-    def for_calls(self, left_s: float) -> Spec:
-        """The same for calls of its ``ctx.map``, which have *left_s* seconds, and payloads of their own."""
-        job = self.request.job._replace(payload={})
-        return replace(self, request=replace(self.request, job=job, timeout_s=left_s, source=None))
+        return cls(key, request, versions(), topic, lease_s, attempt.job_type.max_memory)
 
     def encode(self) -> str:
-        facts: dict[str, Any] = {name: getattr(self, name) for name in ("topic", "lease_s", "max_memory", "calls_need")}
+        facts: dict[str, Any] = {name: getattr(self, name) for name in ("topic", "lease_s", "max_memory")}
         facts |= {"key": list(self.key), "versions": list(self.versions)}
         return json.dumps(facts | {"request": self.request.encode().decode()})
 

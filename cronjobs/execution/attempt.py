@@ -23,7 +23,6 @@ from cronjobs.text import ERROR_LIMIT, one_line
 if TYPE_CHECKING:
     from cronjobs.config.settings import Settings
     from cronjobs.database.connection import Database
-    from cronjobs.execution.mapping import CallMaker
 
 PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
 TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because its type crashed
@@ -38,9 +37,8 @@ READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedel
 class WorkerContext:
     """What all attempts of a process share. ``on_output`` shows their output live to a person.
 
-    ``on_start`` and ``on_end`` are called in the worker's thread, around the attempt's code. ``calls`` says where the
-    calls of a handler's ``ctx.map`` run; None: nowhere. ``environ`` is what commands and processes get: the variables
-    as they were before the first handler, which may change them.
+    ``on_start`` and ``on_end`` are called in the worker's thread, around the attempt's code. ``environ`` is what
+    commands and processes get: the variables as they were before the first handler, which may change them.
     """
 
     settings: Settings
@@ -48,7 +46,6 @@ class WorkerContext:
     on_output: Callable[[str], None] | None = None
     on_start: Callable[[Job], None] | None = None
     on_end: Callable[[Finished], None] | None = None
-    calls: Callable[[Attempt], CallMaker | None] | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 

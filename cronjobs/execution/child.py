@@ -25,7 +25,6 @@ from cronjobs.clock import SYSTEM
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
-from cronjobs.execution.calls_here import calls_of_child
 from cronjobs.execution.child_protocol import Request, outcome_text, read_reason, write_outcome, write_progress
 from cronjobs.execution.handler import call_handler
 from cronjobs.execution.output import log_to
@@ -38,12 +37,9 @@ from cronjobs.text import one_line
 
 
 def main() -> None:
-    descriptor = int(sys.argv[1])
-    told = int(sys.argv[2]) if len(sys.argv) > 2 else None  # a tick of the version before gives none
-    guard = int(sys.argv[3]) if len(sys.argv) > 3 else None  # which makes the calls of ctx.map, on a cluster
-    for each in (descriptor, told, guard):
-        if each is not None:
-            os.set_inheritable(each, False)  # processes that the handler starts must not inherit it
+    descriptor, told = int(sys.argv[1]), int(sys.argv[2])
+    for each in (descriptor, told):
+        os.set_inheritable(each, False)  # processes that the handler starts must not inherit it
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
@@ -54,14 +50,14 @@ def main() -> None:
     faulthandler.enable()  # a crash in C prints its stack to the output
     request = Request.decode(sys.stdin.buffer.read())
     _open_streams()
-    write_outcome(descriptor, run(request, stop, told, guard))
+    write_outcome(descriptor, run(request, stop, told))
     _leave()
 
 
-def run(request: Request, stop: StopSignal, told: int | None = None, guard: int | None = None) -> Outcome:
+def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
     """Import the user's modules and run the handler; always returns an Outcome.
 
-    *told*: the file for its progress. *guard*: the socket to what makes its calls; None: this process does.
+    *told*: the file for its progress.
     """
     faults = job_types.import_handlers(request.settings)
     registration = registered().get(request.job.job_type)
@@ -86,7 +82,7 @@ def run(request: Request, stop: StopSignal, told: int | None = None, guard: int 
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:
-        around = WorkerContext(request.settings, database, calls=lambda _: calls_of_child(request, guard))
+        around = WorkerContext(request.settings, database)
         outcome_text(rehearse(attempt, SYSTEM))
         return attempt.refusal() or call_handler(attempt, around, SYSTEM)
     finally:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
@@ -25,9 +25,6 @@ from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Outcome, Succeeded
 from cronjobs.rules.payload import result_json
 from cronjobs.text import CappedText, clean
-
-if TYPE_CHECKING:
-    from cronjobs.execution.mapping import CallMaker
 
 
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
@@ -69,8 +66,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     """Call the user's function in this thread, and turn its result or exception into an Outcome."""
     registration = attempt.job_type.registration
     assert registration is not None
-    maker = around.calls(attempt) if around.calls is not None and registration.takes_ctx else None
-    ctx = _context(attempt, around, clock, maker) if registration.takes_ctx else None
+    ctx = _context(attempt, around, clock) if registration.takes_ctx else None
     handler = _surrounded(registration.handler, ctx, attempt, around, clock)
     attempt.begun = True
     try:
@@ -87,9 +83,6 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
     except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the worker goes on
         return outcome_of(error, attempt, clock)
-    finally:
-        if maker is not None:
-            maker.close()
 
 
 def _surrounded(
@@ -121,12 +114,7 @@ def _surrounded(
     return call
 
 
-def _context(attempt: Attempt, around: WorkerContext, clock: Clock, maker: CallMaker | None = None) -> Context:
-    map_calls = None
-    if maker is not None:
-        from cronjobs.execution.mapping import mapping  # only where a handler has a process of its own
-
-        map_calls = mapping(maker)
+def _context(attempt: Attempt, around: WorkerContext, clock: Clock) -> Context:
     return Context(
         attempt.job,
         timeout=attempt.timeout,
@@ -135,7 +123,6 @@ def _context(attempt: Attempt, around: WorkerContext, clock: Clock, maker: CallM
         database=around.database,
         worker=attempt.worker,
         report=attempt.reporting.say,
-        map_calls=map_calls,
     )
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from cronjobs.clock import Clock
 from cronjobs.execution.child_protocol import read_outcome, read_progress, write_reason
@@ -117,12 +117,11 @@ def run_handler(
     *,
     clock: Clock,
     report: Callable[[HowFar, float], None] = lambda _told, _at: None,
-    calls: ServedCalls | None = None,
 ) -> tuple[Outcome, str | None]:
     """Run a Python handler in an interpreter of its own, by the same rules as a command; return outcome and output.
 
     *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* gets the progress that it
-    tells, and when. *calls* makes those of its ``ctx.map``; None: its process does.
+    tells, and when.
 
     What the handler returned or raised comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
     it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
@@ -140,13 +139,12 @@ def run_handler(
     except OSError as error:
         return Released(sentence(f"no process could be started for it: {error}")), None
     with opened as answer, told:
-        descriptors = (answer.fileno(), told.fileno(), *([] if calls is None else [calls.descriptor]))
+        descriptors = (answer.fileno(), told.fileno())
         command = replace(
             command,
             # -P: do not import from the working folder first, where a user's file may have the name of a library
             # module.
             # -u: what the handler printed is in the file before anything kills it.
-            # What the version before knows nothing of comes last.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, *map(str, descriptors)),
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
             keep_open=descriptors,
@@ -156,8 +154,6 @@ def run_handler(
             return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
             tell, look = partial(write_reason, answer.fileno()), _progress_of(told.fileno(), report, clock)
-            if calls is not None:
-                look = _both(look, calls.look)
             end = _attend(command, stop, clock, tell, look)
         except NoRoom as error:
             return Released(sentence(f"no process could be started for it: {error}")), None
@@ -180,22 +176,6 @@ def run_handler(
     if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
         outcome = replace(outcome, traceback=said.traceback)
     return outcome, output
-
-
-class ServedCalls(Protocol):
-    """Makes the calls of a handler, over ``descriptor``; ``look`` is called all the time, in the attempt's thread."""
-
-    descriptor: int
-
-    def look(self) -> None: ...
-
-
-def _both(one: Callable[[], None], other: Callable[[], None]) -> Callable[[], None]:
-    def look() -> None:
-        one()
-        other()
-
-    return look
 
 
 def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock: Clock) -> Callable[[], None]:

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from cronjobs.errors import JobHeld, JobNotWaiting, NoSuchJob, UsageError
 from cronjobs.jobs.checking import Key, Span, delay_of, instant_of
-from cronjobs.jobs.enqueue import AsyncTargetOrEngine, TargetOrEngine
-from cronjobs.jobs.find import in_async_transaction, in_transaction, job_name, require_ready
+from cronjobs.jobs.enqueue import TargetOrEngine
+from cronjobs.jobs.find import in_transaction, job_name, require_ready
 from cronjobs.model import Status
 from cronjobs.store.app_changes import LOCKED, cancel_one, reschedule_one
 from cronjobs.store.finding import JobName
@@ -54,19 +54,6 @@ def cancel(
     return in_transaction(target, schema, "cancel", lambda connection: _cancelled(connection, name, why))
 
 
-async def cancel_async(
-    target: AsyncTargetOrEngine,
-    *,
-    id: int | None = None,
-    idempotency_key: Key | None = None,
-    reason: str | None = None,
-    schema: str | None = None,
-) -> Status | None:
-    """As ``cancel``, on what ``enqueue_async`` takes."""
-    name, why = job_name(id, idempotency_key), reason_text(reason)
-    return await in_async_transaction(target, schema, "cancel", lambda connection: _cancelled(connection, name, why))
-
-
 def reschedule(
     target: TargetOrEngine,
     *,
@@ -105,21 +92,6 @@ def reschedule(
     """
     name, move = job_name(id, idempotency_key), _Move(run_at, delay, reason)
     return in_transaction(target, schema, "reschedule", lambda connection: move.write(connection, name))
-
-
-async def reschedule_async(
-    target: AsyncTargetOrEngine,
-    *,
-    id: int | None = None,
-    idempotency_key: Key | None = None,
-    run_at: datetime | None = None,
-    delay: Span | None = None,
-    reason: str | None = None,
-    schema: str | None = None,
-) -> Status:
-    """As ``reschedule``, on what ``enqueue_async`` takes."""
-    name, move = job_name(id, idempotency_key), _Move(run_at, delay, reason)
-    return await in_async_transaction(target, schema, "reschedule", lambda connection: move.write(connection, name))
 
 
 def _cancelled(connection: Connection, name: JobName, reason: str | None) -> Status | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
@@ -89,10 +89,8 @@ class Context:
         database: Database | None = None,
         worker: str = "",
         report: Callable[[HowFar, float], None] | None = None,
-        map_calls: MapCalls | None = None,
     ) -> None:
         self.result = None
-        self._map_calls = map_calls
         self._report = report
         self.job_id = job.id
         self.job_type = job.job_type
@@ -166,24 +164,9 @@ class Context:
         if self._report is not None:
             self._report(told, self._clock.monotonic())
 
-    def map(self, job_type: str, payloads: Iterable[Mapping[str, Any]], *, at_once: int | None = None) -> list[Any]:
-        """Call the handler of *job_type* with each of the *payloads*, many at a time; return the results in order::
-
-            sizes = ctx.map("shop.resize", [{"path": path} for path in paths])
-
-        On this host the calls run in a pool of processes, one for each CPU; if the job runs on a cluster, on its
-        workers. *at_once*: at most so many at a time. They are killed with the job, count as its progress, and are no
-        jobs: they have no row, no retries and no history. One that is cut off with its worker may be made again, so
-        that each is made at least once. Raises MapFailed when all have ended and some have failed (also by a result
-        over 1 MiB), PayloadError before any is made if a payload does not fit, Cancelled when the job should stop, and
-        UsageError in a handler that runs in a thread.
-        """
-        if self._map_calls is None:
-            raise UsageError(_NO_PROCESS)
-        self._outside("ctx.map()")
-        return self._map_calls(self, job_type, payloads, at_once)
-
-    def effect(self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again") -> Effect:
+    def effect(
+        self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again", *, single_call: bool = False
+    ) -> Effect:
         """A block around an action outside the database, which is not repeated once its end is recorded::
 
             with ctx.effect(f"invoice-email:{invoice_id}") as effect:
@@ -193,9 +176,18 @@ class Context:
         *key* (text, or a tuple such as ("invoice-email", 42)) names the effect for all jobs. ``on_unknown`` decides
         about an effect that was begun and whose end was never recorded: "again" does it again, with ``effect.unknown``
         True; "skip" counts it as done, with no result; "stop" ends the job, dead until someone resolves the effect.
-        Entering raises EffectBusy, which retries the job later, while another job is in the middle of the effect.
+        ``single_call``: an exception that began with a refused connection, or with a host name that does not resolve,
+        counts as nothing done, so the effect does not become unknown. Only for a call that connects once and does not
+        retry by itself. Entering raises EffectBusy, which retries the job later, while another job is in the middle of
+        the effect.
         """
-        return Effect(self._effects("ctx.effect()"), effect_key(key), on_unknown, lambda: self._outside("ctx.effect()"))
+        return Effect(
+            self._effects("ctx.effect()"),
+            effect_key(key),
+            on_unknown,
+            lambda: self._outside("ctx.effect()"),
+            single_call=single_call,
+        )
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
         """One step of this job's work: an ``effect`` under a key of this job, so that a later attempt goes on after it.
@@ -248,9 +240,6 @@ class Context:
         return self._ledger
 
 
-MapCalls: TypeAlias = Callable[[Context, str, Iterable[Mapping[str, Any]], int | None], list[Any]]
-
-
 def not_committed(ctx: Context) -> Outcome | None:
     """The outcome if the handler left the job's success to a transaction of the user's; None: it did not."""
     return None if ctx._ending is None else ctx._ending.not_committed()
@@ -261,10 +250,6 @@ def result_of(ctx: Context, returned: Any) -> Any:
     return ctx.result if ctx._ending is not None and ctx._ending.committed else returned
 
 
-_NO_PROCESS: Final = (
-    "ctx.map() needs a handler that has a process of its own, with which its calls can be killed, and this one runs in "
-    'a thread: write isolation="process" in its @job, or isolation: process under job_types:'
-)
 _NO_DATABASE: Final = (
     "{what} in the jobs database, and this context has none: run the handler through a tick or "
     '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed; '

@@ -7,6 +7,7 @@ between, or the body raised. Then the effect's ``on_unknown`` decides. No transa
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ from cronjobs.errors import (
     LeaseLost,
     UsageError,
 )
+from cronjobs.jobs import unsent
 from cronjobs.jobs.checking import KEY_LIMIT, key_text
-from cronjobs.jobs.unsent import Watch
 from cronjobs.rules.lease import Lease
 from cronjobs.rules.payload import result_json
 from cronjobs.store import effects as store
@@ -240,12 +241,18 @@ class Effect:
 
     ``done``: it was recorded before, ``result`` is what was recorded then, and leaving the block writes nothing.
     ``unknown``: it was begun before and its end is not recorded, so it may have happened. An exception out of the block
-    leaves it begun, and so unknown, unless the exception proves that no connection was made (refused, unknown host,
-    timed out while connecting) and nothing else was tried; call ``did_nothing()`` if you know by other means.
+    leaves it begun, and so unknown, unless the handler has called ``did_nothing()``, or the exception shows that the
+    block's ``single_call`` did nothing.
     """
 
     def __init__(
-        self, ledger: Ledger, key: str, on_unknown: OnUnknown, check: Callable[[], None] = lambda: None
+        self,
+        ledger: Ledger,
+        key: str,
+        on_unknown: OnUnknown,
+        check: Callable[[], None] = lambda: None,
+        *,
+        single_call: bool = False,
     ) -> None:
         if on_unknown not in get_args(OnUnknown):
             raise UsageError(f"on_unknown {on_unknown!r} is not one of {', '.join(get_args(OnUnknown))}")
@@ -257,7 +264,8 @@ class Effect:
         self._on_unknown: OnUnknown = on_unknown
         self._check = check
         self._did_nothing = False
-        self._watch = Watch()
+        self._single_call = single_call
+        self._handled_before: BaseException | None = None
 
     def __enter__(self) -> Effect:
         self._check()
@@ -271,32 +279,31 @@ class Effect:
         self.unknown = isinstance(entry, Begin | DoneEffect) and entry.unknown
         if isinstance(entry, DoneEffect):
             self.result = entry.result
-        self._watch = Watch().begin()
+        self._handled_before = sys.exception()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.end()
         try:
             if self.done:
                 return
-            if error is not None and self.result is None and self._watch.proves_nothing_sent(error):
-                self.did_nothing()
+            if self._single_call and error is not None and self.result is None:
+                self._did_nothing = self._did_nothing or unsent.did_nothing(error, self._handled_before)
             if self._did_nothing:
                 if not self.unknown:
                     self._ledger.withdraw(self.key)
             elif kind is None:
                 self._ledger.record(self.key, self.result)
         finally:
-            self._watch.forget()
+            self._handled_before = None  # it refers to frames, and they to their variables
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:
         """Declare that this attempt had no effect (a provider refused before doing anything): call it, then raise.
 
-        The next attempt finds the effect never begun. One that was unknown before stays unknown, since this proves
-        nothing about the earlier attempt.
+        An exception that leaves the block afterwards counts as "not done": the next attempt finds the effect never
+        begun. One that was unknown before stays unknown, since this proves nothing about the earlier attempt.
         """
         self._did_nothing = True
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
 
 from sqlalchemy import Connection, Engine
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, Engine
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.errors import QueueFull, UsageError
+from cronjobs.jobs.async_targets import AsyncTargetOrEngine, is_async_engine, refuse_async, run_sync_of
 from cronjobs.jobs.checking import (
     Key,
     Span,
@@ -41,7 +43,6 @@ from cronjobs.store.queues import count_full
 from cronjobs.store.sql import json_text
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
     from sqlalchemy.orm import Session, scoped_session
 
 __all__ = ["OnConflict"]
@@ -61,9 +62,7 @@ class DBAPIConnection(Protocol):
 
 
 Target: TypeAlias = "Connection | Session | scoped_session[Any] | DBAPIConnection"
-AsyncTarget: TypeAlias = "AsyncConnection | AsyncSession"
 TargetOrEngine: TypeAlias = "Target | Engine"
-AsyncTargetOrEngine: TypeAlias = "AsyncTarget | AsyncEngine"
 
 
 class Options(TypedDict, total=False):
@@ -219,7 +218,7 @@ async def enqueue_async(
     """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
     _require(target, "enqueue_async", job_type, schema)
     row = row_of(new_job(job_type, _encoded(job_type, payload), **options))
-    return (await _enqueue_async(target, [row], on_conflict, schema, wait))[0]
+    return (await _enqueue_async(target, "enqueue_async", [row], on_conflict, schema, wait))[0]
 
 
 @names_checked("enqueue_many", _OF_JOBS)
@@ -257,7 +256,8 @@ async def enqueue_many_async(
 ) -> list[Enqueued]:
     """As ``enqueue_many``, on what ``enqueue_async`` takes."""
     _require(target, "enqueue_many_async", job_type, schema)
-    return await _enqueue_async(target, _rows(job_type, rows, options), on_conflict, schema, wait)
+    made = _rows(job_type, rows, options)
+    return await _enqueue_async(target, "enqueue_many_async", made, on_conflict, schema, wait)
 
 
 def _require(target: object, called: str, job_type: object, schema: object) -> None:
@@ -329,12 +329,13 @@ def _enqueue(
     except QueueFull as full:
         if isinstance(target, Engine):
             with suppress(Exception), target.begin() as connection:
-                count_full(connection_of(connection, schema), full.queue, "refused", full.wanted)
+                _count_refused(connection, schema, full)
         raise
 
 
 async def _enqueue_async(
     target: AsyncTargetOrEngine,
+    called: str,
     rows: Sequence[dict[str, Any]],
     on_conflict: OnConflict,
     schema: str | None,
@@ -342,42 +343,35 @@ async def _enqueue_async(
 ) -> list[Enqueued]:
     import asyncio
 
-    is_engine = _is_async(target) and hasattr(target, "begin") and not hasattr(target, "run_sync")
-    engine = cast("AsyncEngine", target) if is_engine else None
+    is_engine = is_async_engine(target)
     patience = _patience(wait, in_own_transaction=is_engine)
     while True:
         writing = Writing(rows, on_conflict)
         try:
-            async with engine.begin() if engine else nullcontext(cast("AsyncTarget", target)) as connection:
-                await _write_async(writing, connection, schema)
+            await _write_async(writing, target, called, schema)
             return _results(rows, writing)
         except QueueFull as full:
             try:
                 pause_s = patience.pause_s(full)
             except QueueFull:
-                if engine:
+                if is_engine:
                     with suppress(Exception):
-                        async with engine.begin() as connection:
-                            await connection.run_sync(
-                                lambda sync, full=full: count_full(  # type: ignore[misc]
-                                    connection_of(sync, schema), full.queue, "refused", full.wanted
-                                )
-                            )
+                        async with run_sync_of(target, called) as run_sync:
+                            await run_sync(partial(_count_refused, schema=schema, full=full))
                 raise
             await asyncio.sleep(pause_s)
 
 
-async def _write_async(writing: Writing, target: AsyncTarget, schema: str | None) -> None:
+async def _write_async(writing: Writing, target: AsyncTargetOrEngine, called: str, schema: str | None) -> None:
     import asyncio
 
-    run_sync: Any = getattr(target, "run_sync", None)
-    if run_sync is None:
-        raise TypeError(
-            "enqueue_async() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, "
-            f"not {type(target).__name__}: use enqueue() for what is not async"
-        )
-    while not await run_sync(lambda sync: writing.write(connection_of(sync, schema))):
-        await asyncio.sleep(writing.pause_s())
+    async with run_sync_of(target, called) as run_sync:
+        while not await run_sync(lambda sync: writing.write(connection_of(sync, schema))):
+            await asyncio.sleep(writing.pause_s())
+
+
+def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
+    count_full(connection_of(target, schema), full.queue, "refused", full.wanted)
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
@@ -421,8 +415,7 @@ def connection_of(target: Any, schema: str | None = None, what: str = "enqueue")
     """
     from cronjobs.database.user_connections import in_schema, no_connection, plain_connection
 
-    if _is_async(target):
-        raise TypeError(f"{what}() takes no {type(target).__name__}: write await {what}_async(…)")
+    refuse_async(target, what, "enqueue_async" if what == "enqueue" else None)
     if isinstance(target, Connection):
         return in_schema(target, schema)
     if hasattr(target, "get_bind"):  # a Session, or a scoped one
@@ -433,7 +426,3 @@ def connection_of(target: Any, schema: str | None = None, what: str = "enqueue")
     if plain is None:
         raise no_connection(f"{what}()", "Connection, Session or Engine", target)
     return cast("Connection", plain)  # it has what run() asks of one
-
-
-def _is_async(target: Any) -> bool:
-    return hasattr(target, "run_sync") or type(target).__module__.startswith("sqlalchemy.ext.asyncio")

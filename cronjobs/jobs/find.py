@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.database.column_types import from_microseconds
 from cronjobs.errors import DatabaseError, NoSuchJob, SchemaTooOld, UsageError
+from cronjobs.jobs.async_targets import is_async_engine, refuse_async, run_sync_of
 from cronjobs.jobs.checking import Key, Span, key_text
-from cronjobs.jobs.enqueue import AsyncTargetOrEngine, TargetOrEngine, connection_of
+from cronjobs.jobs.enqueue import TargetOrEngine, connection_of
 from cronjobs.jobs.insertion import naming_missing_tables
 from cronjobs.model import FINAL, Status, duration, duration_text
 from cronjobs.rules.payload import BadJson, read_json
@@ -105,14 +106,6 @@ def find(
     return in_transaction(target, schema, "find", lambda connection: found_job(connection, name))
 
 
-async def find_async(
-    target: AsyncTargetOrEngine, *, id: int | None = None, idempotency_key: Key | None = None, schema: str | None = None
-) -> FoundJob | None:
-    """As ``find``, on what ``enqueue_async`` takes."""
-    name = job_name(id, idempotency_key)
-    return await in_async_transaction(target, schema, "find", lambda connection: found_job(connection, name))
-
-
 def wait(
     engine: Engine,
     *,
@@ -139,6 +132,7 @@ def wait(
         UsageError: an argument makes no sense.
         DatabaseError: as ``find``.
     """
+    refuse_async(engine, "wait", "wait_async")
     if not isinstance(engine, Engine):
         raise TypeError(
             f"wait() takes an SQLAlchemy Engine, not {type(engine).__name__}: in a transaction of yours it might never "
@@ -161,17 +155,18 @@ async def wait_async(
     timeout: Span = WAIT,
     schema: str | None = None,
 ) -> FoundJob:
-    """As ``wait``, on an SQLAlchemy AsyncEngine."""
+    """As ``wait``, on an SQLAlchemy AsyncEngine; other tasks of the event loop go on meanwhile."""
     import asyncio
 
-    if not _is_async_engine(engine):
+    if not is_async_engine(engine):
         raise TypeError(
             f"wait_async() takes an SQLAlchemy AsyncEngine, not {type(engine).__name__}: in a transaction of yours it "
             "might never see the job's end"
         )
     waiting = _Waiting(job_name(id, idempotency_key), timeout)
     while True:
-        job = await find_async(engine, id=id, idempotency_key=idempotency_key, schema=schema)
+        async with run_sync_of(engine, "wait_async") as run_sync:
+            job = await run_sync(lambda sync: find(sync, id=id, idempotency_key=idempotency_key, schema=schema))
         if waiting.is_over(job):
             assert job is not None
             return job
@@ -230,24 +225,6 @@ def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Con
             return do(prepared)
     with naming_missing_tables(prepared := connection_of(target, schema, what)):
         return do(prepared)
-
-
-async def in_async_transaction(target: Any, schema: str | None, what: str, do: Callable[[Connection], T]) -> T:
-    """As ``in_transaction``, on what ``enqueue_async`` takes."""
-    if _is_async_engine(target):
-        async with target.begin() as connection:
-            return await in_async_transaction(connection, schema, what, do)
-    run_sync: Any = getattr(target, "run_sync", None)
-    if run_sync is None:
-        raise TypeError(
-            f"{what}_async() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, "
-            f"not {type(target).__name__}: use {what}() for what is not async"
-        )
-    return cast("T", await run_sync(lambda sync: in_transaction(sync, schema, what, do)))
-
-
-def _is_async_engine(target: Any) -> bool:
-    return type(target).__module__.startswith("sqlalchemy.ext.asyncio") and not hasattr(target, "run_sync")
 
 
 def require_ready(connection: Connection) -> Readiness:

@@ -25,6 +25,7 @@ from typing import (
 )
 
 from cronjobs.errors import PayloadError, UsageError
+from cronjobs.jobs.async_targets import AsyncTargetOrEngine
 from cronjobs.jobs.checking import (
     LONGEST_TIMEOUT,
     for_handler,
@@ -35,7 +36,6 @@ from cronjobs.jobs.checking import (
     type_fault,
 )
 from cronjobs.jobs.enqueue import (
-    AsyncTargetOrEngine,
     Enqueued,
     EnqueueOptions,
     TargetOrEngine,

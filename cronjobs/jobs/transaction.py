@@ -65,7 +65,7 @@ class OwnTransaction:
         from cronjobs.database.user_connections import commits_by_itself  # both dialects, for few jobs
 
         self.check()
-        connection = connection_of(target, self.database.address.schema)
+        connection = connection_of(target, self.database.address.schema, "ctx.finish")
         if commits_by_itself(connection):
             raise UsageError("ctx.finish() belongs into a transaction: begin one, and do the work in it, too")
         self._write(connection, result)

@@ -144,22 +144,19 @@ def check_meta(meta: Any) -> dict[str, str]:
     return dict(meta)
 
 
-def result_json(result: Any, limit: int = LIMIT_BYTES) -> tuple[str | None, str | None]:
-    """A handler's result as JSON text of at most *limit* bytes, or None and why it was not kept.
-
-    Never raises: the work is done.
-    """
+def result_json(result: Any) -> tuple[str | None, str | None]:
+    """A handler's result as JSON text, or None and why it was not kept. Never raises: the work is done."""
     if result is None:
         return None, None
     try:
-        fault = _fault(result, "result", 1, _Room(limit))
+        fault = _fault(result, "result", 1)
         written = "" if fault else _ENCODER.encode(result)
     except BaseException as error:  # a handler's own subclass of dict may do anything when it is read
         fault = f"reading it raised {_words(error)}"
     if fault:
         return None, f"the result was not kept: {fault}"
-    if len(written.encode()) > limit:
-        return None, f"the result was not kept: it has more than {limit:,} bytes"
+    if len(written.encode()) > LIMIT_BYTES:
+        return None, f"the result was not kept: it has more than {LIMIT_BYTES:,} bytes"
     return written, None
 
 
@@ -182,9 +179,8 @@ def text_fault(value: str) -> str | None:
 class _Room:
     """How many characters and values may still be checked: one list in a thousand places counts a thousand times."""
 
-    def __init__(self, limit: int = LIMIT_BYTES) -> None:
-        self.limit = limit
-        self.left = 8 * limit
+    def __init__(self) -> None:
+        self.left = 8 * LIMIT_BYTES
 
     def take(self, count: int) -> bool:
         self.left -= count
@@ -196,7 +192,7 @@ def _fault(value: Any, where: str, depth: int, room: _Room | None = None) -> str
     if depth > LIMIT_DEPTH:
         return f"{where} is nested deeper than {LIMIT_DEPTH} levels"
     if not room.take(1 + len(value) if isinstance(value, str) else 1):
-        return f"{where.partition('.')[0].partition('[')[0]} has more than {room.limit:,} bytes"
+        return f"{where.partition('.')[0].partition('[')[0]} has more than {LIMIT_BYTES:,} bytes"
     match value:
         case None | bool():
             return None

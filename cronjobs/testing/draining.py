@@ -68,12 +68,11 @@ def drain(
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)
-    in_a_tick = settings.run
     alone = replace(settings.run, workers=1, budget=NO_LIMIT, lease=NO_LIMIT, long_jobs=0)
     settings = replace(settings, run=alone, limits=())
     handlers = handlers_of(settings)
     database = LentDatabase(connection, "drain()", schema=schema, clock=clock)
-    workers = OneHere(settings, in_a_tick, database, clock)
+    workers = OneHere(settings, database, clock)
     events: list[Event] = []
     with database.read() as lent:
         require_tables(lent, "drain()")

@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
 from cronjobs.errors import EffectUnknown, UsageError
-from cronjobs.execution.calls_here import map_inline
 from cronjobs.jobs.checking import key_text
 from cronjobs.jobs.context import Context, StopSignal
 from cronjobs.jobs.effects import Begin, DoneEffect, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
@@ -86,7 +85,7 @@ def context(
     it is over. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what
     earlier attempts left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others
     were never begun. ``connection``: what ``ctx.transaction()`` yields, in a savepoint; None: using it raises
-    UsageError. Calls of ``ctx.map()`` are made here, one after another. The instants are aware; ``started_at`` and
+    UsageError. The instants are aware; ``started_at`` and
     ``enqueued_at`` None: now, by *clock*. Raises UsageError for an invalid field.
     """
     clock = clock or StillClock()
@@ -120,7 +119,6 @@ def context(
         stop=stop,
         clock=clock,
         report=lambda told, _at: reported.append(told),
-        map_calls=map_inline(job, stop, lambda: made.remaining_s, clock),
     )
     made.reported = reported
     made.scheduled_for = scheduled_for  # in the zone that the test gave it

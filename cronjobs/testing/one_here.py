@@ -16,10 +16,9 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cronjobs.clock import Clock, sleep
-from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.config.settings import Settings
 from cronjobs.errors import Snooze, UsageError
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
-from cronjobs.execution.calls_here import calls_inline
 from cronjobs.execution.handler import run_attempt
 from cronjobs.execution.raised import outcome_of
 from cronjobs.execution.worker_threads import Workers
@@ -54,9 +53,8 @@ class OneHere(Workers):
     ``raised``: the exceptions of handlers that are ``noting``, in order.
     """
 
-    def __init__(self, settings: Settings, run: RunSettings, database: LentDatabase, clock: Clock) -> None:
-        """*run*: as a tick would have it."""
-        super().__init__(1, WorkerContext(settings, database, calls=calls_inline(settings, run)), clock)
+    def __init__(self, settings: Settings, database: LentDatabase, clock: Clock) -> None:
+        super().__init__(1, WorkerContext(settings, database), clock)
         self._ends = _Ends(self._attempt)
         self.ended = self._ends
         self.raised: list[BaseException] = []

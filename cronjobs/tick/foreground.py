@@ -24,7 +24,6 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import TransientTrouble
 from cronjobs.execution.attempt import Attempt, Ended, WorkerContext, timeout_of
-from cronjobs.execution.calls_here import calls_here
 from cronjobs.execution.foreground_claim import NO_LIMIT, WORKER, CannotRun
 from cronjobs.execution.handler import as_stored, run_attempt
 from cronjobs.execution.live_output import Streams
@@ -135,7 +134,7 @@ class Foreground:
         self._secrets, self._lease_s = settings.secrets, settings.run.lease.total_seconds()
         self._job, self._clock = job, database.clock
         self._by_hand, self._streams, self._emit = by_hand, streams, emit
-        self._around = WorkerContext(settings, database, streams.out.show, on_start, on_end, calls_here(settings))
+        self._around = WorkerContext(settings, database, streams.out.show, on_start, on_end)
         self._attempt = Attempt(
             job,
             job_type,

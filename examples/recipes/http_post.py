@@ -8,7 +8,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from cronjobs import Effect, GiveUp, RetryLater
@@ -29,6 +29,7 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Eff
     """POST *body* as JSON; return what a 2xx answer says, raise what is to be done about any other end.
 
     ``effect.did_nothing()`` where the answer says so. After a 5xx, or none, nobody here knows: the effect is unknown.
+    It connects once and does not retry, so the effect may be a ``single_call``.
     """
     request = Request(url, json.dumps(body, sort_keys=True).encode(), {"Content-Type": "application/json"} | headers)
     try:
@@ -44,8 +45,6 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Eff
             raise RetryLater(said, after=wait_s(refusal.headers)) from None
         raise GiveUp(said) from None
     except (HTTPException, OSError) as trouble:  # no connection, a lost one, no answer in time
-        if isinstance(trouble, URLError) and isinstance(trouble.reason, ConnectionRefusedError):
-            effect.did_nothing()
         raise RetryLater(f"{url}: {trouble or type(trouble).__name__}") from trouble
 
 

@@ -23,7 +23,8 @@ def charge(ctx: Context, payment_id: int, cents: int, currency: str, source: str
     The amount is in the payload, not looked up: with the same key the provider wants to see the same request.
     """
     age = datetime.now(UTC) - (ctx.enqueued_at or datetime.now(UTC))
-    with ctx.effect(("charge", payment_id), on_unknown="again" if age < PROVIDER_REMEMBERS else "stop") as effect:
+    on_unknown = "again" if age < PROVIDER_REMEMBERS else "stop"
+    with ctx.effect(("charge", payment_id), on_unknown, single_call=True) as effect:
         if not effect.done:
             asked = {"amount": cents, "currency": currency, "source": source, "reference": str(payment_id)}
             url, headers = f"{os.environ['PAYMENT_URL']}/charges", {"Idempotency-Key": effect.key}

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, select, text, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from support.databases import in_psql, until
 from support.databases import opened as opened_database
 from support.postgres import ENQUEUE, OWNER, READ, SUPERUSER, as_role
@@ -28,11 +28,9 @@ from cronjobs import (
     NoSuchJob,
     UsageError,
     cancel,
-    cancel_async,
     enqueue,
     find,
     reschedule,
-    reschedule_async,
 )
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import audit, job_runs, jobs
@@ -474,10 +472,14 @@ def test_all_of_it_works_asynchronously(postgres_migrated: str) -> None:
     async def main() -> None:
         engine = create_async_engine(plain_url(postgres_migrated))
         async with engine.begin() as connection:
-            assert await reschedule_async(connection, id=1, run_at=SOON) is Status.QUEUED
-            assert await cancel_async(connection, id=1) is Status.CANCELLED
-        with pytest.raises(JobNotWaiting):
-            await reschedule_async(engine, id=1, run_at=SOON)
+            assert await connection.run_sync(lambda sync: reschedule(sync, id=1, run_at=SOON)) is Status.QUEUED
+            assert await connection.run_sync(lambda sync: cancel(sync, id=1)) is Status.CANCELLED
+        async with AsyncSession(engine) as session:
+            with pytest.raises(JobNotWaiting):
+                await session.run_sync(lambda sync: reschedule(sync, id=1, run_at=SOON))
+            assert await session.scalar(text("SELECT status FROM cronjobs_jobs")) == "cancelled", "it stays usable"
+            with pytest.raises(TypeError, match=r"write await connection\.run_sync\(lambda sync: cancel\(sync, …\)\)"):
+                cancel(session, id=1)  # type: ignore[arg-type]
         await engine.dispose()
 
     asyncio.run(main())

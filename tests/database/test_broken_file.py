@@ -14,7 +14,7 @@ from cronjobs.testing import FakeClock
 pytestmark = pytest.mark.either
 
 NO_YAML = '\nschedules:\n  a: {cron: "* * * * *\n  ]: [\n'
-LOOKING = ["history", "history --around 5m", "jobs list", "jobs show 1", "audit", "effects list"]
+LOOKING = ["history", "jobs list", "jobs show 1", "audit", "effects list"]
 
 
 @pytest.fixture

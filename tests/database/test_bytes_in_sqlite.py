@@ -26,7 +26,7 @@ TICK = "a tick"
 COMMANDS = [
     *("status", "status --json", "check --live", "jobs list", "jobs list --json", "jobs show 1", "jobs show 2 --json"),
     *("jobs tail 1", "jobs tail 2", "explain 1", "explain 2", "explain 3 --json", "explain mail.send", "audit"),
-    *("explain nightly-report", "jobs list --group-by error", "history --since 24h", "history --around 13:55"),
+    *("explain nightly-report", "jobs list --group-by error", "history --since 24h"),
     *("schedules list", "schedules show nightly-report", "metrics", "report --out r", "effects list", "books", "next"),
     *("ack", "sync --plan", "doctor", TICK),
 ]

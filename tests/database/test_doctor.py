@@ -17,7 +17,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
 
-from cronjobs.cli import doctor as command
+from cronjobs.cli import patient
 from cronjobs.crontab import block, program
 from cronjobs.database import tables
 from cronjobs.doctor import examine
@@ -47,7 +47,7 @@ class Surgery:
         monkeypatch.setenv("PATH", f"{self.folder / 'bin'}:/usr/bin:/bin")
         monkeypatch.setenv("FAKE_STORE", str(self.store))
         monkeypatch.setenv("XDG_STATE_HOME", str(self.folder / "state"))
-        monkeypatch.setattr(command, "Patient", partial(Patient, root=self.root))
+        monkeypatch.setattr(patient, "Patient", partial(Patient, root=self.root))
         self.line()
         world.file(**MINUTELY)
         world.tick(utc("2026-03-02T08:10:10"), self.name)

@@ -10,14 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import event, text, update
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from support.bigtables import fill, whole_table_read
 from support.databases import in_psql
 from support.postgres import ENQUEUE, OWNER, as_role
 from support.targets import each_target, opened, plain_url
 
 import cronjobs.jobs.find as finding
-from cronjobs import FoundJob, NoSuchJob, UsageError, enqueue, find, find_async, wait, wait_async
+from cronjobs import FoundJob, NoSuchJob, Status, UsageError, enqueue, find, wait, wait_async
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
 from cronjobs.errors import DatabaseError, SchemaMissing
@@ -217,16 +217,49 @@ def test_all_of_it_works_asynchronously(postgres_migrated: str) -> None:
         engine = create_async_engine(plain_url(postgres_migrated))
         async with engine.begin() as connection:
             await connection.execute(text("INSERT INTO cronjobs_jobs (job_type) VALUES ('t.say')"))
-            assert await find_async(connection, id=1) is not None
-        assert await find_async(engine, id=2) is None
+            assert await connection.run_sync(lambda sync: find(sync, id=1)) is not None
+        async with AsyncSession(engine) as session:
+            assert await session.run_sync(lambda sync: find(sync, id=2)) is None
         with pytest.raises(TimeoutError):
             await wait_async(engine, id=1, timeout=0)
         with pytest.raises(TypeError, match="wait_async"):
             await wait_async(engine.sync_engine, id=1)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"write await find_async"):
-            find(engine, id=1)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"use find\(\)"):
-            await find_async(engine.sync_engine, id=1)  # type: ignore[arg-type]
+        for wrong in (engine, session):
+            with pytest.raises(TypeError, match=r"write await connection\.run_sync\(lambda sync: find\(sync, …\)\)"):
+                find(wrong, id=1)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"write await wait_async\(…\)"):
+                wait(wrong, id=1)  # type: ignore[arg-type]
         await engine.dispose()
 
     asyncio.run(main())
+
+
+def test_waiting_does_not_hold_up_the_event_loop(database_url: str, database: Database) -> None:
+    made = enqueue(database.engine, "t.say").id
+    steps = 0
+
+    async def others() -> None:
+        nonlocal steps
+        while True:
+            await asyncio.sleep(0.01)
+            steps += 1
+
+    async def main() -> None:
+        engine = create_async_engine(async_url(database_url))
+        beside = asyncio.create_task(others())
+        waiting = asyncio.create_task(wait_async(engine, id=made, timeout="20s"))
+        await asyncio.sleep(1.5)
+        assert not waiting.done()
+        with database.write() as connection:
+            now = database.clock.now()
+            connection.execute(update(jobs).values(status="succeeded", started_at=now, finished_at=now))
+        assert (await waiting).status is Status.SUCCEEDED
+        beside.cancel()
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert steps > 30, "150 in 1.5 s if nothing else ran on this machine; one for each of a few looks if it blocked"
+
+
+def async_url(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg_async://").replace("sqlite://", "sqlite+aiosqlite://")

@@ -33,7 +33,6 @@ from cronjobs.insight.explain_occurrence import explain_occurrence
 from cronjobs.insight.explain_type import type_life
 from cronjobs.insight.gathering import look
 from cronjobs.insight.job_evidence import job_life
-from cronjobs.insight.moment import look_around
 from cronjobs.insight.schedule_facts import schedule_facts
 from cronjobs.insight.worst_first import schedules_shown, worst_first
 from cronjobs.metrics.families import gather
@@ -302,9 +301,6 @@ OPERATIONS: dict[str, Callable[[World], Counted]] = {
         lambda connection: look(connection, world.settings, known_types(world.settings))
     ),
     "what status adds": what_status_adds,
-    "around an instant": lambda world: world.reading(
-        lambda connection: look_around(connection, world.database.clock.now() - HOUR, world.settings)
-    ),
     "facts of schedules": lambda world: world.reading(lambda connection: schedule_facts(connection, range(1, 12))),
     "first page": first_page,
     "hosts page": lambda world: world.reading(lambda connection: explaining.newest_ticks(connection, 1)),

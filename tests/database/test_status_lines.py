@@ -78,7 +78,7 @@ def test_no_line_is_wider_than_the_terminal_whatever_the_rows_hold(
     cronjobs: Cronjobs, rows: Rows, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random_world(rows, random.Random(seed))
-    for command in ("status", "status --all", "history", "history --all", "history --around 11m"):
+    for command in ("status", "status --all", "history", "history --all"):
         for columns in (60, 80, 200) if command == "status" else (80,):
             monkeypatch.setenv("COLUMNS", str(columns))
             out = cronjobs(*command.split()).out

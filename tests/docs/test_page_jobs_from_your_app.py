@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import sqlite3
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def rows(database: Database) -> list[Any]:
 
 
 def test_every_block_of_the_page_is_executed_here() -> None:
-    assert PAGE.counts() == {"python": 3, "sql": 1}
+    assert PAGE.counts() == {"python": 4, "sql": 1}
     assert PAGE.dead_links() == []
 
 
@@ -87,6 +88,30 @@ def test_waiting_for_a_job(
     monkeypatch.setattr(finding, "sleep", pause)
     execute("ended = wait", app)
     assert capsys.readouterr().out == "succeeded {'reminded': 42}\n"
+
+
+def test_the_same_in_async_code(
+    app: dict[str, Any], database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = plain_url(database_url).replace("sqlite://", "sqlite+aiosqlite://")
+    monkeypatch.setenv("ASYNC_DATABASE_URL", url)
+    names: dict[str, Any] = {"__name__": "async_reminders"}
+    execute("# async_reminders.py", names)
+    app["place"](42)
+    app["place"](43)
+
+    async def main() -> None:
+        await names["give_more_time"](42)
+        moved = rows(database)[0]
+        assert moved.run_at - moved.created_at > timedelta(days=13)
+        assert await names["when_due"](42) == f"queued, due at {moved.run_at:%Y-%m-%d}"
+        assert await names["when_due"](44) == "no reminder"
+        await names["cancel_reminder"](43)
+        assert await names["reminded"](43) is False
+        await names["async_engine"].dispose()
+
+    asyncio.run(main())
+    assert [row.status for row in rows(database)] == ["queued", "cancelled"]
 
 
 def test_the_functions_of_the_page(postgres_migrated: str) -> None:

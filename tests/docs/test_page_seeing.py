@@ -101,7 +101,6 @@ def shown(command: str) -> str:
     [
         "status",
         "history --since 02:00 --until 05:30",
-        "history --around 04:30",
         "explain sync-stock --at 04:30",
         "explain 89",
     ],
@@ -113,7 +112,7 @@ def test_what_the_page_shows_is_what_is_printed(cronjobs: Cronjobs, night: None,
 
 
 def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:
-    assert PAGE.counts() == {"console": 5}
+    assert PAGE.counts() == {"console": 4}
     assert PAGE.dead_links() == []
 
 

@@ -33,6 +33,7 @@ COPIES = "tests/process/test_db_copy_interrupted.py"
 CLEAN = "cronjobs/django/clean.py"
 LEFT_IN_DJANGO = "tests/database/test_left_behind_django.py"
 LEFT_BEHIND = "tests/process/test_left_behind.py"
+UNSENT = "tests/unit/jobs/test_unsent.py"
 AROUND_ATTEMPTS = "tests/database/test_around_attempts.py"
 LEASES = "cronjobs/store/leases.py"
 ENQUEUE = "cronjobs/store/enqueue.py"
@@ -66,7 +67,6 @@ STANDING = "cronjobs/rules/standing.py"
 INCIDENTS = "tests/database/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
 NOT_RUN = "tests/database/test_not_run.py"
 GIVEN_UP = "tests/database/test_given_up.py"
-MAPPING = "tests/unit/execution/test_mapping.py"
 TRANSACTIONS = "tests/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
@@ -1306,46 +1306,32 @@ MUTANTS = (
         ("tests/unit/engines/test_guard.py",),
     ),
     Mutant(
-        "results of ctx.map in the order of the ends",
-        "cronjobs/execution/mapping.py",
-        "[ends[call.number] for call in these]",
-        "list(ends.values())",
-        (f"{MAPPING}::test_whatever_order_the_ends_come_in_and_however_often_each_payload_has_one_result",),
+        "a single call that timed out did nothing",
+        "cronjobs/jobs/unsent.py",
+        "return lost or timed_out or _urllib3_retried(error)",
+        "return lost or _urllib3_retried(error)",
+        (UNSENT,),
     ),
     Mutant(
-        "a call of ctx.map returns whatever it likes",
-        "cronjobs/rules/calls.py",
-        "result_json(result, MOST_RESULT)",
-        "result_json(result, 10**9)",
-        (f"{MAPPING}::test_a_result_of_more_than_a_mebibyte_is_refused",),
+        "urllib3's last try speaks for its first",
+        "cronjobs/jobs/unsent.py",
+        "return lost or timed_out or _urllib3_retried(error)",
+        "return lost or timed_out",
+        (UNSENT,),
     ),
     Mutant(
-        "calls go on after a stop",
-        "cronjobs/execution/call_pool.py",
-        "            self.kill()\n            raise\n\n    def _make(",
-        "            raise\n\n    def _make(",
-        (f"{MAPPING}::test_a_stop_kills_what_hangs_and_asks_what_looks",),
+        "a refusal behind any other error shows that nothing was done",
+        "cronjobs/jobs/unsent.py",
+        "return all(isinstance(each, _REFUSED) for each in first)",
+        "return any(isinstance(each, _REFUSED) for each, _ in found)",
+        (UNSENT,),
     ),
     Mutant(
-        "a call may map, and write for its job",
-        "cronjobs/execution/one_call.py",
-        "    def _effects(self, what: str) -> NoReturn:\n        raise UsageError(_ALONE.format(what=what))",
-        "    def _effects(self, what: str) -> NoReturn:\n        return super()._effects(what)  # type: ignore",
-        (f"{MAPPING}::test_a_call_is_no_job",),
-    ),
-    Mutant(
-        "calls on a cluster outlive a job whose guard has died",
-        "cronjobs/engines/calls_on_worker.py",
-        "            if not goes_on:",
-        "            if goes_on is None:",
-        ("tests/process/test_map_on_clusters.py::test_calls_of_a_job_whose_guard_dies_end_within_a_lease",),
-    ),
-    Mutant(
-        "a parent holds its slot while its calls wait",
-        "cronjobs/engines/attempt_calls.py",
-        "if self._maps.is_set() and not self._seceded:",
-        "if self._maps.is_set() and self._seceded:",
-        ("tests/process/test_map_on_clusters.py::test_more_parents_than_slots_come_to_their_end",),
+        "every effect is taken for a single call",
+        "cronjobs/jobs/effects.py",
+        "if self._single_call and error is not None",
+        "if error is not None",
+        (UNSENT,),
     ),
     Mutant(
         "SQLite's temporary data in its temporary folder",

@@ -66,7 +66,6 @@ COMMANDS = [
     "schedules show nightly",
     "status",
     "history",
-    "history --around 1m",
     "effects list",
     "pause --queue default --wait 1s --why test",
     "resume --queue default",

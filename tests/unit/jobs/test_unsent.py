@@ -1,21 +1,25 @@
-"""Which errors prove that nothing was sent, tried on real sockets; and what the ledger makes of an effect then."""
+"""Which errors show that a single call did nothing, by clients on real sockets; and what its effect becomes."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import http.client
 import smtplib
 import socket
-import subprocess
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
 
-from cronjobs.jobs.unsent import Watch
+from cronjobs.jobs.unsent import did_nothing
 from cronjobs.testing import UNKNOWN, context
 
 
@@ -45,17 +49,34 @@ def full_port() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def proven(work: Callable[[], Any]) -> bool:
-    watch = Watch().begin()
+@pytest.fixture
+def once() -> Iterator[int]:
+    """Takes one connection, answers nothing, and refuses all others."""
+    server, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def serve() -> None:
+        taken, _ = server.accept()
+        server.close()
+        over.wait(10)
+        taken.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield int(server.getsockname()[1])
+    over.set()
+    thread.join(10)
+
+
+def error_of(work: Callable[[], Any]) -> Exception:
     try:
         work()
     except Exception as error:
-        watch.end()
-        return watch.proves_nothing_sent(error)
-    finally:
-        watch.end()
-        watch.forget()
+        return error
     raise AssertionError("nothing was raised")
+
+
+def shows_it(work: Callable[[], Any]) -> bool:
+    return did_nothing(error_of(work))
 
 
 class MailError(Exception):
@@ -73,124 +94,180 @@ def raising_during(work: Callable[[], Any]) -> None:
     try:
         work()
     except OSError:
-        raise MailError("something else, while the first was handled")  # noqa: B904
+        raise MailError("no mail server")  # noqa: B904
 
 
 def smtp(port: int, host: str = "127.0.0.1", timeout: float = 5) -> None:
     smtplib.SMTP(host, port, timeout=timeout)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        smtp,
-        lambda port: socket.create_connection(("localhost", port)),  # both of its addresses
-        lambda port: urllib.request.urlopen(f"http://127.0.0.1:{port}/"),
-        lambda port: httpx.post(f"http://127.0.0.1:{port}/", content="x"),
-        lambda port: raising_from(lambda: smtp(port)),
-    ],
-)
-def test_a_refused_connection_proves_it(closed_port: int, call: Callable[[int], Any]) -> None:
-    assert proven(lambda: call(closed_port))
+async def by_asyncio(url: str) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await client.post(url, content="x")
 
 
-def test_a_timeout_while_connecting_proves_it_and_one_while_waiting_for_an_answer_does_not(
-    full_port: int, open_port: int
-) -> None:
-    assert proven(lambda: smtp(full_port, timeout=0.1))
-    assert not proven(lambda: smtp(open_port, timeout=0.1))
-    assert not proven(lambda: urllib.request.urlopen(f"http://127.0.0.1:{open_port}/", timeout=0.1))
-    assert not proven(lambda: httpx.get(f"http://127.0.0.1:{open_port}/", timeout=0.1))
+CLIENTS: list[Callable[[str, int], Any]] = [
+    lambda host, port: smtplib.SMTP(host, port, timeout=5),
+    lambda host, port: socket.create_connection((host, port)),
+    lambda host, port: urllib.request.urlopen(f"http://{host}:{port}/"),
+    lambda host, port: http.client.HTTPConnection(host, port).request("POST", "/"),
+    lambda host, port: httpx.Client(trust_env=False).post(f"http://{host}:{port}/", content="x"),
+    lambda host, port: asyncio.run(by_asyncio(f"http://{host}:{port}/")),
+    lambda host, port: requests.post(f"http://{host}:{port}/", data="x"),
+    lambda host, port: urllib3.PoolManager().request("POST", f"http://{host}:{port}/", retries=False),
+    lambda host, port: asyncio.run(asyncio.open_connection(host, port)),
+    lambda host, port: raising_from(lambda: smtp(port, host)),
+    lambda host, port: raising_during(lambda: smtp(port, host)),
+]
 
 
-@pytest.mark.parametrize("name", ["no such name.", "a" * 70])
-def test_a_name_that_cannot_be_looked_up_proves_it_if_it_is_an_error_of_the_look_up(name: str) -> None:
-    """The first by the resolver, without asking anybody; the other is refused before it, with no OSError."""
-    assert proven(lambda: smtp(25, host=name)) is (name == "no such name.")
+def look_up(host: str | bytes | None, *more: Any, **named: Any) -> Any:
+    if host is not None and "no-such-host" in str(host):  # without asking anybody
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return resolved(host, *more, **named)
 
 
-def test_another_call_in_the_block_that_may_have_gone_through_disproves_it(closed_port: int, open_port: int) -> None:
-    def two() -> None:
-        with socket.create_connection(("127.0.0.1", open_port)) as first:
-            first.sendall(b"a payment")
-        smtp(closed_port)
-
-    def two_by_hand() -> None:
-        with socket.socket() as first:
-            first.connect(("127.0.0.1", open_port))
-        smtp(closed_port)
-
-    def datagram() -> None:
-        with socket.socket(type=socket.SOCK_DGRAM) as first:
-            first.sendto(b"a payment", ("127.0.0.1", 9))
-        smtp(closed_port)
-
-    def program() -> None:
-        subprocess.run(["true"], check=True)
-        smtp(closed_port)
-
-    def retried() -> None:
-        with suppress(OSError):
-            smtp(open_port, timeout=0.05)
-        smtp(closed_port)
-
-    for work in (two, two_by_hand, datagram, program, retried):
-        assert not proven(work), work
+resolved = socket.getaddrinfo
 
 
-def test_what_only_looks_like_it_does_not_prove_it(closed_port: int) -> None:
-    def by_hand() -> None:
-        with socket.socket() as one:
-            one.connect(("127.0.0.1", closed_port))
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
 
-    def elsewhere() -> None:
-        """The error of another thread: what that thread had sent before nobody has seen."""
-        raised: list[OSError] = []
 
-        def work() -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_refused_connection_and_an_unknown_host_show_it(closed_port: int, client: Callable[[str, int], Any]) -> None:
+    assert shows_it(lambda: client("127.0.0.1", closed_port))
+    assert shows_it(lambda: client("no-such-host.example", closed_port))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_timeout_shows_nothing_not_even_one_while_connecting(full_port: int, open_port: int) -> None:
+    for port in (full_port, open_port):
+        url = f"http://127.0.0.1:{port}/"
+        for work in (
+            lambda port=port: smtp(port, timeout=0.1),
+            lambda url=url: urllib.request.urlopen(url, timeout=0.1),
+            lambda url=url: httpx.get(url, timeout=0.1),
+            lambda url=url: requests.get(url, timeout=0.1),
+        ):
+            assert not shows_it(work)
+
+
+class Stubborn:
+    """A client that tries twice, and raises its second error while it handles the first."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def send(self) -> None:
+        try:
+            self._once()
+        except OSError:
             try:
-                smtp(closed_port)
+                self._once()
             except OSError as error:
-                raised.append(error)
+                raise MailError("tried twice") from error
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        raise raised[0]
+    def _once(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=0.2) as connection:
+            connection.sendall(b"a payment")
+            connection.recv(1)
 
-    def made(error: BaseException) -> Callable[[], None]:
-        def work() -> None:
-            raise error
 
-        return work
+def retrying_session() -> requests.Session:
+    session = requests.Session()
+    session.mount("http://", HTTPAdapter(max_retries=urllib3.Retry(1, allowed_methods=None)))
+    return session
 
-    for work in (
-        by_hand,
-        elsewhere,
-        made(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")),
-        made(TimeoutError("timed out")),
-        made(ConnectionResetError()),
-        made(socket.gaierror(socket.EAI_AGAIN, "try again")),
-        lambda: raising_during(lambda: smtp(closed_port)),
-    ):
-        assert not proven(work), work
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda port: Stubborn(port).send(),
+        lambda port: retrying_session().post(f"http://127.0.0.1:{port}/", data="a payment", timeout=0.2),
+        lambda port: urllib3.PoolManager().request(
+            "POST", f"http://127.0.0.1:{port}/", timeout=0.2, retries=urllib3.Retry(1, allowed_methods=None)
+        ),
+    ],
+    ids=["by hand", "requests", "urllib3"],
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_client_that_retried_after_a_timeout_shows_nothing_though_it_was_refused_then(
+    once: int, send: Callable[[int], Any]
+) -> None:
+    error = error_of(lambda: send(once))
+    assert "refused" in str(error) + str(error.__cause__), "its last try was refused"
+    assert not did_nothing(error)
+
+
+def raised(error: BaseException, *, cause: BaseException | None = None, context: BaseException | None = None) -> Any:
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+def refused() -> ConnectionRefusedError:
+    return ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("error", "shows"),
+    [
+        (refused(), True),
+        (OSError(errno.ECONNREFUSED, "Connection refused"), True),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), True),
+        (raised(MailError(), cause=raised(MailError(), context=refused())), True),
+        (raised(OSError("all failed"), cause=ExceptionGroup("", [refused(), refused()])), True),
+        (raised(OSError("all failed"), cause=ExceptionGroup("", [refused(), TimeoutError()])), False),
+        (raised(refused(), context=refused()), True),
+        (raised(refused(), context=TimeoutError()), False),
+        (raised(TimeoutError(), context=refused()), False),
+        (raised(type("ReadTimeout", (Exception,), {})(), cause=refused()), False),
+        (raised(refused(), context=ConnectionResetError()), False),
+        (raised(ConnectionResetError(), context=refused()), False),
+        (raised(refused(), context=smtplib.SMTPServerDisconnected("closed")), False),
+        (raised(MailError(), cause=refused(), context=KeyError("x")), False),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), False),
+        (ConnectionResetError(), False),
+        (TimeoutError(), False),
+        (MailError("Connection refused"), False),
+    ],
+    ids=repr,
+)
+def test_every_line_of_causes_has_to_begin_with_a_refusal(error: BaseException, shows: bool) -> None:
+    assert did_nothing(error) is shows
+
+
+def test_a_circle_of_causes_ends() -> None:
+    one, other = refused(), MailError()
+    one.__context__, other.__cause__ = other, one
+    assert not did_nothing(one)
 
 
 # --- in the ledger ----------------------------------------------------------------------------------------------------
 
 
-def entered(ctx: Any, work: Callable[[Any], Any], on_unknown: Any = "stop") -> None:
-    with ctx.effect("mail", on_unknown=on_unknown) as effect:
+def entered(ctx: Any, work: Callable[[Any], Any], on_unknown: Any = "stop", *, single_call: bool = True) -> None:
+    with ctx.effect("mail", on_unknown=on_unknown, single_call=single_call) as effect:
         work(effect)
 
 
-def test_an_effect_whose_connection_was_refused_was_never_begun(closed_port: int) -> None:
+def test_a_single_call_that_was_refused_was_never_begun(closed_port: int) -> None:
     ctx = context()
     with pytest.raises(ConnectionRefusedError):
         entered(ctx, lambda _: smtp(closed_port))
     assert ctx.effects == {}
     entered(ctx, lambda effect: setattr(effect, "result", "sent"))
     assert ctx.effects == {"mail": "sent"}
+
+
+def test_without_single_call_a_refusal_leaves_the_effect_unknown(closed_port: int) -> None:
+    ctx = context()
+    with pytest.raises(ConnectionRefusedError):
+        entered(ctx, lambda _: smtp(closed_port), single_call=False)
+    assert ctx.effects == {"mail": UNKNOWN}
 
 
 def test_an_effect_that_was_unknown_stays_unknown(closed_port: int) -> None:
@@ -212,14 +289,27 @@ def test_a_result_that_was_set_says_that_something_was_done(closed_port: int) ->
     assert ctx.effects == {"mail": UNKNOWN}
 
 
-def test_a_call_that_was_sent_before_leaves_the_effect_unknown(closed_port: int, open_port: int) -> None:
+def test_an_error_from_before_the_block_is_none_of_the_blocks(closed_port: int) -> None:
+    """A second provider, after the first has timed out."""
+    ctx = context()
+    try:
+        raise TimeoutError
+    except TimeoutError:
+        with pytest.raises(ConnectionRefusedError):
+            entered(ctx, lambda _: smtp(closed_port))
+    assert ctx.effects == {}
+
+
+def test_an_error_from_before_the_block_that_is_raised_again_shows_nothing() -> None:
     ctx = context()
 
-    def work(_effect: Any) -> None:
-        with closing(socket.create_connection(("127.0.0.1", open_port))) as first:
-            first.sendall(b"a payment")
-        smtp(closed_port)
+    def work(_: Any) -> None:
+        raise earlier
 
-    with pytest.raises(ConnectionRefusedError):
-        entered(ctx, work)
+    earlier = refused()
+    try:
+        raise earlier
+    except ConnectionRefusedError:
+        with pytest.raises(ConnectionRefusedError):
+            entered(ctx, work)
     assert ctx.effects == {"mail": UNKNOWN}

@@ -1,4 +1,4 @@
-"""``cronjobs check --release`` on a project: what is to do comes first, and decides the exit code."""
+"""``cronjobs doctor --release`` on a project: what is to do comes first, and decides the exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert, text
 from support.project import Answer, Project
 
-from cronjobs.cli.check_release import BY_CHECK
+from cronjobs.cli.doctor_release import BY_CHECK
 from cronjobs.clock import SYSTEM
 from cronjobs.crontab import block, host, program
 from cronjobs.database import tables
@@ -52,7 +52,7 @@ def answers(found: Answer) -> dict[str, str]:
 
 
 def test_what_is_to_do_decides_the_exit_code(ready: Project) -> None:
-    found = ready.call("check", "--release", "--json")
+    found = ready.call("doctor", "--release", "--json")
     assert found.code == 0, found.out
     assert found.json["ok"] is True
     assert found.json["counts"].get("to do", 0) == 0
@@ -64,22 +64,22 @@ def test_what_is_to_do_decides_the_exit_code(ready: Project) -> None:
             "last_failed_at = run_at, last_error = 'x', error_type = 'X'"
         )
     )
-    found = ready.call("check", "--release")
+    found = ready.call("doctor", "--release")
     assert found.code == 1
     assert "1 dead job" in found.out.splitlines()[0]
     assert found.out.splitlines()[-1].startswith("1 to do, ")
 
 
 def test_an_alert_that_arrived_is_proof_of_its_channel(ready: Project) -> None:
-    assert answers(ready.call("check", "--release", "--json"))["alerts"] == "ask"
+    assert answers(ready.call("doctor", "--release", "--json"))["alerts"] == "ask"
     row = {"finding_id": 1, "channel": "ops", "sent_at": SYSTEM.now(), "sent": 1}
     ready.execute(insert(tables.alerts).values(row))
-    assert answers(ready.call("check", "--release", "--json"))["alerts"] == "ok"
+    assert answers(ready.call("doctor", "--release", "--json"))["alerts"] == "ok"
 
 
 @pytest.mark.either
 def test_without_a_database_the_rest_is_gone_through(ready: Project) -> None:
-    found = ready.call("check", "--release", "--json", "--database-url", "postgresql://u@127.0.0.1:1/d")
+    found = ready.call("doctor", "--release", "--json", "--database-url", "postgresql://u@127.0.0.1:1/d")
     assert found.code == 1
     assert {name for name, answer in answers(found).items() if answer == "to do"} == {"database", "findings"}
 
@@ -87,13 +87,13 @@ def test_without_a_database_the_rest_is_gone_through(ready: Project) -> None:
 @pytest.mark.either
 def test_a_file_that_cannot_be_used_is_3_as_ever(ready: Project) -> None:
     (ready.folder / "cronjobs.yaml").write_text("run: {workers: none}\ndatabase: [\n")
-    assert ready.call("check", "--release").code == 3
+    assert ready.call("doctor", "--release").code == 3
 
 
 @pytest.mark.either
 def test_a_rotation_is_found_by_the_logs_name(ready: Project) -> None:
     (ready.folder / "rotate").write_text(f"{ready.folder}/*.log {{\n    weekly\n}}\n")
-    assert answers(ready.call("check", "--release", "--json"))["log"] == "ok"
+    assert answers(ready.call("doctor", "--release", "--json"))["log"] == "ok"
 
 
 def test_what_check_finds_is_not_listed_again() -> None:

@@ -1,19 +1,23 @@
-"""``cronjobs check --release``: the checklist before a release, as far as a machine can tick it off."""
+"""``cronjobs doctor --release``: the checklist before a release, as far as a machine can tick it off."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final, NoReturn
 
 from cronjobs.cli import leaving
-from cronjobs.cli.doctor import patient_of
+from cronjobs.cli.known_types import known_types, users_code
+from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import Source
 from cronjobs.cli.output import Times, coloured, json_text, safe, sentence, width, wrapped, write
+from cronjobs.cli.patient import patient_of
+from cronjobs.clock import SYSTEM
 from cronjobs.doctor.examine import CHECKS, Patient, examine
 from cronjobs.doctor.release import ReleaseFacts, ReleaseItem, checklist
-from cronjobs.insight.check_config import Checked
+from cronjobs.insight import check_config
 from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
 from cronjobs.insight.outside import rotations_of
@@ -24,8 +28,12 @@ TEXT: Final = 600
 BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts"})  # "check" has found these already
 
 
-def release(source: Source, found: Checked, as_json: bool) -> NoReturn:
-    """Print the list and end the process: 1 if something is to do. *found* is what "check" finds in the file."""
+def release(source: Source, as_json: bool) -> NoReturn:
+    """Print the list and end the process: 1 if something is to do. Raises ConfigError if no tick could use the file."""
+    settings = load_settings(source, need_database=False)
+    known = known_types(settings)
+    with users_code():
+        found = check_config.check(settings, known, file=str(settings.file), environ=os.environ, now=SYSTEM.now())
     with ExitStack() as open_things:
         patient = patient_of(source, open_things)
         examined = examine(patient, [check for check in CHECKS if check.name not in BY_CHECK])

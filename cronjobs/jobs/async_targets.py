@@ -1,0 +1,53 @@
+"""The one way from async code to the sync functions: SQLAlchemy runs a function on what is behind an async target."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+AsyncTarget: TypeAlias = "AsyncConnection | AsyncSession"
+AsyncTargetOrEngine: TypeAlias = "AsyncTarget | AsyncEngine"
+T = TypeVar("T")
+
+
+class RunSync(Protocol):
+    def __call__(self, do: Callable[[Any], T], /) -> Awaitable[T]: ...
+
+
+@asynccontextmanager
+async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
+    """What awaits a function of the sync Connection or Session behind *target*.
+
+    An AsyncEngine's has a transaction of its own, committed when the block is left. Raises TypeError for what is not
+    async; *called*: the function that the user called.
+    """
+    if is_async_engine(target):
+        async with target.begin() as connection:
+            yield connection.run_sync
+    elif is_async(target):
+        yield target.run_sync
+    else:
+        raise TypeError(
+            f"{called}() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, not "
+            f"{type(target).__name__}: use {called.removesuffix('_async')}() for what is not async"
+        )
+
+
+def is_async(target: Any) -> bool:
+    return hasattr(target, "run_sync") or type(target).__module__.startswith("sqlalchemy.ext.asyncio")
+
+
+def is_async_engine(target: Any) -> bool:
+    return is_async(target) and not hasattr(target, "run_sync")
+
+
+def refuse_async(target: Any, called: str, twin: str | None) -> None:
+    """Raise TypeError, with what to write instead, if *target* is async. *twin*: the async function of that purpose."""
+    if not is_async(target):
+        return
+    instead = f"{twin}(…)" if twin else f"connection.run_sync(lambda sync: {called}(sync, …))"
+    raise TypeError(f"{called}() takes no {type(target).__name__}: write await {instead}")
