@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cronjobs.cli import leaving, project_database
 from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import coloured, json_text, safe, width, wrapped, write
+from cronjobs.cli.output import safe, width, wrapped, write
+from cronjobs.cli.project_database import missing_file
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.crontab import program
@@ -22,6 +22,9 @@ from cronjobs.doctor.diagnosis import Diagnosis
 from cronjobs.doctor.examine import Examination, Patient, examine
 from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.host.identity import Identity
+from cronjobs.run_due import leaving
+from cronjobs.run_due.database import open_database
+from cronjobs.run_due.printing import coloured, json_text
 from cronjobs.store.meta import require_schema
 
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
@@ -60,10 +63,10 @@ def patient_of(source: Source, open_things: ExitStack) -> Patient:
     if settings is None or not settings.database:
         return patient if settings is None else replace(patient, unreachable="the configuration names no database")
     try:
-        if missing := project_database.missing_file(settings):
+        if missing := missing_file(settings):
             why = f'there is no database {missing} yet: the first "cronjobs run-due" makes it'
             return replace(patient, unreachable=why)
-        database = open_things.enter_context(closing(project_database.open_database(settings)))
+        database = open_things.enter_context(closing(open_database(settings)))
         with database.read() as connection:
             connection.exec_driver_sql("SELECT 1")
     except CronjobsError as error:

@@ -9,7 +9,6 @@ from typing import Any, Final
 from cronjobs.cli.output import (
     UNCUT,
     Times,
-    coloured,
     counted,
     first,
     host_of,
@@ -24,6 +23,7 @@ from cronjobs.cli.output import (
 )
 from cronjobs.insight.moment import Moment, TickSeen, unknown
 from cronjobs.rules import pausing
+from cronjobs.run_due.printing import coloured
 
 LABEL_WIDTH: Final = 11
 SHOWN: Final = 20  # lines of each part

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from support.ticking import Project, events
 
-from cronjobs.cli.tick_report import CronMail
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import tell
 from cronjobs.errors import (
@@ -25,6 +24,7 @@ from cronjobs.errors import (
     DatabaseUnreachable,
 )
 from cronjobs.events import database_trouble
+from cronjobs.run_due.report import CronMail
 from cronjobs.tick import mail_throttle as alarm_module
 from cronjobs.tick.mail_throttle import Alarm, leave_word, take_word
 

@@ -75,7 +75,7 @@ def cronjobs(
     def under_the_clock(address: Address, *, connections: int) -> Database:
         return Database(address, connections=connections, clock=clock)
 
-    monkeypatch.setattr("cronjobs.cli.leaving.leave", leave)
+    monkeypatch.setattr("cronjobs.run_due.leaving.leave", leave)
     # Not open_database: a module first imported meanwhile would keep it, and its clock, for all tests that follow.
     monkeypatch.setattr(project_database, "Database", under_the_clock)
 

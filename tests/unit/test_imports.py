@@ -21,8 +21,8 @@ ORDER = [
     *("version", "starting", "probe", *EXEC_FIRST),
     *("text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "metrics", "schema", "autogenerate", "schedules"),
-    *("jobs", "execution", "crontab", "exec", "tick.not_started", "insight", "alerts", "tick", "engines"),
-    *("doctor", "testing", "init", "web", "django"),
+    *("jobs", "execution", "crontab", "exec", "tick.not_started", "insight", "alerts", "tick"),
+    *("run_due", "engines", "doctor", "testing", "init", "web", "django"),
     *("cli", "__main__", "django.management.commands.cronjobs"),
 ]
 BESIDE = ("cronjobs_copy", "cronjobs_demo", "cronjobs_drill")  # programs that use the package
