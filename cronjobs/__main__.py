@@ -45,12 +45,12 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         from cronjobs.tick import deadline
 
         deadline.arm()
-        from cronjobs.cli.plain import tick_options
+        from cronjobs.run_due.options import tick_options
 
         given = tick_options(arguments)
         if given is not None:
-            from cronjobs.cli.fault import guarded
-            from cronjobs.cli.run_tick import run_tick
+            from cronjobs.run_due.command import run_tick
+            from cronjobs.run_due.fault import guarded
 
             return lambda: guarded(lambda: run_tick(given))
     else:

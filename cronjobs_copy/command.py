@@ -15,13 +15,15 @@ import typer
 from cronjobs import masking
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import complain, counted, echo, echo_json
+from cronjobs.cli.output import counted
 from cronjobs.cli.progress import Progress
-from cronjobs.cli.project_database import missing_file, open_database, operator
+from cronjobs.cli.project_database import missing_file, operator
 from cronjobs.cli.typed import span
 from cronjobs.config.settings import Settings
 from cronjobs.config.variables import Variables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
+from cronjobs.run_due.database import open_database
+from cronjobs.run_due.printing import complain, echo, echo_json
 from cronjobs.schema.ready import require_tables
 from cronjobs_copy import copying
 

@@ -24,10 +24,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from cronjobs import __main__ as program
-from cronjobs.cli.output import coloured, echo
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.host.files import make_folder
+from cronjobs.run_due.printing import coloured, echo
 
 CONFIG = """\
 # A whole configuration. "cronjobs init" writes one with every setting explained.
@@ -78,7 +78,7 @@ def beat(ctx: Context, of: str) -> None:
 
 WAIT_S = 10.0  # for the retry's second to pass, on a machine that is busy
 LONGEST_S = 60  # of one command
-NEEDED = ("cli.main", "cli.enqueue", "cli.jobs_list", "cli.run_tick", "schema.migrations", "tick.work")
+NEEDED = ("cli.main", "cli.enqueue", "cli.jobs_list", "run_due.command", "schema.migrations", "tick.work")
 
 
 def exit_code(child: int) -> int:

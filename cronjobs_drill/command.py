@@ -15,11 +15,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli import leaving
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import coloured, complain, counted, echo, echo_json, is_terminal, width, wrapped
+from cronjobs.cli.output import counted, width, wrapped
 from cronjobs.database.address import parse_url
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import coloured, complain, echo, echo_json, is_terminal
 from cronjobs_drill import Drilled
 from cronjobs_drill import drill as play
 from cronjobs_drill.checks import Check, Form

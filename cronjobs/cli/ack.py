@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli import leaving, typed
+from cronjobs.cli import typed
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.options import JsonOption, Source, WhyOption
-from cronjobs.cli.output import Times, complain, counted, echo, echo_json, safe, sentence
+from cronjobs.cli.output import Times, counted, safe, sentence
 from cronjobs.cli.project_database import by_hand, operator, our_database
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
@@ -20,6 +20,8 @@ from cronjobs.errors import UsageError
 from cronjobs.insight.acking import acknowledge, take_ack_back
 from cronjobs.insight.findings import Finding, judge
 from cronjobs.insight.gathering import look
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import complain, echo, echo_json
 
 A_WEEK: Final = "7d"
 LONGEST: Final = timedelta(days=366)

@@ -11,10 +11,11 @@ from cronjobs.alerts.texts import note, test_words
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import complain, echo, safe
+from cronjobs.cli.output import safe
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import UsageError
 from cronjobs.host.identity import Identity
+from cronjobs.run_due.printing import complain, echo
 
 app = Commands("Alerts: try the channels by which they are sent.")
 

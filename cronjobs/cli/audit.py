@@ -10,20 +10,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import (
-    Times,
-    coloured,
-    columns_of,
-    complain,
-    json_text,
-    safe,
-    since_instant,
-    width,
-    wrapped,
-    write,
-)
+from cronjobs.cli.output import Times, columns_of, safe, since_instant, width, wrapped, write
 from cronjobs.cli.project_database import snapshot
 from cronjobs.rules.payload import BadJson
+from cronjobs.run_due.printing import coloured, complain, json_text
 from cronjobs.store import trail
 from cronjobs.store.trail import TrailFilter
 

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.cli.options import JsonOption, Source, schedule_names
-from cronjobs.cli.output import Times, counted, json_text, safe, since_instant, table, width, wrapped, write
+from cronjobs.cli.output import Times, counted, safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.insight.book_evidence import books as all_books
 from cronjobs.insight.books import BESIDE, OPEN, SETTLED, Book, DayBook, Difference, total_of
+from cronjobs.run_due.printing import json_text
 from cronjobs.store.sql import database_now
 
 DIFFERENCES_SHOWN: Final = 20

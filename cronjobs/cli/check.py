@@ -7,17 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from cronjobs.cli import leaving
 from cronjobs.cli.check_against import as_json_object, lines, review_of
 from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import coloured, complain, counted, echo, echo_json, safe
+from cronjobs.cli.output import counted, safe
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.insight import check_config
 from cronjobs.insight.check_config import Checked
 from cronjobs.insight.payload_review import PayloadReview
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import coloured, complain, echo, echo_json
 
 
 def check(

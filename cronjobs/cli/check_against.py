@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from cronjobs import masking
-from cronjobs.cli.output import coloured, counted, safe, status_word
+from cronjobs.cli.output import counted, safe, status_word
 from cronjobs.cli.progress import Progress
 from cronjobs.cli.project_database import missing_file
 from cronjobs.config.settings import Settings
@@ -17,6 +17,7 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseUnreachable
 from cronjobs.insight.payload_review import MisfitGroup, PayloadReview, review
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.run_due.printing import coloured
 
 STATUSES = ("queued", "failed", "dead")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 
 from cronjobs.cli.output import Times, sentence
-from cronjobs.cli.project_database import missing_file, open_database
+from cronjobs.cli.project_database import missing_file
 from cronjobs.config.settings import Settings
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.run_due.database import open_database
 from cronjobs.store.meta import require_schema
 
 

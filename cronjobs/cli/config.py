@@ -11,9 +11,10 @@ import typer
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import complain, json_text, safe, table, width, write
+from cronjobs.cli.output import safe, table, width, write
 from cronjobs.config.effective import Given, Setting, effective
 from cronjobs.errors import UsageError
+from cronjobs.run_due.printing import complain, json_text
 from cronjobs.text import one_line
 
 app = Commands("The configuration: show what holds, and where each value comes from.")

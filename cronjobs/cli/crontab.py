@@ -15,13 +15,13 @@ from cronjobs.cli import crontab_wrap
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.crontab_take_over import CronOption, WhichCron, compare, import_crontab, taken_over
 from cronjobs.cli.options import ConfigOption, JsonOption, Source
-from cronjobs.cli.output import coloured, complain, echo
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config import load as configuration
 from cronjobs.config.host_timezone import host_timezone
 from cronjobs.crontab import block as crontab
 from cronjobs.crontab import host, program, swapping
 from cronjobs.crontab.comparing import paired
+from cronjobs.run_due.printing import coloured, complain, echo
 from cronjobs.text import one_line
 
 EARLY: Final = range(2, 40)  # seconds of a minute: cron has read the crontab by then, and a tick has time enough

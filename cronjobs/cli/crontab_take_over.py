@@ -16,7 +16,7 @@ import typer
 
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import ConfigOption, JsonOption, Source
-from cronjobs.cli.output import complain, echo, iso_instant, json_text, write
+from cronjobs.cli.output import iso_instant, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.host_timezone import host_timezone
 from cronjobs.config.load import load
@@ -27,6 +27,7 @@ from cronjobs.crontab.comparing import LineDifference, Pair, differences, paired
 from cronjobs.crontab.taking_over import Importer, TakenOver
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import in_zone
+from cronjobs.run_due.printing import complain, echo, json_text
 from cronjobs.text import one_line, visible
 
 MODE: Final = 0o600  # as the crontab itself: it may hold passwords

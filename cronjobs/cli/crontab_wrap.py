@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli.options import ConfigOption, Source
-from cronjobs.cli.output import coloured, complain, counted, echo
+from cronjobs.cli.output import counted
 from cronjobs.config.load import load
 from cronjobs.crontab import block, host, program, wrapping
 from cronjobs.crontab.wrapping import Rewritten
+from cronjobs.run_due.printing import coloured, complain, echo
 from cronjobs.text import one_line
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]

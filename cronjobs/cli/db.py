@@ -12,13 +12,15 @@ import typer
 from cronjobs.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import complain, echo, echo_json, write
-from cronjobs.cli.project_database import open_database, operator
+from cronjobs.cli.output import write
+from cronjobs.cli.project_database import operator
 from cronjobs.database.address import Address, parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
 from cronjobs.host.app_alembic import unfiltered
 from cronjobs.host.known_databases import forget, remember
+from cronjobs.run_due.database import open_database
+from cronjobs.run_due.printing import complain, echo, echo_json
 from cronjobs.schema import migrations
 from cronjobs.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
 from cronjobs.store.examining import migrated_by_an_app, roles_left_behind

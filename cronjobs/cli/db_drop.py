@@ -11,14 +11,16 @@ import typer
 
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import complain, counted, echo
+from cronjobs.cli.output import counted
 from cronjobs.cli.progress import is_interactive
-from cronjobs.cli.project_database import missing_file, open_database
+from cronjobs.cli.project_database import missing_file
 from cronjobs.config.settings import Settings
 from cronjobs.errors import DatabaseError, UsageError
 from cronjobs.host.identity import Identity
 from cronjobs.host.known_databases import forget
 from cronjobs.insight.outside import Outside, what_is_outside
+from cronjobs.run_due.database import open_database
+from cronjobs.run_due.printing import complain, echo
 from cronjobs.schema import dropping
 from cronjobs.schema.dropping import Content
 

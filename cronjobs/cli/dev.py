@@ -18,14 +18,15 @@ import typer
 from cronjobs.cli import typed
 from cronjobs.cli.loading import command_line, load_settings
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import SHOWS_PROGRESS, coloured, echo, is_terminal
 from cronjobs.cli.progress import Progress
-from cronjobs.cli.project_database import open_database
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.config.load import load
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
+from cronjobs.run_due.database import open_database
+from cronjobs.run_due.options import SHOWS_PROGRESS
+from cronjobs.run_due.printing import coloured, echo, is_terminal
 from cronjobs.schedules.definition import fingerprint
 from cronjobs.store.ticks import overview
 from cronjobs.store.upcoming import due_attempts

@@ -9,13 +9,14 @@ from typing import Annotated, Final
 
 import typer
 
-from cronjobs.cli import leaving
 from cronjobs.cli.known_types import users_code
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import coloured, json_text, safe, width, wrapped, write
+from cronjobs.cli.output import safe, width, wrapped, write
 from cronjobs.cli.patient import patient_of
 from cronjobs.doctor.diagnosis import Diagnosis
 from cronjobs.doctor.examine import Examination, examine
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import coloured, json_text
 
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
 TEXT: Final = 600  # characters of a diagnosis

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final, NoReturn
 
-from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types, users_code
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import Times, coloured, json_text, safe, sentence, width, wrapped, write
+from cronjobs.cli.output import Times, safe, sentence, width, wrapped, write
 from cronjobs.cli.patient import patient_of
 from cronjobs.clock import SYSTEM
 from cronjobs.doctor.examine import CHECKS, Patient, examine
@@ -21,6 +20,8 @@ from cronjobs.insight import check_config
 from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
 from cronjobs.insight.outside import rotations_of
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import coloured, json_text
 from cronjobs.store.alerts import delivered
 
 COLOURS: Final = {"ok": "green", "to do": "red", "ask": "yellow"}

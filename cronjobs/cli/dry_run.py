@@ -6,14 +6,16 @@ from contextlib import closing
 from typing import Any, Final
 
 from cronjobs.cli.known_types import known_types
-from cronjobs.cli.output import coloured, counted, echo, echo_json, local
+from cronjobs.cli.output import counted, local
 from cronjobs.cli.pauses import pause_lines
-from cronjobs.cli.project_database import missing_file, ready_database
+from cronjobs.cli.project_database import missing_file
 from cronjobs.cli.sync import renamed
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.insight.next_tick import Outlook, look
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.run_due.database import ready_database
+from cronjobs.run_due.printing import coloured, echo, echo_json
 from cronjobs.schedules.changes import SyncPlan
 from cronjobs.text import one_line
 

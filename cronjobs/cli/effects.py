@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import JsonOption, Source, WhyOption
-from cronjobs.cli.output import Times, columns_of, complain, counted, echo, safe, table, width, write_list
+from cronjobs.cli.output import Times, columns_of, counted, safe, table, width, write_list
 from cronjobs.cli.project_database import by_hand, our_database, snapshot
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.rules.payload import BadJson, result_json
+from cronjobs.run_due.printing import complain, echo
 from cronjobs.store import effects as ledger
 from cronjobs.store.effects import Record
 from cronjobs.store.sql import database_now

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from cronjobs.cli import leaving, typed
+from cronjobs.cli import typed
 from cronjobs.cli.known_types import refuse_unknown, warn_if_unfit
 from cronjobs.cli.options import JsonOption, Source, type_names
-from cronjobs.cli.output import complain, echo, echo_json, status_word
+from cronjobs.cli.output import status_word
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
@@ -22,6 +22,8 @@ from cronjobs.jobs.checking import new_job
 from cronjobs.jobs.enqueue import OnConflict, put_job
 from cronjobs.jobs.insertion import Inserted, Patience, wait_for_room
 from cronjobs.model import duration_text, in_zone
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import complain, echo, echo_json
 from cronjobs.store.queues import paused_scope
 
 

@@ -12,10 +12,9 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.options import JsonOption, Source, schedule_or_type_names
-from cronjobs.cli.output import json_text, safe, since_instant, table, width, wrapped, write
+from cronjobs.cli.output import safe, since_instant, table, width, wrapped, write
 from cronjobs.cli.project_database import snapshot
 from cronjobs.cli.typed import of_day
 from cronjobs.config.settings import Settings
@@ -27,6 +26,8 @@ from cronjobs.insight.facts import Explanation
 from cronjobs.insight.phrases import LocalTimes
 from cronjobs.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.model import duration_text
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import json_text
 
 _ALIKE: Final = 4  # so many rows of a list that tell the same become one
 

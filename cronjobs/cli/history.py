@@ -19,13 +19,10 @@ from cronjobs.cli.output import (
     UNCUT,
     Times,
     brief,
-    coloured,
     columns_of,
-    complain,
     counted,
     host_of,
     is_cut,
-    json_text,
     name_text,
     printable,
     safe,
@@ -43,6 +40,7 @@ from cronjobs.insight.night import Entry, collapsed, totals, when
 from cronjobs.insight.schedule_facts import middle
 from cronjobs.insight.schedule_history import asked_on_the_clock
 from cronjobs.insight.watched import last_sign, quiet_after
+from cronjobs.run_due.printing import coloured, complain, json_text
 from cronjobs.store import listing, schedules
 
 Span = tuple[datetime, datetime | None]  # until None: now

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli.output import echo
 from cronjobs.cli.progress import is_interactive
 from cronjobs.config.starter import SCHEMA_FILE
 from cronjobs.init.plan import YAML, Choices, InitPlan, next_question, plan
 from cronjobs.init.surroundings import Surroundings, look_around
 from cronjobs.init.write import refuse_what_is_there, write
+from cronjobs.run_due.printing import echo
 from cronjobs.text import visible
 
 

@@ -12,17 +12,7 @@ import typer
 
 from cronjobs.cli.filters import ALL, Filters
 from cronjobs.cli.options import JsonOption, Source, WhyOption
-from cronjobs.cli.output import (
-    Times,
-    complain,
-    counted,
-    echo,
-    echo_json,
-    safe,
-    status_word,
-    table,
-    width,
-)
+from cronjobs.cli.output import Times, counted, safe, status_word, table, width
 from cronjobs.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.cli.project_database import operator, our_database
 from cronjobs.clock import sleep
@@ -32,6 +22,7 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.host.identity import Identity
 from cronjobs.insight.releasing import Holders
 from cronjobs.model import Status
+from cronjobs.run_due.printing import complain, echo, echo_json
 from cronjobs.store import listing, operating
 from cronjobs.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.store.sql import database_now

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.cli import leaving
 from cronjobs.cli.filters import ALL, Filters
 from cronjobs.cli.known_types import known_types, most_tries
 from cronjobs.cli.options import JsonOption, Source
@@ -19,11 +18,9 @@ from cronjobs.cli.output import (
     COLOURS,
     Times,
     block,
-    coloured,
     columns_of,
     counted,
     host_of,
-    json_text,
     key_told,
     labelled,
     name_text,
@@ -49,6 +46,8 @@ from cronjobs.rules import pausing
 from cronjobs.rules.error_groups import ROWS_AT_MOST, grouped
 from cronjobs.rules.payload import BadJson
 from cronjobs.rules.progress import reported_of, time_left
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import coloured, json_text
 from cronjobs.store import listing, schedules
 
 ATTEMPTS_SHOWN = 20

@@ -11,7 +11,7 @@ import typer
 
 from cronjobs import masking
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import Times, coloured, complain, counted, host_of, progress_text, rough
+from cronjobs.cli.output import Times, counted, host_of, progress_text, rough
 from cronjobs.cli.progress import Progress, interruptible
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.clock import sleep
@@ -20,6 +20,7 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.insight.tailing import Tail, TailPart
 from cronjobs.model import FINAL, Status
 from cronjobs.rules.progress import reported_of, time_left
+from cronjobs.run_due.printing import coloured, complain
 from cronjobs.store import tailing
 from cronjobs.text import visible
 

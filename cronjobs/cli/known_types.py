@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
-from cronjobs.cli.output import complain
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
@@ -15,6 +14,7 @@ from cronjobs.errors import UsageError
 from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import RetryPolicy
+from cronjobs.run_due.printing import complain
 from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types
 from cronjobs.text import one_line
 

@@ -7,10 +7,11 @@ from typing import Annotated, Final
 
 import typer
 
-from cronjobs.cli import completion, fault
+from cronjobs.cli import completion
 from cronjobs.cli.commands import CommandRow, LazyGroup
 from cronjobs.cli.options import ConfigOption, UrlOption
-from cronjobs.cli.output import echo
+from cronjobs.run_due import fault
+from cronjobs.run_due.printing import echo
 from cronjobs.version import __version__
 
 DAILY: Final = "Every day"

@@ -16,7 +16,7 @@ import typer
 
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import ConfigOption, JsonOption, Source, schedule_names
-from cronjobs.cli.output import complain, iso_instant, json_text, rough, safe, table, write
+from cronjobs.cli.output import iso_instant, rough, safe, table, write
 from cronjobs.clock import SYSTEM
 from cronjobs.config.fields import NAME
 from cronjobs.config.reader import nearest
@@ -26,6 +26,7 @@ from cronjobs.crontime.timing import CronTiming, EveryTiming, Timing, clock_chan
 from cronjobs.crontime.timing import timing as timing_of
 from cronjobs.errors import ConfigError, CronError, UsageError
 from cronjobs.model import duration, in_zone
+from cronjobs.run_due.printing import complain, json_text
 from cronjobs.text import one_line
 
 SHOWN: Final = 5  # of one expression or schedule, unless -n says otherwise

@@ -5,23 +5,20 @@ Texts in the rows were written by anybody. ``safe`` takes the power of control c
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.insight.saying import Times as Times
 from cronjobs.insight.saying import counted as counted
-from cronjobs.insight.saying import did as did
 from cronjobs.insight.saying import host_of as host_of
 from cronjobs.insight.saying import key_told as key_told
 from cronjobs.insight.saying import ordinal as ordinal
@@ -32,6 +29,7 @@ from cronjobs.insight.saying import took as took
 from cronjobs.insight.saying import tries as tries
 from cronjobs.model import duration, duration_text, in_zone
 from cronjobs.rules.progress import HowFar, in_words
+from cronjobs.run_due.printing import coloured, complain, is_terminal, json_text
 from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -43,8 +41,6 @@ _T = TypeVar("_T")
 
 LAST_AT_LEAST: Final = 8  # columns of a table's last column
 UNCUT: Final = 2000  # columns of a line in a pipe
-SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # dev sets it for its ticks: it has a line for what they say
-SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}  # ECMA-48
 
 # The colour of a word, wherever it stands in a table.
 COLOURS: Final = {
@@ -65,66 +61,6 @@ COLOURS: Final = {
     "disabled": "red",
     "OVERDUE": "red",
 }
-
-# --- plain lines ----------------------------------------------------------------------------------------------------
-
-
-def echo(text: str) -> None:
-    """Print to stdout; a closed or full stdout never changes what a command does."""
-    _print(sys.stdout, text)
-
-
-def complain(text: str, *, is_safe: bool = False) -> None:
-    """Print to stderr, likewise. It goes into mails, so nothing in it acts on who reads it.
-
-    *is_safe*: lines of ``table``, whose cells are, and which may have colours.
-    """
-    _print(sys.stderr, text if is_safe else visible(text))
-
-
-def _print(stream: TextIO | None, text: str) -> None:
-    if stream is None:
-        return
-    text = masking.hide(text)
-    with suppress(OSError):
-        try:
-            stream.write(text + "\n")
-        except UnicodeEncodeError:  # cron's locale is C: what ASCII cannot say is escaped, not lost
-            stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
-        except ValueError:  # closed
-            return
-        stream.flush()
-
-
-def echo_json(value: Any) -> None:
-    echo(json_text(value))
-
-
-def json_text(value: Any) -> str:
-    """*value* as JSON: instants in ISO 8601, UTC. ASCII, so that no stored text can act on a terminal."""
-    return json.dumps(masking.hide_in(value), default=_encode, indent=2)
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    reason = getattr(value, "reason", None)  # payload.BadJson: plain SQL wrote what nobody can read
-    return {"unreadable": reason} if reason is not None else str(value)
-
-
-def is_terminal(name: str = "stdout") -> bool:
-    try:
-        stream = getattr(sys, name)
-        return stream is not None and stream.isatty()
-    except ValueError:  # closed
-        return False
-
-
-def coloured(text: str, colour: str | None, stream: str = "stdout") -> str:
-    """Colour only on a terminal, and never against NO_COLOR (no-color.org)."""
-    if colour is None or not is_terminal(stream) or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{SGR[colour]}m{text}\x1b[0m"
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from cronjobs.crontab import program
 from cronjobs.doctor.examine import Patient
 from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.host.identity import Identity
+from cronjobs.run_due.database import open_database
 from cronjobs.store.meta import require_schema
 
 
@@ -32,7 +33,7 @@ def patient_of(source: Source, open_things: ExitStack) -> Patient:
         if missing := project_database.missing_file(settings):
             why = f'there is no database {missing} yet: the first "cronjobs run-due" makes it'
             return replace(patient, unreachable=why)
-        database = open_things.enter_context(closing(project_database.open_database(settings)))
+        database = open_things.enter_context(closing(open_database(settings)))
         with database.read() as connection:
             connection.exec_driver_sql("SELECT 1")
     except CronjobsError as error:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from cronjobs.cli import typed
 from cronjobs.cli.options import JsonOption, Source, WhyOption
-from cronjobs.cli.output import complain, local
+from cronjobs.cli.output import local
 from cronjobs.cli.pause_wait import wait_until_quiet
 from cronjobs.cli.pauses import (
     PauseAllOption,
@@ -24,6 +24,7 @@ from cronjobs.cli.project_database import operator, our_database
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import Settings
 from cronjobs.errors import UsageError
+from cronjobs.run_due.printing import complain
 from cronjobs.schedules.materialise import materialise
 from cronjobs.store import schedules as store
 from cronjobs.store import upcoming

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import typer
 
-from cronjobs.cli.output import Times, complain, counted, host_of, rough, safe, table, width
+from cronjobs.cli.output import Times, counted, host_of, rough, safe, table, width
 from cronjobs.cli.progress import Progress, interruptible
 from cronjobs.clock import sleep
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseError
 from cronjobs.host.identity import Identity, is_gone
+from cronjobs.run_due.printing import complain
 from cronjobs.store import listing, operating
 from cronjobs.store.sql import database_now
 

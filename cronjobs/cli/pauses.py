@@ -10,13 +10,14 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.cli.options import schedule_names
-from cronjobs.cli.output import complain, echo, echo_json, local
+from cronjobs.cli.output import local
 from cronjobs.cli.project_database import by_hand
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
 from cronjobs.jobs.checking import name_fault
 from cronjobs.rules import pausing
+from cronjobs.run_due.printing import complain, echo, echo_json
 from cronjobs.store.schedules import pauses_in_force
 from cronjobs.store.ticks import record
 from cronjobs.text import one_line

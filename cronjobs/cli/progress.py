@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, TextIO
 
-from cronjobs.cli.output import fit, is_terminal, safe
+from cronjobs.cli.output import fit, safe
 from cronjobs.clock import SYSTEM
 from cronjobs.rules.progress import HowFar, in_words
+from cronjobs.run_due.printing import is_terminal
 
 
 def is_interactive() -> bool:

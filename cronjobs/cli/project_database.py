@@ -5,52 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from sqlalchemy import Connection
 
-from cronjobs.cli.fault import circumstances
 from cronjobs.cli.loading import load_settings
-from cronjobs.cli.output import Times, complain
+from cronjobs.cli.options import Source
+from cronjobs.cli.output import Times
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import Address, parse_url
 from cronjobs.database.connection import Database
 from cronjobs.host.caller import user_in_a_line
 from cronjobs.host.identity import Identity
-from cronjobs.host.known_databases import remember, require_still_there
-from cronjobs.schema.ready import require_tables
+from cronjobs.run_due.database import ready_database
+from cronjobs.run_due.printing import complain
 from cronjobs.store import meta
 from cronjobs.store.meta import is_ours
 from cronjobs.store.sql import database_now
-
-if TYPE_CHECKING:
-    from cronjobs.cli.options import Source
-
-
-def open_database(settings: Settings) -> Database:
-    """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
-    address = parse_url(settings.database, settings.schema)
-    require_still_there(settings, address)
-    circumstances.database = address
-    return Database(address, connections=settings.run.workers + 1)
 
 
 def missing_file(settings: Settings) -> Address | None:
     """The SQLite file that is to be the database, if it is not there: to open it would make it."""
     address = parse_url(settings.database, settings.schema)
     return address if address.is_sqlite and not Path(str(address.url.database)).exists() else None
-
-
-def ready_database(settings: Settings) -> Database:
-    """An open database whose tables this code knows."""
-    database = open_database(settings)
-    try:
-        require_tables(database)
-        remember(settings, database.address)
-    except BaseException:
-        database.close()
-        raise
-    return database
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import Times, complain, counted, json_text, table, width, write
+from cronjobs.cli.output import Times, counted, table, width, write
 from cronjobs.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.cli.project_database import by_hand, our_database
 from cronjobs.config.settings import Retention
@@ -17,6 +17,7 @@ from cronjobs.database.connection import Database
 from cronjobs.database.retrying import patiently
 from cronjobs.errors import DatabaseError
 from cronjobs.model import duration_text
+from cronjobs.run_due.printing import complain, json_text
 from cronjobs.store.pruning import KINDS, Past, last_tick_at, set_pruned_at
 from cronjobs.store.sql import database_now
 from cronjobs.store.ticks import record

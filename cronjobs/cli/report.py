@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import complain
 from cronjobs.cli.project_database import jobs_database
 from cronjobs.errors import CronjobsError
 from cronjobs.host.files import require_replaceable
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import complain
 from cronjobs.store.reading import only_reading
 from cronjobs.web import report as pages
 

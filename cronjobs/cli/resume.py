@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cronjobs.cli.options import JsonOption, Source, WhyOption
-from cronjobs.cli.output import complain, echo, local, safe
+from cronjobs.cli.output import local, safe
 from cronjobs.cli.pauses import (
     ResumeAllOption,
     ResumeQueueOption,
@@ -22,6 +22,7 @@ from cronjobs.errors import DatabaseError
 from cronjobs.events import Event
 from cronjobs.rules import pausing
 from cronjobs.rules.occurrences import Range
+from cronjobs.run_due.printing import complain, echo
 from cronjobs.schedules.materialise import materialise
 from cronjobs.schedules.pauses import held_back_now
 from cronjobs.store import schedules as store

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli import leaving, typed
+from cronjobs.cli import typed
 from cronjobs.cli.options import Source, schedule_or_type_names
-from cronjobs.cli.output import block, coloured, safe
+from cronjobs.cli.output import block, safe
 from cronjobs.cli.progress import Bar
 from cronjobs.cli.project_database import our_database
 from cronjobs.cli.run_target import CannotTell, job_of
@@ -20,6 +20,8 @@ from cronjobs.execution.live_output import Streams, live_streams
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import job_types
 from cronjobs.model import Snoozed, Status, Succeeded, duration_text
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import coloured
 from cronjobs.tick.extras import LAST_S, Over, beside_jobs
 from cronjobs.tick.foreground import Foreground, RunResult, signals_wait
 from cronjobs.tick.log import Log

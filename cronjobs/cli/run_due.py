@@ -1,51 +1,20 @@
-"""``cronjobs run-due``: its options, for people. A plain command line, such as cron's, is read by ``plain``."""
+"""``cronjobs run-due`` for people; cron's plain command line is read without typer, by ``run_due.options``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+import inspect
+from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
 
 from cronjobs.cli.options import Source
-from cronjobs.cli.plain import TickOptions
-from cronjobs.cli.run_tick import run_tick
+from cronjobs.run_due.command import run_tick
+from cronjobs.run_due.options import KINDS, OPTIONS, TickOptions
 from cronjobs.tick import deadline
 
 
-class FailOn(StrEnum):
-    DEAD = "dead"
-    ANY = "any"
-    NEVER = "never"
-
-
-@dataclass(frozen=True)
-class TypedOptions:
-    """The options of ``TickOptions`` beside those of Source, as typer reads them."""
-
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=64, help="Jobs at once. Default: run.workers.")
-    ] = None
-    budget: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Time for this tick, e.g. 30s. Default: run.budget.")
-    ] = None
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None
-    only: Annotated[str | None, typer.Option(metavar="TYPE", help="Only jobs of this type.")] = None
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Start at most this many jobs.")] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until the long jobs that this tick began have ended.")] = (
-        False
-    )
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the tick did as one object.")] = False
-    fail_on: Annotated[
-        FailOn, typer.Option(metavar="WHICH", help="Which failures make the exit code 1: dead, any or never.")
-    ] = FailOn.DEAD
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="A line per event, also without a terminal.")] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors, also on a terminal.")] = False
-
-
-def run_due(source: Source, options: TypedOptions) -> None:
+def run_due(source: Source, **given: Any) -> None:
     """Run what is due, then exit: this is what cron calls every minute.
 
     Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and exits before
@@ -61,6 +30,20 @@ def run_due(source: Source, options: TypedOptions) -> None:
     same, where a handler had disarmed it or the tick was frozen).
     """
     deadline.arm()
-    shared: dict[str, Any] = {name: source.given(name) for name in ("config", "database_url")}
-    shared |= {name: getattr(options, name) or bool(source.given(name)) for name in ("verbose", "quiet")}
-    run_tick(TickOptions(**vars(options) | shared))
+    shared = {name: value for name, option in OPTIONS.items() if option.before and (value := source.given(name))}
+    run_tick(TickOptions(**given | shared))
+
+
+def _of_typer(name: str, default: Any) -> inspect.Parameter:
+    own = OPTIONS[name]
+    option = typer.Option(*own.words.split(), metavar=own.metavar, min=own.least, max=own.most, help=own.help)
+    kind: Any = Annotated[KINDS[name].__origin__, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+run_due.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, annotation=Source),
+        *(_of_typer(each.name, each.default) for each in fields(TickOptions) if not hasattr(Source, each.name)),
+    ]
+)

@@ -13,25 +13,14 @@ from sqlalchemy import Connection
 
 from cronjobs.cli.commands import Commands
 from cronjobs.cli.options import JsonOption, Source, schedule_names
-from cronjobs.cli.output import (
-    COLOURS,
-    Times,
-    coloured,
-    columns_of,
-    json_text,
-    labelled,
-    safe,
-    table,
-    width,
-    wrapped,
-    write,
-)
+from cronjobs.cli.output import COLOURS, Times, columns_of, labelled, safe, table, width, wrapped, write
 from cronjobs.cli.project_database import snapshot
 from cronjobs.config.fields import zone_exists
 from cronjobs.config.reader import nearest
 from cronjobs.config.settings import ScheduleSettings, Settings
 from cronjobs.errors import CronjobsError
 from cronjobs.model import duration_text
+from cronjobs.run_due.printing import coloured, json_text
 from cronjobs.schedules.definition import definition as definition_of
 from cronjobs.schedules.planning import read
 from cronjobs.store import explaining, listing, schedules

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cronjobs.cli.output import json_text, write
+from cronjobs.cli.output import write
 from cronjobs.config.reference import json_schema
+from cronjobs.run_due.printing import json_text
 
 
 def schema() -> None:

@@ -9,12 +9,10 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy import Connection
 
-from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.loading import load_settings, runs_in_spool
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import Times, complain, is_terminal, json_text, write
-from cronjobs.cli.project_database import ready_database
+from cronjobs.cli.output import Times, write
 from cronjobs.cli.status_json import all_of_it
 from cronjobs.cli.status_lines import head_lines, schedule_lines, work_lines
 from cronjobs.config.settings import Settings
@@ -23,6 +21,9 @@ from cronjobs.insight.gathering import look
 from cronjobs.insight.queue_trends import queue_trends
 from cronjobs.insight.worst_first import schedules_shown
 from cronjobs.jobs.job_types import JobTypes
+from cronjobs.run_due import leaving
+from cronjobs.run_due.database import ready_database
+from cronjobs.run_due.printing import complain, is_terminal, json_text
 
 IN_A_PIPE: Final = 20  # schedules
 AT_LEAST: Final = 5  # schedules, also on a terminal that has no line left for them

@@ -11,9 +11,7 @@ from cronjobs.cli.output import (
     UNCUT,
     Times,
     brief,
-    coloured,
     counted,
-    did,
     first,
     host_of,
     is_cut,
@@ -36,6 +34,8 @@ from cronjobs.insight.queue_trends import QueueTrends
 from cronjobs.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules import pausing
+from cronjobs.run_due.printing import coloured
+from cronjobs.tick.result import did_in_words
 
 LABEL_WIDTH: Final = 11
 NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
@@ -165,7 +165,7 @@ def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
 
 
 def _did(tick: Mapping[str, Any], times: Times) -> str:
-    done = did(tick["did"]) if isinstance(tick["did"], dict) else ""
+    done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:
         # Its budget is under a minute, and the last act of a tick is to complete its row.
         ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end: killed?"

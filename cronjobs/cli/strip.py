@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cronjobs.cli.output import COLOURS, Painted, coloured, printable, status_word
+from cronjobs.cli.output import COLOURS, Painted, printable, status_word
+from cronjobs.run_due.printing import coloured
 
 BLOCKS: Final = {
     "succeeded": "▁",

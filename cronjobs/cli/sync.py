@@ -12,11 +12,12 @@ from sqlalchemy import Connection
 
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import JsonOption, Source
-from cronjobs.cli.output import coloured, complain, echo, echo_json
-from cronjobs.cli.project_database import by_hand, missing_file, open_database, our_database
+from cronjobs.cli.project_database import by_hand, missing_file, our_database
 from cronjobs.config.settings import Settings
 from cronjobs.errors import SchemaMissing
 from cronjobs.model import duration_text
+from cronjobs.run_due.database import open_database
+from cronjobs.run_due.printing import coloured, complain, echo, echo_json
 from cronjobs.schedules import sync as core
 from cronjobs.schedules.changes import SyncPlan, compare
 from cronjobs.schedules.definition import definition

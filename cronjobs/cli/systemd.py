@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from cronjobs.cli.options import ConfigOption, Source
-from cronjobs.cli.output import complain, echo, write
+from cronjobs.cli.output import write
 from cronjobs.config import load as configuration
 from cronjobs.crontab import block, host, program
 from cronjobs.crontab.systemd_units import Units, unit_name, units
 from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.run_due.printing import complain, echo
 
 
 def systemd(

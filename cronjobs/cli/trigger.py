@@ -10,12 +10,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cronjobs.cli import leaving, typed
+from cronjobs.cli import typed
 from cronjobs.cli.known_types import warn_if_unfit
 from cronjobs.cli.options import JsonOption, Source, schedule_names
-from cronjobs.cli.output import complain, counted, echo, echo_json, local
+from cronjobs.cli.output import counted, local
 from cronjobs.cli.project_database import by_hand, our_database
 from cronjobs.config.settings import ScheduleSettings, Settings
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import complain, echo, echo_json
 from cronjobs.schedules import backfill as fill
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
-from cronjobs.cli.output import complain
 from cronjobs.errors import PayloadError, UsageError
 from cronjobs.jobs.checking import FIRST_RUN_AT, LAST_RUN_AT
 from cronjobs.model import duration
 from cronjobs.rules.payload import LIMIT_DIGITS, payload_fault
+from cronjobs.run_due.printing import complain
 from cronjobs.text import one_line
 
 READ_LIMIT: Final = 1024 * 1024  # bytes of JSON text; what is stored has 256 KiB at most, without the blanks

@@ -15,10 +15,11 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
-from cronjobs.cli.output import coloured, safe
+from cronjobs.cli.output import safe
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import CronjobsError
 from cronjobs.model import in_zone
+from cronjobs.run_due.printing import coloured
 
 ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen, no cursor, what is too long is not wrapped
 LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"

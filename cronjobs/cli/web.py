@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from cronjobs.cli import leaving
 from cronjobs.cli.known_types import known_types
 from cronjobs.cli.loading import load_settings
 from cronjobs.cli.options import Source
-from cronjobs.cli.output import echo
 from cronjobs.cli.project_database import jobs_database, operator
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.host.identity import Identity
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import echo
 from cronjobs.text import one_line
 from cronjobs.web.application import Application
 from cronjobs.web.project import Current, OwnDoors

@@ -1,4 +1,4 @@
-"""How people read rows: instants and spans, how often something failed, what a tick did. For terminals and for pages.
+"""How people read rows: instants and spans, how often something failed. For terminals and for pages.
 
 Texts in the rows were written by anybody. ``safe`` takes the power of control characters away, and hides secrets.
 """
@@ -16,21 +16,6 @@ from cronjobs.model import duration_text, in_zone
 from cronjobs.text import one_line
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
-
-# What a tick did, as its row counts it.
-DID: Final = {
-    "succeeded": "succeeded",
-    "failed": "will retry",
-    "dead": "dead",
-    "cancelled": "cancelled",
-    "lost": "lost",
-    "interrupted": "interrupted",
-    "snoozed": "snoozed",
-    "timed_out": "timed out",
-    "handed_over": "handed over",
-    "released": "given back",
-    "recovered": "recovered",
-}
 
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
@@ -117,11 +102,6 @@ def tries(failures: int, most: int | None) -> str:
     if not failures:
         return ""
     return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"
-
-
-def did(counts: Mapping[str, Any]) -> str:
-    """ "3 succeeded, 1 dead": a tick's counts; "" for none."""
-    return ", ".join(f"{counts[name]} {word}" for name, word in DID.items() if counts.get(name))
 
 
 def host_of(holder: str | None) -> str:

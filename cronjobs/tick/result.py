@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,6 +127,27 @@ class Result:
             return 3
         failed = self.counts.dead + (self.counts.failed + self.counts.timed_out if fail_on == "any" else 0)
         return 1 if failed and fail_on != "never" else 0
+
+
+# As people read the figures of ``Result.did``.
+WORDS: Final = {
+    "succeeded": "succeeded",
+    "failed": "will retry",
+    "dead": "dead",
+    "cancelled": "cancelled",
+    "lost": "lost",
+    "interrupted": "interrupted",
+    "snoozed": "snoozed",
+    "timed_out": "timed out",
+    "handed_over": "handed over",
+    "released": "given back",
+    "recovered": "recovered",
+}
+
+
+def did_in_words(did: Mapping[str, Any]) -> str:
+    """ "3 succeeded, 1 dead"; "" for nothing."""
+    return ", ".join(f"{did[name]} {word}" for name, word in WORDS.items() if did.get(name))
 
 
 MOST_NOTED: Final = 5  # a file may stay broken for weeks, and each tick records it

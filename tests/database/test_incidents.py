@@ -19,8 +19,6 @@ from support.browsing import Browser, Reply
 from support.hosts import Host
 
 from cronjobs.alerts import looking
-from cronjobs.cli import tick_report
-from cronjobs.cli.tick_report import CronMail, Reporter
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import (
     AlertChannel,
@@ -46,6 +44,8 @@ from cronjobs.model import duration
 from cronjobs.rules.capacity import Cap
 from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.finding_kinds import FINDING_KINDS
+from cronjobs.run_due import report
+from cronjobs.run_due.report import CronMail, Reporter
 from cronjobs.schedules.backfill import trigger
 from cronjobs.store import operating, schedules
 from cronjobs.store.alerts import look_soon
@@ -777,7 +777,7 @@ def make_world(
     def make(database: Database) -> World:
         world = World(database, clock, tmp_path)
         worlds.append(world)
-        monkeypatch.setattr(tick_report, "complain", lambda line: setattr(world, "mail", world.mail + line + "\n"))
+        monkeypatch.setattr(report, "complain", lambda line: setattr(world, "mail", world.mail + line + "\n"))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         world.host.carry(run=RunSettings(workers=1))
         world.tick()

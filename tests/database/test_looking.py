@@ -13,7 +13,6 @@ from support.lookingrows import HOLDER, NOW, Answer, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.cli import output
 from cronjobs.cli.jobs_list import next_step
 from cronjobs.cli.output import Times
 from cronjobs.database import tables
@@ -21,6 +20,7 @@ from cronjobs.database.connection import Database
 from cronjobs.exec import spool
 from cronjobs.model import Status
 from cronjobs.probe.state_files import spool_address
+from cronjobs.run_due import printing
 from cronjobs.testing import FakeClock
 
 DAY = timedelta(days=1)
@@ -197,7 +197,7 @@ def test_trouble_is_red_on_a_terminal_only(cronjobs: Cronjobs, rows: Rows, monke
     rows.tick()
     rows.job(status="dead")
     assert "\x1b" not in cronjobs("status").out
-    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
+    monkeypatch.setattr(printing, "is_terminal", lambda *_: True)
     assert "\x1b[31m- critical dead: 1 dead job that nobody has retried or dismissed" in cronjobs("status").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in cronjobs("status").out

@@ -20,21 +20,22 @@ from support.lookingrows import NOW
 from support.postgres import OWNER
 
 from cronjobs import masking
-from cronjobs.cli.output import json_text
 from cronjobs.cli.status_json import all_of_it
 from cronjobs.config.settings import Settings
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.insight.gathering import look
-from cronjobs.insight.saying import did, rough, took
+from cronjobs.insight.saying import rough, took
 from cronjobs.insight.worst_first import schedules_shown
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.quarters import WORDS
+from cronjobs.run_due.printing import json_text
 from cronjobs.store import operating
 from cronjobs.store import schedules as ledger
 from cronjobs.store.operating import OperatorAction
 from cronjobs.store.schedules import LedgerRow
 from cronjobs.testing import FakeClock
+from cronjobs.tick.result import did_in_words
 
 from .test_quarters import by_select
 from .test_totals import SCHEDULES, Lives
@@ -392,4 +393,4 @@ def newest(rows: Sequence[Any], count: int) -> list[Any]:
 def words_of(tick: Any, right: Select) -> str:
     if tick.finished_at is None:
         return "at work" if right.now - tick.started_at < 2 * MINUTE else "did not end: killed?"
-    return "; ".join(part for part in (did(tick.did), tick.ended) if part)
+    return "; ".join(part for part in (did_in_words(tick.did), tick.ended) if part)

@@ -19,10 +19,11 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
-from cronjobs.cli import jobs_change, output, progress
+from cronjobs.cli import jobs_change, progress
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.model import Status
+from cronjobs.run_due import printing
 from cronjobs.store import listing, operating
 from cronjobs.store.listing import Filter
 from cronjobs.testing import FakeClock
@@ -435,7 +436,7 @@ def test_what_a_person_is_asked_about_is_a_table_in_colours_and_nothing_in_it_ac
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(jobs_change, "is_interactive", lambda: True)
-    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
+    monkeypatch.setattr(printing, "is_terminal", lambda *_: True)
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     jobs_change._ask(jobs_change.DISMISS, Counter({("pay.\x1b[2J", "dead"): 3}), 3)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Table, delete, insert, select, text
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
-from cronjobs.cli.output import Times, json_text
+from cronjobs.cli.output import Times
 from cronjobs.cli.status_json import status_object
 from cronjobs.cli.status_lines import head_lines, work_lines
 from cronjobs.config.settings import Settings
@@ -35,6 +35,7 @@ from cronjobs.insight.waiting import LateGroup, Queue
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.pausing import of_queue
 from cronjobs.rules.standing import DEFAULT_GRACE, SAID_ELSEWHERE, Happened, JobNow, NotRun, standing
+from cronjobs.run_due.printing import json_text
 from cronjobs.store import schedules as store
 from cronjobs.store import unresolved
 from cronjobs.store.job_types import Loaded, record_types

@@ -19,6 +19,7 @@ from cronjobs.cli.status_lines import trend_of
 from cronjobs.cli.strip import BLOCKS, LETTERS, legend, strip
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
+from cronjobs.run_due import printing
 from cronjobs.store import trends
 from cronjobs.testing import FakeClock
 
@@ -124,7 +125,7 @@ def test_each_outcome_has_a_sign_of_its_own_with_and_without_colour(monkeypatch:
     "".join(LETTERS.values()).encode("ascii")
     cell = strip(["succeeded", "dead"], 20)
     assert cell == cell.painted
-    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
+    monkeypatch.setattr(printing, "is_terminal", lambda *_: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     painted = strip(["dead", "succeeded", "dead"], 2)
     assert (len(painted), painted.painted) == (2, f"\x1b[32m{painted[0]}\x1b[0m\x1b[31m{painted[1]}\x1b[0m")

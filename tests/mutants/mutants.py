@@ -581,7 +581,7 @@ MUTANTS = (
     ),
     Mutant(
         "a value of another type is our fault",
-        "cronjobs/cli/fault.py",
+        "cronjobs/run_due/fault.py",
         "        if (odd := _odd_value()) is not None:",
         "        if (odd := None) is not None:",
         ("tests/database/test_bytes_in_sqlite.py",),
@@ -1351,7 +1351,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tick that loads no code ends a fault of the code",
-        "cronjobs/cli/tick_report.py",
+        "cronjobs/run_due/report.py",
         "knows_code=knows_code):",
         "knows_code=True):",
         (f"{CODE_FAULTS}::test_a_tick_that_cannot_reach_the_database_ends_no_fault_of_the_code",),

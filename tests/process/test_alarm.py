@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from support.ticking import Project, events
 
-from cronjobs.cli.tick_report import CronMail
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import tell
 from cronjobs.errors import (
@@ -25,6 +24,8 @@ from cronjobs.errors import (
     DatabaseUnreachable,
 )
 from cronjobs.events import database_trouble
+from cronjobs.run_due import fault
+from cronjobs.run_due.report import CronMail
 from cronjobs.tick import mail_throttle as alarm_module
 from cronjobs.tick.mail_throttle import Alarm, leave_word, take_word
 
@@ -254,6 +255,7 @@ def test_one_outage_is_one_mail_and_is_over_once(
     begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(fault.circumstances, "log", None)  # of a command in this process
     log = tmp_path / "log"
 
     def tick(error: DatabaseError | None) -> str:

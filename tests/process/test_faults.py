@@ -13,8 +13,8 @@ from support import forked
 from support.project import Project as Commands
 from support.ticking import Project
 
-from cronjobs.cli.tick_report import MOST_WAITING, Outlet
 from cronjobs.config import load
+from cronjobs.run_due.report import MOST_WAITING, Outlet
 from cronjobs.schema import ready
 from cronjobs.version import __version__
 
@@ -62,7 +62,7 @@ def test_a_log_of_json_lines_has_the_traceback_as_a_fact(commands: Commands, mon
 
 def test_without_a_log_the_traceback_follows(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "load", fail)
-    monkeypatch.setattr("cronjobs.cli.loading.load", fail)
+    monkeypatch.setattr("cronjobs.run_due.settings.load", fail)
     first, *rest = commands.call("status").err.splitlines()
     assert "Unexpected" in first
     assert rest[0] == "Traceback (most recent call last):"

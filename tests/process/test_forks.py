@@ -23,7 +23,7 @@ import pytest
 from support.commands import until
 from support.ticking import Project, Tick, events
 
-from cronjobs.cli import leaving
+from cronjobs.run_due import leaving
 
 ROUNDS = int(os.environ.get("CRONJOBS_TESTS_FORKS", "1"))
 PROGRAMS = 20

@@ -16,13 +16,13 @@ import pytest
 from sqlalchemy import Connection
 from support.ticking import Project
 
-from cronjobs.cli import tick_report
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Overlap, RunSettings, ScheduleSettings, Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.host.identity import Identity
 from cronjobs.jobs import registry
+from cronjobs.run_due import report
 from cronjobs.store import claims, sql
 from cronjobs.testing import FakeClock
 from cronjobs.tick.log import Log
@@ -235,14 +235,14 @@ def test_idle_ticks_print_nothing_under_cron(project: Project) -> None:
 
 
 @pytest.fixture
-def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], tick_report.Reporter]]:
+def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], report.Reporter]]:
     """Ticks in this process, which say what a real one would say."""
     before = dict(registry._registered)
     database = Database(parse_url(database_url))
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, run=RunSettings(budget=timedelta(seconds=30)))
 
-    def tick() -> tick_report.Reporter:
-        reporter = tick_report.Reporter(Log(None), talk=False)
+    def tick() -> report.Reporter:
+        reporter = report.Reporter(Log(None), talk=False)
         now = SYSTEM.monotonic()
         Tick(
             settings=settings,
@@ -254,7 +254,7 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], tick_r
             deadline=now + 30,
             emit=reporter.note,
         ).run()
-        mail = tick_report.CronMail(settings.file, throttle=False)
+        mail = report.CronMail(settings.file, throttle=False)
         mail.tell(reporter)
         mail.send()
         return reporter
@@ -267,7 +267,7 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], tick_r
 
 @pytest.mark.slow
 def test_a_thousand_idle_ticks_say_nothing_and_leave_a_row_each(
-    tick_here: Callable[[], tick_report.Reporter], database_url: str, tmp_path: Path
+    tick_here: Callable[[], report.Reporter], database_url: str, tmp_path: Path
 ) -> None:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

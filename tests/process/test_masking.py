@@ -13,12 +13,12 @@ from support.project import Project
 
 from cronjobs import events
 from cronjobs.cli import output as show
-from cronjobs.cli.output import complain, echo, echo_json
 from cronjobs.config.load import load
 from cronjobs.database.address import parse_url
 from cronjobs.execution.handler import masked
 from cronjobs.masking import hide_in, mask, named_secrets, remember, url_passwords
 from cronjobs.model import Failed
+from cronjobs.run_due.printing import complain, echo, echo_json, json_text
 from cronjobs.text import one_line
 from cronjobs.tick.log import Log
 
@@ -109,8 +109,8 @@ def test_each_way_out_masks_by_itself(capsys: pytest.CaptureFixture[str], tmp_pa
     complain(secret)
     echo_json([secret])
     show.write([secret])
-    show.write([show.json_text({secret: secret})])
-    assert "c4n4ry" not in show.json_text({secret: secret})
+    show.write([json_text({secret: secret})])
+    assert "c4n4ry" not in json_text({secret: secret})
     assert show.safe(secret, 8) == "***"  # before it is cut
     assert show.block(secret, "") == ["***"]
     Log(tmp_path / "log").write(events.Event("job.dead", {"error": secret}))

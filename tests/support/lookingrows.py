@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, insert
 
-from cronjobs.cli import main, project_database
+from cronjobs.cli import main
 from cronjobs.database import tables
 from cronjobs.database.address import Address
 from cronjobs.database.connection import Database
@@ -75,9 +75,9 @@ def cronjobs(
     def under_the_clock(address: Address, *, connections: int) -> Database:
         return Database(address, connections=connections, clock=clock)
 
-    monkeypatch.setattr("cronjobs.cli.leaving.leave", leave)
+    monkeypatch.setattr("cronjobs.run_due.leaving.leave", leave)
     # Not open_database: a module first imported meanwhile would keep it, and its clock, for all tests that follow.
-    monkeypatch.setattr(project_database, "Database", under_the_clock)
+    monkeypatch.setattr("cronjobs.run_due.database.Database", under_the_clock)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["cronjobs", *arguments])

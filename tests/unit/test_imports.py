@@ -21,7 +21,7 @@ ORDER = [
     *("version", "starting", "reserved", "probe", *EXEC_FIRST),
     *("text", "masking", "errors", "clock", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
-    *("jobs", "execution", "tick"),
+    *("jobs", "execution", "tick", "run_due"),
     *("metrics", "crontab", "exec", "insight", "alerts", "engines"),
     *("doctor", "testing", "init", "web", "django"),
     *("cli", "__main__", "django.management.commands.cronjobs"),

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.insight.saying import did, host_of, rough, safe, took
+from cronjobs.insight.saying import host_of, rough, safe, took
 from cronjobs.insight.watched import quiet_after
 from cronjobs.store import explaining, listing, trail
 from cronjobs.store.trail import TrailFilter
+from cronjobs.tick.result import did_in_words
 from cronjobs.web.html import Child, Html, h
 from cronjobs.web.view import View, badge, table
 
@@ -57,7 +58,7 @@ def _ticks(ticks: list[dict[str, Any]], view: View) -> Html:
 
 
 def _tick(tick: Mapping[str, Any], view: View) -> list[Child]:
-    done = did(tick["did"]) if isinstance(tick["did"], dict) else ""
+    done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:
         ended = "at work" if view.times.now - tick["started_at"] < AT_WORK else "did not end: killed?"
     else:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cronjobs import events
-from cronjobs.cli import leaving
-from cronjobs.cli.output import complain
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseError
+from cronjobs.run_due import leaving
+from cronjobs.run_due.printing import complain
 from cronjobs.text import one_line
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm

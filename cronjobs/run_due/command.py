@@ -9,23 +9,25 @@ import atexit
 import math
 import os
 from datetime import timedelta
+from importlib import import_module
 from typing import Final, NoReturn
 
-from cronjobs.cli import fault, leaving
-from cronjobs.cli.loading import fires_schedules, tick_settings
-from cronjobs.cli.output import SHOWS_PROGRESS, echo_json, is_terminal
-from cronjobs.cli.plain import TickOptions
-from cronjobs.cli.project_database import ready_database
-from cronjobs.cli.tick_report import CronMail, as_object, summary
 from cronjobs.clock import SYSTEM
 from cronjobs.errors import CronjobsError
 from cronjobs.execution.output import divert_logging, divert_streams
 from cronjobs.host.forks import keep_streams_from_copies
 from cronjobs.host.identity import Identity
+from cronjobs.run_due import fault, leaving
+from cronjobs.run_due.database import ready_database
+from cronjobs.run_due.options import SHOWS_PROGRESS, TickOptions
+from cronjobs.run_due.printing import echo_json, is_terminal
+from cronjobs.run_due.report import CronMail, as_object, summary
+from cronjobs.run_due.settings import fires_schedules, tick_settings
 from cronjobs.tick import deadline
 from cronjobs.tick.tick import Tick
 
 PROGRESS_EVERY_S: Final = 5.0
+DRY_RUN: Final = "cronjobs.cli.dry_run"  # no part of a tick: imported where it is asked for
 
 
 def _progress_every_s() -> float:
@@ -47,8 +49,7 @@ def run_tick(given: TickOptions) -> NoReturn:
         fires = fires_schedules()
         until = armed.limit(budget, settings.run.every)
         if given.dry_run:
-            from cronjobs.cli.dry_run import show
-
+            show = import_module(DRY_RUN).show
             show(settings, queue=given.queue, only=given.only, as_json=given.as_json, fires=fires)
             leaving.leave(3 if settings.problems else 0, stuck=False)
         database = ready_database(settings)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from cronjobs.cli import main, run_due
-from cronjobs.cli.plain import FLAGS, NUMBERS, TEXTS, TickOptions, tick_options
+from cronjobs.run_due.options import OPTIONS, TickOptions, tick_options
 from cronjobs.tick import deadline
 
 VALUES = st.sampled_from(
@@ -35,14 +35,10 @@ VALUES = st.sampled_from(
         "x y",
     ]
 )
-OPTIONS = st.sampled_from([*FLAGS, *TEXTS, *NUMBERS, "--config", "--fail-on", "--help", "--budget=30s", "-vq", "--"])
-WORDS = st.one_of(OPTIONS, st.just("run-due"), VALUES)
-PAIRS = st.one_of(
-    st.tuples(st.sampled_from([*FLAGS])),
-    st.tuples(st.sampled_from([*TEXTS, "--config"]), VALUES),
-    st.tuples(st.sampled_from([*NUMBERS]), VALUES),
-    st.tuples(st.just("--fail-on"), VALUES),
-)
+FLAGS = [word for option in OPTIONS.values() if option.read is None for word in option.words.split()]
+VALUED = [option.words for option in OPTIONS.values() if option.read is not None]
+WORDS = st.one_of(st.sampled_from([*FLAGS, *VALUED, "--help", "--budget=30s", "-vq", "--"]), st.just("run-due"), VALUES)
+PAIRS = st.one_of(st.tuples(st.sampled_from(FLAGS)), st.tuples(st.sampled_from(VALUED), VALUES))
 LINES = st.one_of(
     st.lists(WORDS, max_size=6),
     st.tuples(st.lists(PAIRS, max_size=2), st.lists(PAIRS, max_size=4)).map(

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from cronjobs import events, masking
-from cronjobs.cli import fault
-from cronjobs.cli.output import coloured, complain, did
 from cronjobs.clock import SYSTEM
 from cronjobs.config.settings import Settings
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.rules.failed_job import absolute
+from cronjobs.run_due import fault
+from cronjobs.run_due.printing import coloured, complain
 from cronjobs.tick.log import Log
 from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
-from cronjobs.tick.result import NOTHING_DUE, Result
+from cronjobs.tick.result import NOTHING_DUE, Result, did_in_words
 
 MOST_WAITING: Final = 256 * 1024  # bytes
 AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
@@ -225,5 +225,5 @@ def as_object(
 
 
 def summary(result: Result, took: timedelta) -> str:
-    text = f"{did(vars(result.counts)) or 'no job ran'} in {took.total_seconds():.2f} s; {result.ended}"
+    text = f"{did_in_words(vars(result.counts)) or 'no job ran'} in {took.total_seconds():.2f} s; {result.ended}"
     return coloured(text, "red" if result.counts.dead or result.trouble else "green")
