@@ -16,7 +16,7 @@ from cronjobs.host.identity import Identity
 from cronjobs.probe.here import process_started
 from support import forked
 from support.commands import until
-from support.ticking import Project, Tick
+from support.ticking import Project, Tick, first_on_path
 
 HANDLERS = '''
 import asyncio, signal, subprocess
@@ -108,7 +108,7 @@ class LongJobs:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.env = {"PYTHONPATH": str(project.folder / "site")}
+        self.env = first_on_path(project.folder / "site")
 
     def configure(self, run: str = "", yaml: str = "", handlers: str = "", *, budget_s: int = BUDGET_S) -> LongJobs:
         """*run* goes into the ``run:`` mapping, *yaml* behind ``job_types:``."""

@@ -297,7 +297,12 @@ def patched(project: Project, patch: str) -> dict[str, Any]:
     folder = project.folder / "patch"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(patch)
-    return {"env": {"PYTHONPATH": os.pathsep.join([str(folder), *CRONS.get("PYTHONPATH", "").split(os.pathsep)])}}
+    return {"env": first_on_path(folder)}
+
+
+def first_on_path(folder: Path) -> dict[str, str]:
+    """A variable by which a process imports from *folder* first, and cronjobs from where this process has it."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), CRONS.get("PYTHONPATH")]))}
 
 
 def stop_and_go(pids: Sequence[int], number: signal.Signals) -> None:
