@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from cronjobs.loading import Loading
 from cronjobs.text import nearest
 
 
@@ -43,8 +44,24 @@ _RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
 )
 
 
+class _PolicyClass(type):
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args, **given):
+            try:
+                if wrong := [name for name in given if name not in cls.__dataclass_fields__]:
+                    meant = nearest(wrong[0], cls.__dataclass_fields__)
+                    guess = f", did you mean {meant!r}?" if meant else ""
+                    raise TypeError(f"RetryPolicy() has no argument {wrong[0]!r}{guess}")
+                return super().__call__(*args, **given)
+            except (TypeError, ValueError) as error:
+                if not Loading.depth:
+                    raise
+                return type.__call__(WrongPolicy, fault=str(error))  # @job refuses it; its module's other handlers load
+
+
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(metaclass=_PolicyClass):
     """How often a failed job is retried, and after which delays.
 
     The n-th charged failure waits ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last one repeats), spread
@@ -64,15 +81,6 @@ class RetryPolicy:
     delays: tuple[timedelta | str, ...] | list[timedelta | str] | list[str] | None = None
     retry_on: Sequence[type[BaseException] | str] | None = None
     give_up_on: Sequence[type[BaseException] | str] = ()
-
-    if not TYPE_CHECKING:
-
-        def __new__(cls, *_, **given):
-            if wrong := [name for name in given if name not in cls.__dataclass_fields__]:
-                meant = nearest(wrong[0], cls.__dataclass_fields__)
-                guess = f", did you mean {meant!r}?" if meant else ""
-                raise TypeError(f"RetryPolicy() has no argument {wrong[0]!r}{guess}")
-            return object.__new__(cls)  # not super(): slots make another class of this one
 
     def __post_init__(self) -> None:
         for name, is_right, rule in _RULES:
@@ -98,6 +106,13 @@ class RetryPolicy:
             raise ValueError("jitter is at least 0 and below 1")
         if base <= timedelta(0) or cap < base:
             raise ValueError("base is above zero and at most cap")
+
+
+@dataclass(frozen=True, slots=True)
+class WrongPolicy(RetryPolicy):
+    """What ``RetryPolicy(…)`` with a wrong argument makes while handlers are being loaded (see ``Loading``)."""
+
+    fault: str = ""
 
 
 KIND: Final = re.compile(r"[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*|exit-[0-9]{1,3}")

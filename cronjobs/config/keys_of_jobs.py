@@ -11,7 +11,7 @@ from cronjobs.config.payload_field import payload
 from cronjobs.config.reader import ConfigKey, FieldError, Keys, Reader, Reading, ReportedError, shown, taken_as
 from cronjobs.config.settings import RetryChanges, ScheduleSettings
 from cronjobs.config.yaml_nodes import Mapping, Node, Scalar
-from cronjobs.model import LEAST_MEMORY, RetryPolicy
+from cronjobs.model import LEAST_MEMORY, RetryPolicy, WrongPolicy
 from cronjobs.rules.capacity import Cap
 from cronjobs.rules.concurrency import Limit
 
@@ -56,7 +56,9 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
     if "delays" in given and (clash := sorted(given.keys() & {"base", "factor", "cap"})):
         raise FieldError(f"delays take the place of {', '.join(clash)}: write one or the other")
     try:
-        RetryPolicy(**given)
+        policy = RetryPolicy(**given)
+        if isinstance(policy, WrongPolicy):  # a module that is being imported reads a file
+            raise ValueError(policy.fault)
     except ValueError as error:
         raise FieldError(f"{error}; what is not written counts as base 1m, cap 30m: write both") from None
     return RetryChanges(tuple(given.items()))

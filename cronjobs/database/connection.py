@@ -266,6 +266,12 @@ class Database(OutOfReach):
             self._turns.close()
 
 
+def require_sqlite(url: str) -> None:
+    """Raise SqliteTooOld, which names *url*, if this Python's SQLite is."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise SqliteTooOld(url, sqlite3.sqlite_version)
+
+
 def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     options: dict[str, Any] = {
         "poolclass": QueuePool,
@@ -278,8 +284,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     if address.schema:
         options["execution_options"]["schema_translate_map"] = {None: address.schema}
     if address.is_sqlite:
-        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-            raise SqliteTooOld(str(address), sqlite3.sqlite_version)
+        require_sqlite(str(address))
         _create_private(Path(str(address.url.database)), address)
         # autocommit: our own BEGIN decides (see _open_sqlite); the pool gives a connection to any thread, one at a time
         options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}

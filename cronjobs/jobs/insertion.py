@@ -253,7 +253,10 @@ def _database(connection: Connection) -> object:
 
 @contextmanager
 def naming_missing_tables(connection: Connection) -> Iterator[None]:
-    """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction."""
+    """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction.
+
+    Raises SqliteTooOld where the app's SQLite cannot read our statements.
+    """
     if connection.dialect.name == "postgresql":
         place = _database(connection), schema_of(connection)
         if place not in _seen:
@@ -263,6 +266,10 @@ def naming_missing_tables(connection: Connection) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if connection.dialect.name == "sqlite":
+            from cronjobs.database.connection import require_sqlite  # an app that enqueues does without it
+
+            require_sqlite(database_name(connection))
         origin = getattr(error, "orig", None) or error
         state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's: its cause
         if "no such table: cronjobs_" in str(origin) or state == "42P01":

@@ -16,7 +16,8 @@ from cronjobs.config.import_path import prepare_imports
 from cronjobs.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
 from cronjobs.host.forks import EndingCopies
 from cronjobs.jobs.around import around_attempts, hook
-from cronjobs.jobs.registry import Loading, Registration, refused, registered
+from cronjobs.jobs.registry import Registration, refused, registered
+from cronjobs.loading import Loading
 from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
 from cronjobs.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
@@ -115,7 +116,10 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             faults.append(Fault(name, f"its retry: in the file does not go with the one in the code: {error}"))
         except Exception as error:  # one type's fault stops no other
             faults.append(Fault(name, one_line(f"it cannot be used: {type(error).__name__}: {error}", 500)))
-    faults += [Fault(one_line(name, 200), one_line(what, 500)) for name, what in refused().items() if name not in types]
+    for name, what in refused().items():  # also of two functions with one name, of which the first is registered
+        if name not in commands:
+            types.pop(name, None)
+            faults.append(Fault(one_line(name, 200), one_line(what, 500)))
     for name, job_type in list(types.items()):
         if name in settings.disabled_job_types:
             del types[name]

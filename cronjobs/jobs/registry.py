@@ -42,6 +42,7 @@ from cronjobs.jobs.enqueue import (
     enqueue,
     enqueue_async,
 )
+from cronjobs.loading import Loading
 from cronjobs.model import (
     LEAST_MEMORY,
     Durable,
@@ -50,6 +51,7 @@ from cronjobs.model import (
     OnLost,
     OnShutdown,
     RetryPolicy,
+    WrongPolicy,
     duration,
     duration_text,
     size,
@@ -255,35 +257,36 @@ _refused: dict[str, str] = {}  # what a wrong argument of @job says, by the type
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
-class Loading:
-    """While a tick or a command loads handlers, a wrong argument of ``@job`` is a fault of that type alone.
-
-    Elsewhere it is raised, for whoever writes the handler; that would stop the module's other handlers.
-    """
-
-    depth = 0
-
-    def __enter__(self) -> None:
-        Loading.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        Loading.depth -= 1
-
-
 def _fault_of_its_type(job: _Decorated) -> _Decorated:
     @wraps(job)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        name = args[0] if args else kwargs.get("name")
+        type_name = name if isinstance(name, str) else repr(name)
         try:
-            return job(*args, **kwargs)
+            register = job(*args, **kwargs)
         except (UsageError, TypeError) as error:
             if not Loading.depth:
                 raise
-            name, said = (args[0] if args else kwargs.get("name")), str(error)
+            said = str(error)
             if callable(name):  # without brackets: this is the function
-                return _refuse(name, f"{name.__module__}.{getattr(name, '__qualname__', name)}", said)
-            return lambda handler: _refuse(handler, name if isinstance(name, str) else repr(name), said)
+                return _refuse(name, _place(name), said)
+            return lambda handler: _refuse(handler, type_name, said)
+
+        def registered(handler: Handler) -> Handler:
+            try:
+                return cast("Handler", register(handler))
+            except UsageError as error:
+                if not Loading.depth:
+                    raise
+                return _refuse(handler, type_name, str(error))
+
+        return registered
 
     return cast("_Decorated", checked)
+
+
+def _place(handler: Handler) -> str:
+    return f"{handler.__module__}.{getattr(handler, '__qualname__', handler)}"
 
 
 def _refuse(handler: Handler, name: str, said: str) -> Handler:
@@ -339,6 +342,8 @@ def job(
         fields = given_retry.items() if isinstance(given_retry, Mapping) else ()
         written = ", ".join(f"{key}={value!r}" for key, value in fields) or "…"
         raise UsageError(f"@job({name!r}): retry {retry!r} is no policy: write retry=RetryPolicy({written})")
+    if isinstance(retry, WrongPolicy):
+        raise UsageError(f"@job({name!r}): retry: {retry.fault}")
     if not isinstance(check_types, bool):
         raise UsageError(f"@job({name!r}): check_types {check_types!r} is neither True nor False")
     limit = _read(name, "timeout", timeout, duration)
@@ -374,14 +379,8 @@ def job(
 
     def register(handler: Handler) -> Handler:
         there = _registered.get(name)
-        if there and (there.handler.__module__, there.handler.__qualname__) != (
-            handler.__module__,
-            handler.__qualname__,
-        ):
-            raise UsageError(
-                f"@job({name!r}) is registered twice: by {there.handler.__module__}.{there.handler.__qualname__} "
-                f"and by {handler.__module__}.{handler.__qualname__}"
-            )
+        if there and _place(there.handler) != _place(handler):
+            raise UsageError(f"@job({name!r}) is registered twice: by {_place(there.handler)} and by {_place(handler)}")
         _refused.pop(name, None)
         _registered[name] = Registration(name, handler, retry, given, check_types)
         _give_enqueue(_registered[name])

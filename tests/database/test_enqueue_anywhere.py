@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import traceback
 from contextlib import closing
@@ -19,7 +20,7 @@ from cronjobs import enqueue, enqueue_async, enqueue_many
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs
-from cronjobs.errors import PayloadError, SchemaMissing, UsageError
+from cronjobs.errors import PayloadError, SchemaMissing, SqliteTooOld, UsageError
 from cronjobs.jobs.enqueue import connection_of
 from cronjobs.model import Status
 from cronjobs.schema import migrations
@@ -128,6 +129,18 @@ def test_a_missing_table_on_sqlite_is_named(sqlite_url: str, kind: str) -> None:
     shown = "".join(traceback.format_exception(told.value))
     assert "INSERT" not in shown, "neither the statement nor the payload"
     assert len(shown.splitlines()) < 30
+
+
+@pytest.mark.parametrize("kind", ["connection", "session", "sqlite3", "sqlite3 without isolation level"])
+def test_an_sqlite_of_the_app_that_is_too_old_is_named(
+    sqlite_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an error of its own it would be a syntax error near RETURNING."""
+    with opened(kind, sqlite_url) as user:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 0))
+        with pytest.raises(SqliteTooOld, match=re.escape(f"database {sqlite_url}: this Python has SQLite")):
+            enqueue(user.target, "t.say")
+        user.rollback()
 
 
 def test_a_missing_table_is_told_without_a_password(postgres_url: str) -> None:

@@ -1,8 +1,9 @@
 """Random bytes and sizes in every column that a stranger may write, beside healthy jobs, tick after tick.
 
 The judge is always the same: healthy jobs succeed exactly once, ticks end in time, memory stays bounded, and every
-command that looks exits cleanly and prints no control character. On PostgreSQL the rows come from the role of an app,
-and every other case is without the CHECK of numbers: rows may be older than it.
+command that looks ends in time, exits cleanly and prints no control character. On PostgreSQL the rows come from the
+role of an app, by INSERT, cronjobs_enqueue and the UPDATE that replaces a job; every other case is without the CHECK of
+numbers: rows may be older than it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from cronjobs.testing import tick
 BATCH = 30  # rows of a case
 HEALTHY = 3
 TICK_S = 60.0
+READER_S = 20.0  # a command that looks at these few rows: a fraction of a second
 MEMORY = 300 * 1024  # KiB that all cases together may add
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -60,7 +62,7 @@ LISTS += [
     "jobs list",
     "jobs list --group-by error",
 ]
-LISTS += ["metrics", "books", "audit", "check --live"]
+LISTS += ["metrics", "books", "audit", "check --live", "report --out night.html"]
 
 ran: Counter[str] = Counter()
 
@@ -132,6 +134,15 @@ class Strangers:
             [0, 1, int(now), int(now - 1e12), int(now + 1e12), 253_402_300_799_999_999, "soon", None]
         )
 
+    def moment(self) -> str:
+        """An instant of PostgreSQL's, whose years reach further than Python's."""
+        return self.random.choice(
+            [
+                *("infinity", "-infinity", "294276-12-31", "4713-01-01 BC", "9999-12-31 23:59:59.999999+00"),
+                *("10000-01-01", "0001-01-01", "0001-01-01 00:00:00+14", "1970-01-01", "yesterday", "tomorrow", "now"),
+            ]
+        )
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Callable[[str], Project]:
@@ -143,8 +154,8 @@ def project(tmp_path: Path) -> Callable[[str], Project]:
     return make
 
 
-def judge(url: str, project: Project) -> None:
-    """Enqueue healthy jobs, tick, and see what came of them."""
+def judge(url: str, project: Project, random: random.Random) -> None:
+    """Enqueue healthy jobs, tick, look with every command, and see what came of them."""
     names = [f"healthy-{n}" for n in range(HEALTHY)]
     ran.clear()
     with opened(url) as database, database.write() as connection:
@@ -158,10 +169,14 @@ def judge(url: str, project: Project) -> None:
             break
     assert SYSTEM.monotonic() - began < TICK_S
     assert [ran[name] for name in names] == [1] * HEALTHY, [ran[name] for name in names]
-    for words in LISTS:
+    one, other = random.sample(range(1, BATCH + 1), 2)
+    for words in (*LISTS, f"explain {one} --json", f"explain {other}", f"jobs show {one}", f"jobs show {other} --json"):
+        began = SYSTEM.monotonic()
         answer = project.call(*words.split())
+        assert SYSTEM.monotonic() - began < READER_S, words
         assert answer.code in (0, 1, 2, 3), f"{words}: {answer.code} {answer.err[-500:]}"
-        raw = CONTROL.search(answer.out + answer.err)
+        page = (project.folder / "night.html").read_text() if "night.html" in words else ""
+        raw = CONTROL.search(answer.out + answer.err + page)
         assert raw is None, f"{words}: {raw and raw.string[max(0, raw.start() - 60) : raw.end() + 20]!r}"
 
 
@@ -186,7 +201,7 @@ def test_strangers_on_sqlite(sqlite_migrated: str, project: Callable[[str], Proj
             table = tables.metadata.tables[f"cronjobs_{random.choice(SQLITE_TABLES)}"]
             taken[table.name] += put_sqlite(connection, table, strangers)
         connection.close()
-        judge(url, project(url))
+        judge(url, project(url), random)
         assert peak() - before < MEMORY
 
     cases.judge(case, 4)
@@ -229,46 +244,71 @@ def test_strangers_on_postgresql(
     postgres_server.execute(create)
     url = postgres_server.url(name)
     tick(url)
-    in_psql(url, grants.statements("public", {grants.Role.ENQUEUE: ENQUEUE}))
-    before, taken, tried = peak(), [0], [0]
+    in_psql(url, grants.statements("public", {grants.Role.ENQUEUE: ENQUEUE}, replace=True))
+    before = peak()
+    tried, taken = Counter[str](), Counter[str]()
 
     def case(random: random.Random) -> None:
-        strangers, tried[0] = Strangers(random), tried[0] + BATCH
+        strangers = Strangers(random)
         in_psql(url, "TRUNCATE cronjobs_jobs, cronjobs_job_runs RESTART IDENTITY")
         if random.random() < 0.5:
             in_psql(url, "ALTER TABLE cronjobs_jobs DROP CONSTRAINT IF EXISTS cronjobs_jobs_numbers_ck")
         with psycopg.connect(as_role(url, ENQUEUE), autocommit=True) as plain:
             plain.execute(f"SET client_encoding = '{encoding}'".encode())
-            taken[0] += sum(put_postgresql(plain, encoding, strangers) for _ in range(BATCH))
-        judge(url, project(url))
+            for _ in range(BATCH):
+                way = random.choice([*WAYS])
+                tried[way] += 1
+                taken[way] += put_postgresql(plain, way, given(encoding, strangers))
+        judge(url, project(url), random)
         assert peak() - before < MEMORY
 
     try:
         cases.judge(case, 4)
     finally:
         postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    assert taken[0] > tried[0] / 10
+    assert all(taken[way] > tried[way] / 20 for way in WAYS), (tried, taken)
 
 
 TEXTS = ("job_type", "queue", "idempotency_key", "concurrency_key", "enqueued_by")
-
-
 NUMBERS = ("priority", "timeout_s", "max_attempts")
+INSTANTS = ("run_at", "created_at")
+COLUMNS = (*TEXTS, "payload", "payload", "meta", *NUMBERS, *INSTANTS)
+# What an app's role may do, each from columns and their values to a statement.
+Values = dict[str, tuple[str, Any]]
+WAYS: dict[str, Callable[[Values], str]] = {
+    "insert": lambda given: f"INSERT INTO cronjobs_jobs ({', '.join(given)}) VALUES ({values_of(given)})",
+    "function": lambda given: (
+        f"SELECT cronjobs_enqueue({', '.join(f'{name} => {how}' for name, (how, _) in given.items())})"
+    ),
+    "replace": lambda given: (
+        f"UPDATE cronjobs_jobs SET {', '.join(f'{name} = {how}' for name, (how, _) in given.items())} "
+        "WHERE id = (SELECT max(id) FROM cronjobs_jobs)"
+    ),
+}
+NOT_OF = {"insert": (), "function": ("created_at",), "replace": ("created_at", "idempotency_key")}
 
 
-def put_postgresql(plain: psycopg.Connection[Any], encoding: str, strangers: Strangers) -> int:
+def values_of(given: Values) -> str:
+    return ", ".join(how for how, _ in given.values())
+
+
+def given(encoding: str, strangers: Strangers) -> Values:
     codec = {"UTF8": "utf-8", "LATIN1": "latin-1", "SQL_ASCII": None}[encoding]
-    given: dict[str, tuple[str, Any]] = {"job_type": ("%s", "t.keep")}
-    for column in strangers.random.sample([*TEXTS, "payload", "payload", "meta", *NUMBERS], 2):
+    values: Values = {"job_type": ("%s", "t.keep")}
+    for column in strangers.random.sample(COLUMNS, 2):
         if column in TEXTS:
-            given[column] = (f"convert_from(%s, '{encoding}')", strangers.bytes_of(codec))
+            values[column] = (f"convert_from(%s, '{encoding}')", strangers.bytes_of(codec))
         elif column in ("payload", "meta"):
-            given[column] = (f"CAST(convert_from(%s, '{encoding}') AS jsonb)", strangers.json_of(codec))
+            values[column] = (f"CAST(convert_from(%s, '{encoding}') AS jsonb)", strangers.json_of(codec))
+        elif column in INSTANTS:
+            values[column] = ("CAST(%s AS timestamptz)", strangers.moment())
         else:
-            given[column] = ("%s", strangers.number())
-    values = ", ".join(how for how, _ in given.values())
+            values[column] = ("CAST(%s AS double precision)", strangers.number())
+    return values
+
+
+def put_postgresql(plain: psycopg.Connection[Any], way: str, values: Values) -> int:
+    values = {name: value for name, value in values.items() if name not in NOT_OF[way]}
     with suppress(psycopg.Error, UnicodeError):
-        statement = f"INSERT INTO cronjobs_jobs ({', '.join(given)}) VALUES ({values})"
-        plain.execute(statement.encode(), [value for _, value in given.values()])
-        return 1
+        return plain.execute(WAYS[way](values).encode(), [value for _, value in values.values()]).rowcount
     return 0

@@ -16,11 +16,13 @@ from support.cases import judge
 
 import cronjobs
 from cronjobs import RetryPolicy, enqueue, enqueue_async, enqueue_many, job
+from cronjobs.config.load import load as load_config
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.errors import CronjobsError, PayloadError, UsageError
 from cronjobs.jobs import job_types, registry
 from cronjobs.jobs.enqueue import EnqueueOptions
+from cronjobs.loading import Loading
 
 ODD: list[Any] = [
     *(None, True, False, 0, 1, -1, 5, 10**400, 3.5, float("nan"), float("inf"), -0.0, b"x", "", " ", "x", "5s", "\0"),
@@ -204,6 +206,11 @@ WRONG = {
     "timout=3": "did you mean 'timeout'?",
     'isolation="procces"': "isolation 'procces' is not one of thread, process",
     "check_types=1": "check_types 1 is neither True nor False",
+    "retry=RetryPolicy(max_retries=1)": "RetryPolicy() has no argument 'max_retries', did you mean 'max_attempts'?",
+    "retry=RetryPolicy(max_attempts=0)": "retry: max_attempts is at least 1",
+    "retry=RetryPolicy(1, 2, 3, 4, 5, 6, 7, 8, 9)": "positional arguments",
+    'retry=replace(RetryPolicy(), base="soon")': "'soon' is not a duration",
+    "retry=replace(RetryPolicy(factor=0), max_attempts=2)": "factor is between 1 and 100",
 }
 
 
@@ -214,7 +221,8 @@ def test_a_wrong_argument_of_job_is_a_fault_of_that_type_and_stops_no_other(
     monkeypatch.syspath_prepend(str(tmp_path))
     name = f"module_{abs(hash(wrong))}"
     (tmp_path / f"{name}.py").write_text(
-        f"from cronjobs import job\n@job('bad', {wrong})\ndef bad(): pass\n@job\ndef plain(): pass\n"
+        "from dataclasses import replace\nfrom cronjobs import RetryPolicy, job\n"
+        f"@job('bad', {wrong})\ndef bad(): pass\n@job\ndef plain(): pass\n"
         "@job('good')\ndef good(): pass\n"
     )
     found = job_types.load(Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, imports=(name,)))
@@ -223,8 +231,32 @@ def test_a_wrong_argument_of_job_is_a_fault_of_that_type_and_stops_no_other(
     assert faults.keys() == {"bad", f"{name}.plain"}
     assert WRONG[wrong] in faults["bad"]
     assert faults[f"{name}.plain"] == '@job stands without brackets above plain: write @job("app.plain")'
-    with pytest.raises((UsageError, TypeError)):  # whoever imports it without a tick hears of it at once
+    with pytest.raises((UsageError, TypeError, ValueError)):  # whoever imports it without a tick hears of it at once
         exec((tmp_path / f"{name}.py").read_text(), {"__name__": "elsewhere"})
+
+
+def test_of_two_functions_with_one_name_neither_runs_and_their_modules_other_handlers_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "named_twice.py").write_text(
+        "from cronjobs import job\n@job('first')\ndef first(): pass\n"
+        + "".join(f"@job('dup')\ndef {name}(): pass\n" for name in ("one", "two", "three"))
+        + "@job('last')\ndef last(): pass\n"
+    )
+    found = job_types.load(Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, imports=("named_twice",)))
+    assert found.types.keys() == {"first", "last"}
+    [fault] = found.faults
+    assert fault.where == "dup"
+    assert "is registered twice: by named_twice.one and by named_twice.three" in fault.what
+
+
+def test_a_module_that_reads_a_file_while_it_is_imported_hears_of_a_wrong_policy_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text("database: sqlite:///x.db\njob_types: {t.x: {retry: {base: 2h, cap: 1h}}}\n")
+    with Loading():
+        [wrong] = load_config(file, environ={}).problems
+    assert "base is above zero and at most cap" in str(wrong)
 
 
 def test_whatever_is_wrong_with_one_type_the_others_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

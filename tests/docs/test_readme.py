@@ -209,20 +209,33 @@ def test_every_schedule_of_the_shop_runs(shop: Shop) -> None:
     assert shop.calls() == [f"{shop.bin}/sqlite3 shop.db .backup backup.db"]
 
 
+def enqueue_in(folder: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", ENQUEUE],
+        cwd=folder,
+        env=BARE,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stderr
+
+
 def test_enqueue_beside_your_own_rows_makes_one_job(shop: Shop) -> None:
     shop.does("run-due")
     for _ in range(2):  # the key is spent with the first
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", ENQUEUE],
-            cwd=shop.folder,
-            env=BARE,
-            capture_output=True,
-            text=True,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+        assert enqueue_in(shop.folder) == (0, "")
     [job] = shop.jobs()
     assert (job["job_type"], job["payload"], job["status"]) == ("billing.send_invoice", {"invoice_id": 42}, "queued")
     assert abs(job["run_at"] - job["created_at"] - timedelta(minutes=5)) < timedelta(seconds=5)
+
+
+def test_enqueue_into_a_file_without_tables_names_the_command_that_makes_them(shop: Shop) -> None:
+    code, said = enqueue_in(shop.folder)
+    assert code == 1
+    assert said.splitlines()[-1].endswith('cronjobs.db has no cronjobs tables: run "cronjobs db upgrade"')
+    shop.does("db", "upgrade")
+    assert enqueue_in(shop.folder) == (0, "")
+    assert len(shop.jobs()) == 1
 
 
 @pytest.fixture

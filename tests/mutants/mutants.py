@@ -1415,6 +1415,27 @@ MUTANTS = (
         ("tests/database/test_wrong_arguments.py",),
     ),
     Mutant(
+        "a second @job of one name stops its module",
+        "cronjobs/jobs/registry.py",
+        "                if not Loading.depth:\n                    raise\n",
+        "                raise\n",
+        ("tests/database/test_wrong_arguments.py",),
+    ),
+    Mutant(
+        "of two functions with one name the first runs",
+        "cronjobs/jobs/job_types.py",
+        "            types.pop(name, None)\n",
+        "",
+        ("tests/database/test_wrong_arguments.py",),
+    ),
+    Mutant(
+        "a wrong argument of RetryPolicy stops its module",
+        "cronjobs/model.py",
+        "                if not Loading.depth:\n                    raise\n",
+        "                raise\n",
+        ("tests/database/test_wrong_arguments.py",),
+    ),
+    Mutant(
         "an unexpected error of one type stops all",
         "cronjobs/jobs/job_types.py",
         "except Exception as error:  # one type's fault",

@@ -421,14 +421,13 @@ def test_the_old_side_stays_closed_while_commit_waits_for_a_standby(sides: Sides
 
 
 COPY = """
-import signal, sys
+import sys
 from pathlib import Path
 from cronjobs.config.settings import Settings
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs_copy.copying import copy
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 settings = Settings(file=Path("cronjobs.yaml"), folder=Path(), project="shop", environment="production")
 copy(Database(parse_url(sys.argv[1])), Database(parse_url(sys.argv[2])), settings, actor="ada")
 """

@@ -19,7 +19,7 @@ EXEC_FIRST = [f"exec.{name}" for name in ("arguments", "spool", "copying", "reco
 # Lowest first: a module imports only what stands before it; inside a room, no circle.
 ORDER = [
     *("version", "starting", "reserved", "probe", *EXEC_FIRST),
-    *("text", "masking", "errors", "clock", "model", "host", "rules", "events"),
+    *("text", "masking", "errors", "clock", "loading", "model", "host", "rules", "events"),
     *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
     *("jobs", "execution", "tick", "run_due"),
     *("metrics", "crontab", "exec", "insight", "alerts", "engines"),
