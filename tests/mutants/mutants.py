@@ -1450,6 +1450,30 @@ MUTANTS = (
         (f"{INCIDENTS}[a run that snoozes for ever]",),
     ),
     Mutant(
+        "a run by hand counts from the moment that it is asked for",
+        STANDING,
+        'if job is None or job.status == "succeeded":\n        return True\n    return job.status in',
+        "if triggered:\n        return True\n    return job.status in",
+        (
+            f"{INCIDENTS}[one by hand snoozes, too]",
+            "tests/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
+        ),
+    ),
+    Mutant(
+        "a run by hand whose job was cancelled stands for what was due",
+        STANDING,
+        'return job.status in ("running", "failed") and why',
+        "return why",
+        ("tests/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
+    ),
+    Mutant(
+        "a run by hand counts from the moment that it is asked for, for what was missed",
+        "cronjobs/insight/findings_of_schedules.py",
+        "(by_hand is None or by_hand < row.last_for)",
+        "by_hand is None",
+        (f"{INCIDENTS}[missed again after one by hand]",),
+    ),
+    Mutant(
         "a run that found its queue full is nothing",
         STANDING,
         'else ("full", None)',
