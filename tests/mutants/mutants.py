@@ -1378,6 +1378,27 @@ MUTANTS = (
             ("kept for ever", MISFITS, "if now - self.since >= MOST:", "if not self:", MISFIT_RULE),
             ("tried again at once", MISFITS, "WAIT: Final = timedelta(minutes=5)", "WAIT = timedelta(0)", MISFIT_RULE),
             (
+                "one that no tick may claim outlives the day",
+                "cronjobs/tick/tick.py",
+                "            if seen.misfits:\n                self.try_part(self._give_up_misfits)\n",
+                "",
+                f"{MISFIT_TICKS}::test_after_a_day_it_is_dead_though_no_tick_may_claim_it",
+            ),
+            (
+                "given up before the day is over",
+                "cronjobs/store/misfits.py",
+                "after_now(str(-MOST",
+                "after_now(str(-LEAST",
+                f"{MISFIT_TICKS}::test_after_a_day_it_is_dead_though_no_tick_may_claim_it",
+            ),
+            (
+                "to give one up waits for a lock",
+                "cronjobs/store/misfits.py",
+                "AND j.{outlived} {lock}",
+                "AND j.{outlived} FOR UPDATE",
+                f"{MISFIT_TICKS}::test_a_row_that_somebody_has_locked_keeps_no_tick_waiting",
+            ),
+            (
                 "charged",
                 "cronjobs/rules/ending.py",
                 "return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + WAIT",
