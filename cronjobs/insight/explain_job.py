@@ -12,7 +12,7 @@ from typing import Final
 from cronjobs.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, TypeFacts, plain
 from cronjobs.insight.phrases import LocalTimes, late, name, pause, span, who
 from cronjobs.reserved import EXEC_PREFIX
-from cronjobs.rules.misfits import LEAST, MOST
+from cronjobs.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.rules.occurrences import RAN_EARLY
 from cronjobs.rules.progress import in_words, time_left
 from cronjobs.text import one_line
@@ -210,6 +210,8 @@ def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
             failed = f", having failed {_of(job)}" if job.failures else ""
             lost = f", having been lost {_times(job.losses)}" if job.losses else ""
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
+            if job.attempts and (job.last_error or "").endswith(OUTLIVED):
+                error = f": {OUTLIVED}"  # perhaps while it waited, so that no attempt says so
             again = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
             if job.job_type.startswith(EXEC_PREFIX):
                 again = f'cron runs its line when it is due; "cronjobs jobs dismiss {job.id}" ends the report'

@@ -99,7 +99,8 @@ def _unwell(found: Watched) -> Iterator[Finding]:
         if since := _failing(rows, most):
             failing.setdefault(most, []).append((since, schedule.name))
         row = missed(rows)
-        if row is not None and found.dealt_with.get(schedule.name, row.decided_at) <= row.decided_at:
+        by_hand = found.covered.get(schedule.name)
+        if row is not None and (by_hand is None or by_hand < row.last_for):
             gone.append((row.first_for, schedule.name))
     for most, failed in sorted(failing.items()):
         since, name = min(failed)

@@ -14,6 +14,7 @@ from cronjobs.rules.standing import (
     Happened,
     JobNow,
     NotRun,
+    covered_by,
     standing,
     waited_for,
     why_not_run,
@@ -68,11 +69,16 @@ def not_run(
             judged = standing(lately[each.id], head, now, grace)
         if judged.not_run is None or judged.not_run.why in SAID_ELSEWHERE:
             continue
-        acted_at = store.dealt_with_at(connection, each.name)
-        judged = standing(lately[each.id], head, now, grace, acted_at)
+        covered = covered_by(store.triggered(connection, each.name), now, grace)
+        judged = standing(lately[each.id], head, now, grace, covered)
         if judged.not_run is not None and judged.not_run.why not in SAID_ELSEWHERE:
             found[each.name] = judged.not_run
     return found
+
+
+def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
+    """Up to which instant a run that a person triggered stands for what the schedule was due; None: none does."""
+    return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
 
 
 def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from cronjobs.config.settings import Settings
 from cronjobs.crontime.timing import newest_between
 from cronjobs.exec.watching import ExecWatch, watch_exec
-from cronjobs.insight.run_watch import newest_rows, not_run
+from cronjobs.insight.run_watch import covered_by_hand, newest_rows, not_run
 from cronjobs.model import Status, in_zone
 from cronjobs.rules.standing import Happened, NotRun
 from cronjobs.schedules.applying import silence_after
@@ -103,7 +103,7 @@ class Watched:
     schedules: Sequence[StoredSchedule] = ()  # those that may be in trouble, by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
-    dealt_with: dict[str, datetime] = field(default_factory=dict)  # last triggered or backfilled by hand
+    covered: dict[str, datetime] = field(default_factory=dict)  # schedules with missed runs → up to when by hand
     fires: bool = True  # a tick with schedules switched on came lately
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
@@ -133,9 +133,8 @@ def watch(
     unwell = [each for each in active if each.id in surveyed.went_badly]
     lately = newest_rows(connection, unwell)
     no_run = not_run(connection, unwell, lately, now)
-    names = {schedule.id: schedule.name for schedule in schedules}
-    missing = [names[id_] for id_, rows in lately.items() if missed(rows)]
-    dealt_with = {name: at for name in missing if (at := store.dealt_with_at(connection, name)) is not None}
+    missing = [each for each in unwell if missed(lately.get(each.id, []))]
+    covered = {each.name: at for each in missing if (at := covered_by_hand(connection, each, now)) is not None}
     fires = store.fired_lately(connection, silence_after(settings))
     refused = {
         tick["host"]: tick["did"]["refused"]
@@ -147,7 +146,7 @@ def watch(
         schedules=schedules,
         deaths=store.deaths(connection),
         lately=lately,
-        dealt_with=dealt_with,
+        covered=covered,
         fires=fires,
         fired_at=None if fires else store.last_fired_at(connection),
         refused={host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()},

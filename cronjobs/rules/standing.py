@@ -74,6 +74,14 @@ class Happened:
 
 
 @dataclass(frozen=True)
+class ByHand:
+    """A run that a person triggered ``at`` that instant, and its job; None: that was pruned."""
+
+    at: datetime
+    job: JobNow | None
+
+
+@dataclass(frozen=True)
 class NotRun:
     """Occurrences of a schedule since ``since`` that did not run, and why the newest of them did not."""
 
@@ -95,17 +103,17 @@ def standing(
     head: JobNow | None,
     now: datetime,
     grace: timedelta,
-    dealt_with_at: datetime | None = None,
+    covered_until: datetime | None = None,
 ) -> JudgedRuns:
     """Judge the ledger *rows* of one schedule, newest first, from before *now*.
 
     *head*: its unfinished job for which the others wait; None: they do not wait for each other (overlap: allow).
-    *grace* counts from the occurrence. What was due by *dealt_with_at* a person has seen to, by a run by hand.
+    *grace* counts from the occurrence. A run by hand stands for what was due up to *covered_until*.
     """
     found: list[NotRun] = []
     ended = False
     for row in rows:
-        if row.went_well or (dealt_with_at is not None and row.last_for <= dealt_with_at):
+        if row.went_well or (covered_until is not None and row.last_for <= covered_until):
             ended = True
             break
         if row.first_for + grace > now:
@@ -139,6 +147,21 @@ def _why(
 def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
     """The job by which *job* is judged: the *head* of its schedule's jobs, if it waits for that one."""
     return job if head is None or job.status != "queued" else head
+
+
+def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
+    """Up to which instant a run by hand stands for what was due; None: none does.
+
+    To have asked for it is not enough: it counts by what became of its job, like any other run.
+    """
+    return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
+
+
+def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
+    """Whether it succeeded (or was pruned), runs within its time, or waits for a retry."""
+    if job is None or job.status == "succeeded":
+        return True
+    return job.status in ("running", "failed") and why_not_run(job, now, grace) is None
 
 
 def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:

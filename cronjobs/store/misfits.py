@@ -6,19 +6,25 @@ A version is what a tick that loads its handlers records: the hash of its job ty
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
 
+from cronjobs.model import Job
 from cronjobs.probe.question import after_now
-from cronjobs.rules.misfits import LATELY, LEAST, MISFIT, UNKNOWN_CODE, Refusals
+from cronjobs.rules.misfits import LATELY, LEAST, MISFIT, MOST, OUTLIVED, UNKNOWN_CODE, Refusals
 from cronjobs.store import job_types  # noqa: F401  its fragments: within_ago, within_ahead
+from cronjobs.store.alerts import look_soon
+from cronjobs.store.job_rows import job_from
 from cronjobs.store.sql import define, run
+from cronjobs.text import ERROR_LIMIT, one_line
 
 define(
     least_ago=after_now(str(-LEAST.total_seconds())),
+    outlived="{misfit} AND misfit_since <= {most_ago}",
+    most_ago=after_now(str(-MOST.total_seconds())),
     runners_tick=lambda postgresql: "right(a.runner, 12)" if postgresql else "substr(a.runner, -12)",
     runners_host=lambda postgresql: (
         "split_part(a.runner, ':', 1)" if postgresql else "substr(a.runner, 1, instr(a.runner, ':') - 1)"
@@ -99,6 +105,36 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
     for row in rows:
         found.setdefault(row.job_id, set()).add(row.version)
     return found
+
+
+def outlived(connection: Connection, limit: int) -> Sequence[int]:
+    """Ids of up to *limit* waiting jobs whose payload has not fitted for MOST, in the order of their index."""
+    statement = "SELECT id FROM {jobs} WHERE {outlived} ORDER BY job_type, misfit_since, id LIMIT :limit"
+    return run(connection, statement, limit=limit).scalars().all()
+
+
+def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple[Job, str]]:
+    """Let those of them be dead of which it still holds and that nobody has locked; each with its error."""
+    rows = run(
+        connection,
+        "SELECT {facts_unread}, j.last_error FROM {jobs} j WHERE j.id {among_ids} AND j.{outlived} {lock}",
+        ids=sorted(ids),
+    ).all()
+    given_up = [(job_from(row), _outlived(row.last_error)) for row in rows]
+    for job, error in given_up:
+        run(
+            connection,
+            "UPDATE {jobs} SET status = 'dead', finished_at = {now}, last_error = :error WHERE id = :id",
+            id=job.id,
+            error=error,
+        )
+    if given_up:
+        look_soon(connection)
+    return given_up
+
+
+def _outlived(said: object) -> str:
+    return f"{one_line(str(said or MISFIT), ERROR_LIMIT - len(OUTLIVED) - 2)}; {OUTLIVED}"
 
 
 @dataclass(frozen=True)

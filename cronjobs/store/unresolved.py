@@ -15,12 +15,13 @@ from sqlalchemy import Connection
 from cronjobs.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.probe.question import after_now
 from cronjobs.rules.attempt_policy import seconds
-from cronjobs.rules.standing import Happened, JobNow
+from cronjobs.rules.standing import ByHand, Happened, JobNow
 from cronjobs.store import job_rows  # noqa: F401  its fragment: runner_s
 from cronjobs.store.sql import define, run
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
+TRIGGERS_READ: Final = 100  # of a schedule
 TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
 
 define(
@@ -151,14 +152,22 @@ def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Happened]:
     return [_happened(*row, job=jobs.get(row.job_id)) for row in ledger]
 
 
-def dealt_with_at(connection: Connection, schedule: str) -> datetime | None:
-    """When a person last triggered or backfilled *schedule*."""
-    at: datetime | None = run(
+def triggered(connection: Connection, schedule: str) -> list[ByHand]:
+    """The last TRIGGERS_READ runs of *schedule* that a person triggered, newest first.
+
+    What was backfilled has ledger rows, as all other runs have.
+    """
+    rows = run(
         connection,
-        "SELECT max(a.at) AS at FROM {audit} a WHERE a.action IN ('trigger', 'backfill') AND a.subject = :schedule",
+        "SELECT a.at, a.detail FROM {audit} a WHERE a.action = 'trigger' AND a.subject = :schedule "
+        "ORDER BY a.id DESC LIMIT :most",
         schedule=schedule,
-    ).scalar()
-    return at
+        most=TRIGGERS_READ,
+    ).all()
+    asked = [(row.at, row.detail.get("job_id")) for row in rows if isinstance(row.detail, Mapping)]
+    made = [(at, job_id) for at, job_id in asked if isinstance(job_id, int)]
+    jobs = jobs_now(connection, {job_id for _, job_id in made})
+    return [ByHand(at, jobs.get(job_id)) for at, job_id in made]
 
 
 def fired_lately(connection: Connection, within: timedelta) -> bool:

@@ -63,6 +63,8 @@ class Tick(TickContext):
             spare.begin()
             if self.to_recover:
                 self.try_part(self._recover)
+            if seen.misfits:
+                self.try_part(self._give_up_misfits)
             if self.fire_schedules:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
@@ -173,6 +175,11 @@ class Tick(TickContext):
         finally:  # also if this try fails: the next one continues
             self.result.recovered = self.recovery.recovered
         self.result.faults += self.recovery.left_alone
+
+    def _give_up_misfits(self) -> None:
+        from cronjobs.tick.outlived import give_up
+
+        give_up(self, lambda: self.work.types())
 
     def _work(self) -> None:
         loop = self.work.prepare()

@@ -288,7 +288,8 @@ class Rows:
         grace = spread_offset(given) + (GRACE if given.grace is None else given.grace)
         rows = [row for row in self.ledger if row.schedule_id == schedule.id]
         well = [row.last_for for row in rows if self.succeeded(row)]
-        by_hand = [row.at for row in self.audit if (row.action, row.subject) == ("trigger", schedule.name)]
+        triggered = [row for row in self.audit if (row.action, row.subject) == ("trigger", schedule.name)]
+        by_hand = [row.at for row in triggered if self.came_of(self.jobs.get(row.detail["job_id"]), given, grace)]
         after = max([*well, *by_hand], default=START - DAY)
         for row in rows:
             if row.last_for > after and row.first_for + grace <= self.now and not self.is_well(row, given, grace):
@@ -299,6 +300,12 @@ class Rows:
     def succeeded(self, row: Any) -> bool:
         job = self.jobs.get(row.job_id)
         return row.outcome in ("enqueued", "coalesced") and (job is None or job.status == "succeeded")
+
+    def came_of(self, job: Any, given: ScheduleSettings, grace: timedelta) -> bool:
+        """Whether something came of what a person triggered, or may still."""
+        if job is None or job.status == "succeeded":
+            return True
+        return job.status in ("running", "failed") and self.job_is_well(job, given, grace)
 
     def is_well(self, row: Any, given: ScheduleSettings, grace: timedelta) -> bool:
         if row.outcome == "missed":

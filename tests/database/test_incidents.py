@@ -281,6 +281,13 @@ def an_outage(world: World) -> None:
     world.later("23h")
 
 
+def another_outage(world: World) -> None:
+    an_outage(world)
+    world.trigger("nightly")
+    assert world.found() == []
+    world.later("23h")
+
+
 def the_next_run(world: World) -> None:
     world.clock.set(START.replace(day=4, hour=12, minute=0))
     world.minutes(1)
@@ -516,6 +523,25 @@ def the_next_noon(world: World) -> None:
     world.minutes(2)
 
 
+def one_by_hand_snoozes_too(world: World) -> None:
+    """The first Tuesday's run snoozes for ever, somebody triggers another, and so does that."""
+    world.carry(weekly=schedule("weekly", "0 12 * * 2", overlap="allow"), nightly=schedule("nightly", "30 3 1 * *"))
+    world.minutes(1)
+    world.snoozes = True
+    for _ in range(2):
+        the_next_noon(world)
+    world.later("2h")
+    assert [each.kind for each in world.found()] == ["not_run"]
+    world.trigger("weekly")
+    for _ in range(2):
+        the_next_noon(world)
+    world.snoozes = False
+
+
+def one_by_hand_succeeds(world: World) -> None:
+    world.trigger("weekly")
+
+
 def snoozes_no_more(world: World) -> None:
     the_next_noon(world)
     world.later("3h")
@@ -717,6 +743,7 @@ INCIDENTS = [
     Incident("a file that every tick refuses", refused, "refused", not_refused, code=3, mail="config.fault"),
     Incident("runs missed in an outage", an_outage, "missed", the_next_run),
     Incident("runs missed, and one made up for by hand", an_outage, "missed", lambda w: w.trigger("nightly")),
+    Incident("missed again after one by hand", another_outage, "missed", lambda w: w.trigger("nightly")),
     Incident("a pause that holds a run back", paused_over_noon, "pause", lambda w: w.resume("schedule", "nightly")),
     Incident("a paused queue with a schedule's job", queue_paused, "pause", lambda w: w.resume("queue", "default")),
     Incident("a pause that somebody forgot", old_pause, "pause", lambda w: w.resume("queue", "mail")),
@@ -740,6 +767,7 @@ INCIDENTS = [
     Incident("the clock of one host is wrong", clock_of_one_host, "clock", lambda w: w.later("30h")),
     Incident("a bad entry in another host's file", bad_entry_on_another_host, "config", lambda w: w.later("30h")),
     Incident("a run that snoozes for ever", snoozes_for_ever, "not_run", snoozes_no_more),
+    Incident("one by hand snoozes, too", one_by_hand_snoozes_too, "not_run", one_by_hand_succeeds),
     Incident("a run that found its queue full", crowded_out, "not_run", the_next_noon),
     Incident("a run that waits for a limit", behind_a_limit, "not_run", limit_free),
     Incident("runs beyond catch_up_limit", beyond_the_limit, "dropped", acknowledge_all),

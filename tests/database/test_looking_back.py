@@ -234,7 +234,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         listing.deaths_since(connection, hour, 50)
         unresolved.deaths(connection)
         unresolved.lately(connection, [1, 2, 3], 10)
-        unresolved.dealt_with_at(connection, "a")
+        unresolved.triggered(connection, "a")
         unresolved.fired_lately(connection, timedelta(minutes=5))
         unresolved.last_fired_at(connection)
         unresolved.recorded_since(connection, "web1", "refused")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,9 +21,12 @@ from cronjobs.insight.findings_of_work import work_findings
 from cronjobs.insight.gathering import look
 from cronjobs.insight.job_evidence import job_life
 from cronjobs.jobs import job_types, registry
+from cronjobs.rules.concurrency import Limit
+from cronjobs.store import schedules
+from cronjobs.store.listing import deaths_since
 from cronjobs.store.operating import OperatorAction, retry
 from cronjobs.testing import FakeClock
-from cronjobs.tick import work
+from cronjobs.tick import outlived, work
 
 START = datetime(2026, 11, 24, 8, 0, 30, tzinfo=UTC)
 LATELY, DAY, WAIT = timedelta(minutes=15), timedelta(hours=24), timedelta(minutes=5)
@@ -51,7 +54,7 @@ class Fleet:
     patch: pytest.MonkeyPatch
     ticked: list[tuple[datetime, Version]] = field(default_factory=list)
 
-    def tick(self, name: str, version: Version, **limits: Any) -> None:
+    def tick(self, name: str, version: Version, *, only_so_many: Sequence[Limit] = (), **limits: Any) -> Host:
         registry._registered.clear()
         registry.job("t.other")(lambda: None)
         if version.takes:
@@ -60,10 +63,13 @@ class Fleet:
             registry.job(TYPE)(lambda amount, currency: None)
         self.patch.setattr(work, "source_hash", lambda _settings: version.name)
         self.ticked.append((self.clock.now(), version))
-        Host(self.database, self.folder, name).tick(**limits)
+        host = Host(self.database, self.folder, name)
+        host.carry(limits=only_so_many)
+        host.tick(**limits)
+        return host
 
-    def add(self) -> int:
-        return put(self.database, job_type=TYPE, payload={"amount": 1})
+    def add(self, **values: Any) -> int:
+        return put(self.database, job_type=TYPE, payload={"amount": 1}, **values)
 
     def job(self, job_id: int) -> Any:
         with self.database.read() as connection:
@@ -179,6 +185,76 @@ def test_after_a_day_it_is_dead_whatever_ticks(fleet: Fleet) -> None:
     assert fleet.job(job_id).last_error.endswith("given up: no code has taken it for 24 hours")
 
 
+def its_handler_is_gone(fleet: Fleet) -> Host:
+    return fleet.tick("alpha", OTHER)
+
+
+def its_queue_is_paused(fleet: Fleet) -> Host:
+    with fleet.database.write() as connection:
+        now = fleet.clock.now()
+        schedules.pause(connection, scope="queue", name="default", until=None, by="ada", why=None, now=now)
+    return fleet.tick("alpha", OLD)
+
+
+def its_limit_is_full(fleet: Fleet) -> Host:
+    return fleet.tick("alpha", OLD, only_so_many=[Limit("smtp", most=0)])
+
+
+def no_tick_looks_for_it(fleet: Fleet) -> Host:
+    return fleet.tick("alpha", OLD, queue="another")
+
+
+@pytest.mark.parametrize("tick", [its_handler_is_gone, its_queue_is_paused, its_limit_is_full, no_tick_looks_for_it])
+def test_after_a_day_it_is_dead_though_no_tick_may_claim_it(fleet: Fleet, tick: Callable[[Fleet], Host]) -> None:
+    job_id, other = fleet.add(concurrency_key="smtp"), fleet.add(run_at=START + 2 * DAY)
+    fleet.tick("alpha", OLD)
+    fleet.clock.advance(DAY - MINUTE)
+    tick(fleet)
+    assert fleet.job(job_id).status == "failed"
+    fleet.clock.advance(2 * MINUTE)
+    host = tick(fleet)
+    job = fleet.job(job_id)
+    assert (job.status, job.attempts, job.failures) == ("dead", 1, 0)
+    assert abs(job.finished_at - fleet.clock.now()) < MOMENT
+    assert "missing a required argument: 'currency'; given up: no code has taken it for 24 hours" in job.last_error
+    [event] = host.said("job.dead")
+    assert (event.facts["job_id"], event.facts["error"]) == (job_id, job.last_error)
+    assert fleet.job(other).status == "queued"
+    with fleet.database.read() as connection:
+        seen = look(connection, host.settings, job_types.load(host.settings))
+        found = {each.kind: each for each in work_findings(seen, host.settings)}
+        life = job_life(connection, job_id, host.settings, lambda: job_types.load(host.settings))
+        [death] = deaths_since(connection, START, 10)
+    assert found["dead"].rows == (str(job_id),)
+    assert "misfit" not in found
+    assert (death.job_id, death.error) == (job_id, job.last_error)
+    assert life is not None
+    assert "no code has taken it for 24 hours" in " ".join(explain_job(life).sentences)
+
+
+def test_a_row_that_somebody_has_locked_keeps_no_tick_waiting(fleet: Fleet) -> None:
+    if fleet.database.is_sqlite:
+        pytest.skip("it locks no rows")
+    first, second = fleet.add(), fleet.add()
+    fleet.tick("alpha", OLD)
+    fleet.clock.advance(DAY + MINUTE)
+    with fleet.database.write() as connection:
+        connection.execute(select(jobs).where(jobs.c.id == first).with_for_update())
+        its_handler_is_gone(fleet)
+        assert [fleet.job(each).status for each in (first, second)] == ["failed", "dead"]
+    its_handler_is_gone(fleet)
+    assert fleet.job(first).status == "dead"
+
+
+def test_thousands_are_given_up_in_short_transactions(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlived, "BATCH", 3)
+    found = [fleet.add() for _ in range(7)]
+    fleet.tick("alpha", OLD)
+    fleet.clock.advance(DAY + MINUTE)
+    its_handler_is_gone(fleet)
+    assert {fleet.job(each).status for each in found} == {"dead"}
+
+
 def test_a_retry_by_hand_and_code_that_takes_it_begin_anew(fleet: Fleet) -> None:
     job_id = fleet.add()
     for _ in range(16):
@@ -241,6 +317,9 @@ def test_whatever_versions_tick_in_whatever_order_it_dies_when_all_have_refused_
                 fleet.tick(f"{name}-{step}" if containers else name, version)
                 job = fleet.job(job_id)
                 assert job.failures == 0
+                if first is not None and now - first >= DAY:
+                    assert (job.status, job.attempts) == ("dead", before.attempts)
+                    return
                 if job.attempts == before.attempts:
                     assert job.status == before.status
                     continue
@@ -251,7 +330,7 @@ def test_whatever_versions_tick_in_whatever_order_it_dies_when_all_have_refused_
                 refused_by.add(version.name)
                 lately = {each.name for at, each in fleet.ticked if at >= now - LATELY and each.knows}
                 is_over = now - first >= LATELY and lately <= refused_by
-                assert (job.status == "dead") == (is_over or now - first >= DAY), (now - first, lately, refused_by)
+                assert (job.status == "dead") == is_over, (now - first, lately, refused_by)
                 if job.status == "dead":
                     return
                 assert job.status == "failed"

@@ -43,7 +43,7 @@ from cronjobs.schedules.materialise import materialise
 from cronjobs.store import claims, expiry, explaining, listing, not_started, quarters, trends
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.store.listing import Filter
-from cronjobs.store.misfits import waiting_misfits
+from cronjobs.store.misfits import give_up_outlived, outlived, waiting_misfits
 from cronjobs.store.quarters import close_hour
 from cronjobs.store.schedule_runs import newest_runs
 from cronjobs.store.sql import database_now, run
@@ -204,6 +204,8 @@ def recover(world: World) -> Counted:
         expiry.expired_leases(connection, 200, known=["kind1"])
         expiry.left_alone(connection, [], [], ["kind1"])
         waiting_misfits(connection)
+        outlived(connection, 200)
+        give_up_outlived(connection, [1, 2, 3])
 
     return world.writing(settle)
 

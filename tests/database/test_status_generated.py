@@ -34,10 +34,9 @@ from cronjobs.insight.run_watch import RUNS_LOOKED_AT
 from cronjobs.insight.waiting import LateGroup, Queue
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.rules.pausing import of_queue
-from cronjobs.rules.standing import DEFAULT_GRACE, SAID_ELSEWHERE, Happened, JobNow, NotRun, standing
+from cronjobs.rules.standing import DEFAULT_GRACE, SAID_ELSEWHERE, Happened, JobNow, NotRun, standing, why_not_run
 from cronjobs.run_due.printing import json_text
 from cronjobs.store import schedules as store
-from cronjobs.store import unresolved
 from cronjobs.store.job_types import Loaded, record_types
 from cronjobs.store.schedule_health import Survey, active_schedules
 from cronjobs.testing import FakeClock
@@ -142,7 +141,8 @@ class World:
             self.put(tables.audit, at=self.ago(5, 500), action="define", subject=name)
         if self.chance(4):
             action = self.dice.choice(["trigger", "backfill"])
-            self.put(tables.audit, at=self.ago(5, 25, 500), action=action, subject=name)
+            detail = {"job_id": self.dice.choice([999_999, *self.jobs])} if action == "trigger" else None
+            self.put(tables.audit, at=self.ago(5, 25, 500), action=action, subject=name, detail=detail)
 
     def occurrence(self, schedule_id: int, at: datetime, well: bool) -> dict[str, Any]:
         outcome = "enqueued" if well else self.dice.choice(["enqueued", "enqueued", "skipped", "missed", "coalesced"])
@@ -197,14 +197,14 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
             lately[schedule.id] = past
         if schedule.paused is None and (found := without_its_runs(connection, schedule, every_row, jobs, health.now)):
             not_run[schedule.name] = found
-    missing = [each.name for each in active if watched.missed(lately.get(each.id, []))]
-    acted = {name: unresolved.dealt_with_at(connection, name) for name in missing}
+    missing = [each for each in active if watched.missed(lately.get(each.id, []))]
+    by_hand = {each.name: run_by_hand(connection, each, jobs, health.now) for each in missing}
     return replace(
         health.watch,
         schedules=every,
         lately=lately,
         not_run=not_run,
-        dealt_with={name: at for name, at in acted.items() if at is not None},
+        covered={name: at for name, at in by_hand.items() if at is not None},
         without_run={each.name: why for each in active if (why := watched._without_run(connection, each, health.now))},
     )
 
@@ -212,21 +212,44 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
 def without_its_runs(
     connection: Connection, schedule: store.StoredSchedule, rows: list[Happened], jobs: dict[int, Any], now: datetime
 ) -> NotRun | None:
-    grace = DEFAULT_GRACE
-    if isinstance(schedule.definition, dict) and isinstance(seconds := schedule.definition.get("grace_s"), int):
-        grace = timedelta(seconds=seconds)
+    grace = grace_of(schedule)
     mine = [job for job in jobs.values() if job.schedule == schedule.name and job.finished_at is None]
     first = min(mine, key=lambda job: (job.status != "running", job.id), default=None)
     head = None if first is None else job_now(first)
-    dealt_with = None
+    covered = None
     for _ in range(2):
-        judged = standing(rows[:RUNS_LOOKED_AT], head, now, grace, dealt_with)
+        judged = standing(rows[:RUNS_LOOKED_AT], head, now, grace, covered)
         if judged.not_run is None and not judged.ended:
-            judged = standing(rows, head, now, grace, dealt_with)
+            judged = standing(rows, head, now, grace, covered)
         if judged.not_run is None or judged.not_run.why in SAID_ELSEWHERE:
             return None
-        dealt_with = unresolved.dealt_with_at(connection, schedule.name)
+        covered = run_by_hand(connection, schedule, jobs, now)
     return judged.not_run
+
+
+def grace_of(schedule: store.StoredSchedule) -> timedelta:
+    if isinstance(schedule.definition, dict) and isinstance(seconds := schedule.definition.get("grace_s"), int):
+        return timedelta(seconds=seconds)
+    return DEFAULT_GRACE
+
+
+def run_by_hand(
+    connection: Connection, schedule: store.StoredSchedule, jobs: dict[int, Any], now: datetime
+) -> datetime | None:
+    """When the newest run was triggered of which something became, or may still."""
+    audit = tables.audit.c
+    asked = connection.execute(
+        select(audit.at, audit.detail).where(audit.subject == schedule.name, audit.action == "trigger")
+    )
+    stand = []
+    for at, detail in asked:
+        job = None if detail["job_id"] not in jobs else job_now(jobs[detail["job_id"]])
+        runs_on = (
+            job is not None and job.status in ("running", "failed") and not why_not_run(job, now, grace_of(schedule))
+        )
+        if job is None or job.status == "succeeded" or runs_on:
+            stand.append(at)
+    return max(stand, default=None)
 
 
 def happened(row: Any, jobs: dict[int, Any]) -> Happened:

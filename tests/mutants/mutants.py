@@ -1364,6 +1364,27 @@ MUTANTS = (
             ("kept for ever", MISFITS, "if now - self.since >= MOST:", "if not self:", MISFIT_RULE),
             ("tried again at once", MISFITS, "WAIT: Final = timedelta(minutes=5)", "WAIT = timedelta(0)", MISFIT_RULE),
             (
+                "one that no tick may claim outlives the day",
+                "cronjobs/tick/tick.py",
+                "            if seen.misfits:\n                self.try_part(self._give_up_misfits)\n",
+                "",
+                f"{MISFIT_TICKS}::test_after_a_day_it_is_dead_though_no_tick_may_claim_it",
+            ),
+            (
+                "given up before the day is over",
+                "cronjobs/store/misfits.py",
+                "after_now(str(-MOST",
+                "after_now(str(-LEAST",
+                f"{MISFIT_TICKS}::test_after_a_day_it_is_dead_though_no_tick_may_claim_it",
+            ),
+            (
+                "to give one up waits for a lock",
+                "cronjobs/store/misfits.py",
+                "AND j.{outlived} {lock}",
+                "AND j.{outlived} FOR UPDATE",
+                f"{MISFIT_TICKS}::test_a_row_that_somebody_has_locked_keeps_no_tick_waiting",
+            ),
+            (
                 "charged",
                 "cronjobs/rules/ending.py",
                 "return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + WAIT",
@@ -1455,6 +1476,30 @@ MUTANTS = (
         'return "put off" if job.run_at > now else "waits"',
         "return None",
         (f"{INCIDENTS}[a run that snoozes for ever]",),
+    ),
+    Mutant(
+        "a run by hand counts from the moment that it is asked for",
+        STANDING,
+        'if job is None or job.status == "succeeded":\n        return True\n    return job.status in',
+        "if triggered:\n        return True\n    return job.status in",
+        (
+            f"{INCIDENTS}[one by hand snoozes, too]",
+            "tests/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
+        ),
+    ),
+    Mutant(
+        "a run by hand whose job was cancelled stands for what was due",
+        STANDING,
+        'return job.status in ("running", "failed") and why',
+        "return why",
+        ("tests/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
+    ),
+    Mutant(
+        "a run by hand counts from the moment that it is asked for, for what was missed",
+        "cronjobs/insight/findings_of_schedules.py",
+        "(by_hand is None or by_hand < row.last_for)",
+        "by_hand is None",
+        (f"{INCIDENTS}[missed again after one by hand]",),
     ),
     Mutant(
         "a run that found its queue full is nothing",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cronjobs.rules.standing import DEFAULT_GRACE, OVERRUN, Happened, JobNow, standing, why_not_run
+from cronjobs.rules.standing import DEFAULT_GRACE, OVERRUN, ByHand, Happened, JobNow, covered_by, standing, why_not_run
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -92,7 +92,30 @@ def test_it_begins_with_the_first_that_did_not_run() -> None:
     assert found.since == PUT_OFF.scheduled_for
 
 
-def test_what_a_person_ran_by_hand_ends_what_was_due_before() -> None:
+def test_a_run_by_hand_stands_for_what_was_due_before_it() -> None:
     rows = [row(2, "enqueued", PUT_OFF)]
     assert standing(rows, None, NOW, HOUR, NOW - HOUR).not_run is None
     assert standing(rows, None, NOW, HOUR, NOW - 4 * HOUR).not_run is not None
+
+
+@pytest.mark.parametrize(
+    ("state", "stands"),
+    [
+        (None, True),  # pruned
+        (job(status="succeeded"), True),
+        (job(**HELD), True),
+        (job(**HELD | {"locked_until": NOW - OVERRUN}), False),
+        (job(status="failed", run_at=NOW + HOUR), True),
+        (job(status="failed", run_at=NOW - HOUR), False),
+        (job(), False),
+        (PUT_OFF, False),
+        (job(status="dead"), False),
+        (job(status="dead", dismissed=True), False),
+        (job(status="cancelled"), False),
+    ],
+)
+def test_a_run_by_hand_counts_by_what_became_of_its_job(state: JobNow | None, stands: bool) -> None:
+    at, earlier = NOW - HOUR, NOW - 5 * HOUR
+    assert covered_by([ByHand(at, state)], NOW, HOUR) == (at if stands else None)
+    found = covered_by([ByHand(at, state), ByHand(earlier, DONE)], NOW, HOUR)
+    assert found == (at if stands else earlier), "an earlier one may stand where the last does not"
