@@ -188,8 +188,8 @@ def _payload(place: _Place, registration: Registration, payload: dict[str, Any],
         return
     for misfit in registration.decoded(payload)[1].found:
         where = f"{path}.{misfit.where}"
-        if where in place.settings.positions and misfit.value:
-            yield place.problem(f"{misfit.value} {misfit.what} ({registration.name})", where)
+        if where in place.settings.positions:
+            yield place.problem(f"{misfit.what} ({registration.name})", where)
         else:
             yield place.problem(f"payload does not fit {registration.name}: {misfit}", f"{path}.payload", path)
 

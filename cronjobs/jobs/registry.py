@@ -60,7 +60,7 @@ from cronjobs.model import (
 if TYPE_CHECKING:
     from cronjobs.jobs.context import Context
     from cronjobs.jobs.handler_payload import HandlerPayload
-    from cronjobs.rules.payload_kinds import Misfits
+    from cronjobs.rules.annotations import Misfits
 
 Handler = Callable[..., Any]
 C = ParamSpec("C")  # how the function is called
@@ -112,10 +112,9 @@ class Registration:
                     "take the yield out, or call the generator from a handler that returns"
                 )
         try:
-            _ = self.signature
+            return self.accepts.fault
         except Exception as error:
             return f"the signature of its handler cannot be read: {type(error).__name__}: {error}"
-        return None
 
     @cached_property
     def accepts(self) -> HandlerPayload:

@@ -1,208 +1,292 @@
-"""From an annotation to its ``Kind``. What we do not know, or cannot resolve, is unchecked and never an error."""
+"""From a handler's annotation to the check of a payload's value. Pure.
+
+Annotations that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here, without an
+import. Dates, dataclasses, models and the like are read by pydantic (``rules/payload_pydantic.py``), of the extra
+``cronjobs[types]``. What we do not know, or cannot resolve, is unchecked and never an error.
+"""
 
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
-import sys
+import json
+import math
 import types
 import typing
-from collections.abc import Callable, Mapping
-from enum import Enum, Flag
-from typing import Annotated, Any, Final, Literal, Union
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union
+from uuid import UUID
 
-from cronjobs.rules.payload_containers import INT_KEY, DictKind, FixedTupleKind, LaterKind, ListKind, UnionKind
-from cronjobs.rules.payload_kinds import SCALAR_KINDS, ChoiceKind, ExactKind, Kind, TextKind, Unchecked
-from cronjobs.rules.payload_records import (
-    ConstrainedKind,
-    MsgspecKind,
-    PydanticKind,
-    RecordField,
-    RecordKind,
-    by_msgspec,
-    by_pydantic,
-)
+from cronjobs.text import one_line
 
-UNCHECKED: Final = Unchecked()
-Known = dict[Any, Kind]  # the named types that are read already, or just now
+Path = tuple[str | int, ...]
+Read = Callable[[Any, Path, "Misfits"], Any]  # what the handler gets for a JSON value; never raises for a misfit
 
-_LISTS: Final = {
-    list: list,
-    collections.abc.Sequence: None,
-    collections.abc.MutableSequence: None,
-    collections.abc.Collection: None,
-    collections.abc.Iterable: None,
-}
-_SETS: Final = {set: set, frozenset: frozenset, collections.abc.Set: set, collections.abc.MutableSet: set}
-_DICTS: Final = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
-# By name: typing has them since 3.13 or 3.11, and typing_extensions has its own.
-_WRAPPERS: Final = frozenset({"Required", "NotRequired", "ReadOnly", "Final", "ClassVar"})
+MOST_NAMED: Final = 3  # misfits of one payload that its error names
+SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
+ANY_JSON: Final = SCALARS | {list, dict}
 
 
-def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
+class Misfit(NamedTuple):
+    """One value that does not fit: where, and what is wrong with it. Never the value, which may be a secret."""
+
+    path: Path
+    what: str
+
+    @property
+    def where(self) -> str:
+        return "payload" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
+
+    def __str__(self) -> str:
+        return f"{one_line(self.where, 200)} {self.what}"
+
+
+class Misfits:
+    """What was found in one payload; the first few, and how many there are."""
+
+    def __init__(self) -> None:
+        self.found: list[Misfit] = []
+        self.count = 0
+
+    def add(self, path: Path, what: str) -> None:
+        """Note a misfit; returns None, which then stands in the value's place."""
+        self.count += 1
+        if len(self.found) < MOST_NAMED:
+            self.found.append(Misfit(path, one_line(what, 300)))
+
+    def __str__(self) -> str:
+        more = self.count - len(self.found)
+        return "; ".join([*map(str, self.found), *([f"and {more:,} more"] if more else [])])
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one annotation asks. ``plain``: classes of JSON values that the handler gets as they are."""
+
+    words: str
+    read: Read
+    plain: frozenset[type] = frozenset()
+
+
+class NeedsTypes(Exception):
+    """Raised by ``plain_check`` for an annotation that only pydantic reads."""
+
+
+UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSON)
+
+
+def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """*annotations* with names in place of text; what cannot be resolved is ``Any``, and leaves the others alone."""
     found = {}
     for name, annotation in annotations.items():
         one = types.SimpleNamespace(__annotations__={name: annotation})
         try:
-            found[name] = typing.get_type_hints(one, dict(names), dict(local), include_extras=True)[name]
+            found[name] = typing.get_type_hints(one, dict(names), {}, include_extras=True)[name]
         except Exception:  # a name that only the type checker has, text that is no type
             found[name] = Any
     return found
 
 
-def kind_of(annotation: Any, known: Known | None = None) -> Kind:
-    """The kind of an annotation whose names are resolved; never raises."""
-    known = {} if known is None else known
+def plain_check(annotation: Any) -> Check:
+    """The check for an annotation whose names are resolved; raises NeedsTypes, and nothing else."""
     try:
-        return _found(annotation, known) or _found(annotation, SCALAR_KINDS) or _kind_of(annotation, known)
-    except Exception:  # no type at all, or one that its own library cannot read
+        return _check(annotation)
+    except (NeedsTypes, RecursionError):  # type Tree = list[Tree]
+        raise NeedsTypes from None
+    except Exception:  # no type at all
         return UNCHECKED
 
 
-def _found(annotation: Any, kinds: Mapping[Any, Kind]) -> Kind | None:
-    try:
-        return kinds.get(annotation)
-    except TypeError:  # Annotated[int, []] cannot be hashed
-        return None
-
-
-def _kind_of(annotation: Any, known: Known) -> Kind:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Annotated:
-        return _annotated(annotation, arguments, known)
+def _check(annotation: Any) -> Check:
+    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin is Union or origin is types.UnionType:
-        return UnionKind([kind_of(one, known) for one in arguments])
+        return _union([_check(one) for one in arguments])
     if origin is Literal:
-        return ChoiceKind(arguments)
-    if _name(origin) in _WRAPPERS and arguments:
-        return kind_of(arguments[0], known)
-    if isinstance(origin or annotation, type):
-        return _of_class(annotation, origin or annotation, arguments, known)
-    if isinstance(annotation, typing.NewType):
-        return kind_of(annotation.__supertype__, known)
+        return _literal(arguments)
+    if origin is Annotated:
+        if any(_is_constraint(one) for one in arguments[1:]):
+            raise NeedsTypes
+        return _check(arguments[0])
     if annotation is typing.LiteralString:
-        return SCALAR_KINDS[str]
+        return _SIMPLE[str]
+    if isinstance(annotation, typing.NewType):
+        return _check(annotation.__supertype__)
     if type(annotation).__name__ == "TypeAliasType":  # type X = …, since 3.12
-        known[annotation] = LaterKind(annotation.__name__, lambda: kind_of(annotation.__value__, known))
-        return known[annotation]
+        return _check(annotation.__value__)
+    if origin in _SIMPLE:
+        return _SIMPLE[origin]
+    if origin in _LISTS:
+        return _list(_check(arguments[0]) if arguments else UNCHECKED)
+    if origin in _DICTS:
+        key, value = arguments or (Any, Any)
+        if _check(key) not in (_SIMPLE[str], UNCHECKED):  # an int, which has to be read from text
+            raise NeedsTypes
+        return _dict(_check(value))
+    if origin is tuple:
+        if (not arguments and annotation is tuple) or (len(arguments) == 2 and arguments[1] is Ellipsis):
+            return _list(_check(arguments[0]) if arguments else UNCHECKED, tuple)
+        return _tuple([_check(one) for one in arguments])
+    if _is_rich(origin):
+        raise NeedsTypes
     return UNCHECKED
 
 
-def _name(origin: Any) -> str:
-    return str(getattr(origin, "__name__", getattr(origin, "_name", "")))
+_LISTS: Final = frozenset(
+    {
+        list,
+        collections.abc.Sequence,
+        collections.abc.MutableSequence,
+        collections.abc.Collection,
+        collections.abc.Iterable,
+    }
+)
+_DICTS: Final = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+_SETS: Final = frozenset({set, frozenset, collections.abc.Set, collections.abc.MutableSet})
+_BYTES: Final = frozenset({bytes, bytearray, memoryview})
+_WRITTEN_AS_TEXT: Final = (date, datetime, time, timedelta, Decimal, UUID)
+_PYDANTIC: Final = ("pydantic", "pydantic_core", "annotated_types")
+_HOOK: Final = "__get_pydantic_core_schema__"  # of models, and of classes that say themselves how they are read
 
 
-def _annotated(annotation: Any, arguments: tuple[Any, ...], known: Known) -> Kind:
-    base = kind_of(arguments[0], known)
-    homes = {type(one).__module__.partition(".")[0] for one in arguments[1:]}
-    if isinstance(base, PydanticKind) or (homes & {"pydantic", "annotated_types"} and "pydantic" in sys.modules):
-        if isinstance(base, PydanticKind | Unchecked):
-            return PydanticKind(annotation)
-        return ConstrainedKind(base, by_pydantic(annotation))
-    if "msgspec" in homes and not isinstance(base, MsgspecKind):
-        return ConstrainedKind(base, by_msgspec(annotation))
-    return base
+def _is_rich(cls: Any) -> bool:
+    """Whether pydantic turns JSON into it: a class of one of the kinds that docs/payloads.md names."""
+    if cls in _SETS or cls in _WRITTEN_AS_TEXT:
+        return True
+    if not isinstance(cls, type):
+        return False
+    if issubclass(cls, Enum) or typing.is_typeddict(cls) or hasattr(cls, "__dataclass_fields__"):
+        return True
+    return hasattr(cls, _HOOK) or cls.__module__.partition(".")[0] in _PYDANTIC
 
 
-def _of_class(annotation: Any, cls: Any, arguments: tuple[Any, ...], known: Known) -> Kind:
-    if cls in _LISTS:
-        takes: tuple[Any, ...] = (list, tuple)
-        return ListKind(_argument(arguments, known), "a list", _LISTS[cls], takes)
-    if cls in _SETS:
-        takes = (list, tuple, set, frozenset)
-        return ListKind(_argument(arguments, known), "a list", _SETS[cls], takes)
-    if cls in _DICTS:
-        key, value = arguments if len(arguments) == 2 else (Any, Any)
-        return DictKind(_key(kind_of(key, known)), kind_of(value, known))
-    if cls is tuple:
-        if not arguments and annotation is not tuple:
-            return FixedTupleKind([])
-        if not arguments or (len(arguments) == 2 and arguments[1] is Ellipsis):
-            return ListKind(_argument(arguments[:1], known), "a list", tuple, (list, tuple))
-        return FixedTupleKind([kind_of(one, known) for one in arguments])
-    if _is_from("pydantic", cls) or "__pydantic_validator__" in vars(cls):
-        return PydanticKind(annotation) if _speaks(cls) else UNCHECKED
-    if _is_from("msgspec", cls):
-        return MsgspecKind(annotation) if not arguments else UNCHECKED
-    if arguments:
-        return UNCHECKED  # a generic class of the user's
-    if issubclass(cls, Enum):
-        return ChoiceKind(list(cls), cls if issubclass(cls, Flag) else None)
-    if typing.is_typeddict(cls):
-        known[cls] = RecordKind(cls.__name__, lambda: _entries(cls, known), dict, None)
-        return known[cls]
-    if hasattr(cls, "__dataclass_fields__") and not _has_pseudo_fields(cls):
-        known[cls] = RecordKind(cls.__name__, lambda: _fields(cls, known), cls, cls)
-        return known[cls]
-    return UNCHECKED
+def _is_constraint(metadata: Any) -> bool:
+    return hasattr(metadata, _HOOK) or type(metadata).__module__.partition(".")[0] in _PYDANTIC
 
 
-def _argument(arguments: tuple[Any, ...], known: Known) -> Kind:
-    return kind_of(arguments[0], known) if arguments else UNCHECKED
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _key(kind: Kind) -> Kind:
-    """Keys of JSON are text: what is written as text can be one, and an int in digits."""
-    if kind is SCALAR_KINDS[int]:
-        return INT_KEY
-    if isinstance(kind, TextKind | ChoiceKind) and kind.accepts >= {str}:
-        return kind
-    return kind if isinstance(kind, ExactKind) and kind.accepts == {str} else UNCHECKED
+def _exact(cls: type, words: str) -> Check:
+    """str, int, bool and None. A bool is no int here, though Python says so."""
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        return value if value.__class__ is cls else misfits.add(path, f"is not {words}")
+
+    return Check(words, read, frozenset({cls}))
 
 
-def _is_from(library: str, cls: type) -> bool:
-    return library in sys.modules and any(base.__module__.partition(".")[0] == library for base in cls.__mro__)
-
-
-def _speaks(cls: Any) -> bool:
-    """Whether it is of pydantic 2; models of pydantic 1 are unchecked."""
-    first = any(base.__module__.startswith("pydantic.v1") for base in cls.__mro__)
-    return not first and hasattr(sys.modules["pydantic"], "TypeAdapter")
-
-
-# --- fields -----------------------------------------------------------------------------------------------------------
-
-
-def _has_pseudo_fields(cls: Any) -> bool:
-    """Whether it takes an ``InitVar``, which it does not keep: then there is no way back."""
-    kinds = [getattr(field, "_field_type", None) for field in cls.__dataclass_fields__.values()]
-    return any(getattr(kind, "name", "") == "_FIELD_INITVAR" for kind in kinds)
-
-
-def _fields(cls: Any, known: Known) -> list[RecordField]:
-    hints = _hints(cls, lambda: {field.name: field.type for field in dataclasses.fields(cls)})
-    found = []
-    for field in dataclasses.fields(cls):
-        if field.init:
-            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            kind = or_none(kind_of(hints.get(field.name, Any), known), field.default)
-            found.append(RecordField(field.name, kind, required))
-    return found
-
-
-def _entries(cls: Any, known: Known) -> list[RecordField]:
-    hints = _hints(cls, lambda: cls.__annotations__)
-    found = []
-    for name in sorted(cls.__required_keys__ | cls.__optional_keys__):
-        hint = hints.get(name, Any)
-        # Of annotations that are text, TypedDict itself does not see NotRequired.
-        said = {"Required": True, "NotRequired": False}.get(_name(typing.get_origin(hint)))
-        found.append(RecordField(name, kind_of(hint, known), name in cls.__required_keys__ if said is None else said))
-    return found
-
-
-def or_none(kind: Kind, default: Any) -> Kind:
-    """``count: int = None`` means Optional, as it did to type checkers for years."""
-    null = SCALAR_KINDS[None]
-    return kind if default is not None or type(None) in kind.accepts else UnionKind([kind, null])
-
-
-def _hints(cls: Any, annotations: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(cls, include_extras=True)
-    except Exception:  # one of them cannot be resolved: each by itself
+def _read_float(value: Any, path: Path, misfits: Misfits) -> Any:
+    if value.__class__ is float and math.isfinite(value):
+        return value
+    if value.__class__ is int:  # PostgreSQL gives 1e16 back as 10000000000000000
         try:
-            return resolved(annotations(), vars(sys.modules[cls.__module__]), {cls.__name__: cls})
-        except Exception:  # Python 3.14 evaluates them all at once
-            return {}
+            return float(value)
+        except OverflowError:
+            return misfits.add(path, "is too large for a float")
+    return misfits.add(path, "is not a float")
+
+
+def _read_bytes(value: Any, path: Path, misfits: Misfits) -> Any:
+    return misfits.add(path, f"cannot be {NO_BYTES}")
+
+
+NO_BYTES: Final = "bytes, which JSON has not: annotate it str, and pass base64"
+_NULL: Final = _exact(type(None), "null")
+_FLOAT: Final = Check("a float", _read_float, frozenset({float}))
+_SIMPLE: Final[dict[Any, Check]] = {
+    str: _exact(str, "a str"),
+    int: _exact(int, "an int"),
+    bool: _exact(bool, "a bool"),
+    type(None): _NULL,
+    None: _NULL,
+    float: _FLOAT,
+    **dict.fromkeys(_BYTES, Check("bytes", _read_bytes)),
+}
+
+
+def _list(item: Check, make: type | None = None) -> Check:
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if value.__class__ is not list:
+            return misfits.add(path, "is not a list")
+        if not all([each.__class__ in item.plain for each in value]):  # noqa: C419 a generator costs twice
+            value = [item.read(each, (*path, n), misfits) for n, each in enumerate(value)]
+        return value if make is None else make(value)
+
+    return Check("a list", read)
+
+
+def _tuple(items: Sequence[Check]) -> Check:
+    words = f"a list of {len(items)}"
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if value.__class__ is not list or len(value) != len(items):
+            return misfits.add(path, f"is not {words}")
+        pairs = enumerate(zip(items, value, strict=True))
+        return tuple([item.read(each, (*path, n), misfits) for n, (item, each) in pairs])
+
+    return Check(words, read)
+
+
+def _dict(item: Check) -> Check:
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if value.__class__ is not dict:
+            return misfits.add(path, "is not an object")
+        return {key: item.read(each, (*path, key), misfits) for key, each in value.items()}
+
+    return Check("an object", read)
+
+
+def _literal(values: Sequence[Any]) -> Check:
+    if any(value.__class__ not in SCALARS for value in values):
+        raise NeedsTypes  # members of an Enum
+    words, among = one_of(values), {(value.__class__, value) for value in values}
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        fits = value.__class__ in SCALARS and (value.__class__, value) in among
+        return value if fits else misfits.add(path, f"is not {words}")
+
+    return Check(words, read)
+
+
+def one_of(values: Sequence[Any]) -> str:
+    named = [one_line(json.dumps(value, ensure_ascii=False), 60) for value in values[:6]]
+    return f"one of {', '.join(named[:5])}{', …' if len(named) > 5 else ''}"
+
+
+def _union(members: Sequence[Check]) -> Check:
+    """The first of several that a value fits, in the order written; an int is one before it is a float."""
+    members = sorted(members, key=lambda member: member is _FLOAT)
+    words = " or ".join(dict.fromkeys(member.words for member in members))
+    others = [member for member in members if member is not _NULL]
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if len(others) == 1 and value is not None and value.__class__ not in SCALARS:
+            return others[0].read(value, path, misfits)  # of a list it is said what is wrong inside
+        for member in members:
+            trial = Misfits()
+            got = member.read(value, path, trial)
+            if not trial.count:
+                return got
+        return misfits.add(path, f"is not {words}")
+
+    # Of a list another member may make a tuple.
+    return Check(words, read, SCALARS & frozenset().union(*(member.plain for member in members)))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def a(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
+
+
+def said(error: BaseException) -> str:
+    """What an exception of the user's code says, whatever its ``__str__`` does."""
+    try:
+        words = "".join([str(error)])[:200]
+    except Exception:
+        words = "(its message could not be read)"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

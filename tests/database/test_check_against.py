@@ -97,7 +97,7 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
     both = "let the handler take both forms until these jobs are done"
     signature = "t.bill(day: datetime.date, lines: list[handlers.Line])"
     assert answer.out.splitlines() == [
-        "t.bill: payload.lines[1].sku: 7 is not a str",
+        "t.bill: payload.lines[1].sku is not a str",
         f"    3 jobs (1 queued, 1 retrying, 1 dead): {ids[1]}, {ids[2]}, {ids[3]}; {both}",
         f"t.bill: payload does not fit {signature}: missing a required argument: 'lines'",
         f"    1 job (1 queued): {ids[4]}; {both}",
@@ -109,7 +109,7 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
     assert (told["ok"], told["against"]["checked"], told["against"]["misfits"]) == (False, 7, 5)
     assert told["against"]["groups"][0] == {
         "job_type": "t.bill",
-        "fault": "payload.lines[1].sku: 7 is not a str",
+        "fault": "payload.lines[1].sku is not a str",
         "jobs": 3,
         "by_status": {"queued": 1, "failed": 1, "dead": 1},
         "ids": ids[1:4],
@@ -206,7 +206,7 @@ def test_what_plain_sql_wrote_is_judged_and_stops_nothing(database: Database) ->
     assert "payload must be a JSON object, not an array" in examples
     assert "payload must be a JSON object, not a string" in examples
     assert "payload is larger than 1,048,576 bytes" in examples
-    assert "payload.day: 1 is not a str" in examples
+    assert "payload.day is not a str" in examples
     if database.is_sqlite:
         assert "payload is not UTF-8" in examples
         assert "payload is not JSON" in examples
@@ -287,5 +287,5 @@ def test_a_handler_in_a_process_of_its_own_gets_what_it_annotates(tmp_path: Path
     assert [row["output"] for row in project.rows("job_runs")] == ["made x\n", None]
     assert (failed["error_type"], failed["last_error"]) == (
         "SignatureMismatch",
-        "payload does not fit t.apart: payload.line.sku: 3 is not a str",
+        "payload does not fit t.apart: payload.line.sku is not a str",
     )

@@ -113,7 +113,7 @@ def test_async_enqueues_are_checked_likewise(database_url: str) -> None:
         try:
             async with engine.begin() as connection:
                 await enqueue_async(connection, "t.bill", RICH)
-                with pytest.raises(PayloadError, match='"soon" is not a date'):
+                with pytest.raises(PayloadError, match=r"payload\.day is not a date"):
                     await bill().enqueue_async(connection, day="soon", lines=[])
                 assert (await connection.execute(select(jobs.c.payload))).scalars().all() == [PLAIN]
         finally:
@@ -125,13 +125,13 @@ def test_async_enqueues_are_checked_likewise(database_url: str) -> None:
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        ({"day": "soon", "lines": []}, 'payload.day: "soon" is not a date like "2026-11-23"'),
+        ({"day": "soon", "lines": []}, 'payload.day is not a date like "2026-11-23"'),
         (
             {"day": DAY, "lines": [Line("x", Decimal("NaN"))]},
-            "payload.lines[0].price: Decimal('NaN') cannot be",
+            "payload.lines[0].price is not a Decimal",
         ),
-        ({"day": DAY, "lines": [{"sku": "x", "price": 19.9}]}, "payload.lines[0].price: 19.9 is a float, which may"),
-        ({"day": DAY, "lines": [], "customer": {"id": "x"}}, 'payload.customer.id: "x" does not fit'),
+        ({"day": DAY, "lines": [{"sku": "x", "price": 19.9}]}, "payload.lines[0].price is a float, which may"),
+        ({"day": DAY, "lines": [], "customer": {"id": "x"}}, "payload.customer.id is not an int"),
         ({"day": DAY}, "missing a required argument: 'lines'"),
         ({"day": DAY, "lines": [], "rate": float("nan")}, "payload.rate is nan, which is not JSON"),
         (None, "missing a required argument: 'day'"),
@@ -168,8 +168,7 @@ def test_a_row_that_does_not_fit_fails_before_the_handler_and_waits_for_the_next
     assert GOT == []
     row = connection.execute(select(jobs)).one()
     assert row.last_error == (
-        'payload does not fit t.bill: payload.day: "soon" is not a date like "2026-11-23"; '
-        "payload.lines: 3 is not a list"
+        'payload does not fit t.bill: payload.day is not a date like "2026-11-23"; payload.lines is not a list'
     )
     assert row.error_type == "SignatureMismatch"
     started_at = connection.execute(select(job_runs.c.started_at)).scalar_one()

@@ -21,8 +21,7 @@ from support.project import Project
 from cronjobs import enqueue
 from cronjobs.errors import PayloadError
 from cronjobs.jobs import registry
-from cronjobs.rules.annotations import kind_of
-from cronjobs.rules.payload_kinds import Misfits
+from cronjobs.jobs.registry import Registration
 from cronjobs.testing import drain
 
 PAGE = Page("docs/payloads.md")
@@ -89,16 +88,27 @@ def test_the_gate_says_what_the_page_shows(project: Project, names: dict[str, An
 
 
 def test_the_table_tells_what_is_taken() -> None:
-    """The rows whose JSON is an example: it is taken, and becomes what the row names."""
-    examples: dict[Any, list[str]] = {
-        Decimal: ['"19.99"', "20"],
-        timedelta: ['"90s"', '"1h30m"'],
-        date: ['"2026-11-23"'],
+    """Examples of JSON are taken, and become what the row names, which needs pydantic where it says so."""
+    examples: dict[Any, tuple[list[str], Any]] = {
+        int: (["7"], int),
+        float: (["7"], float),
+        Decimal: (['"19.99"', "20"], Decimal),
+        timedelta: (['"90s"', '"1h30m"'], timedelta),
+        date: (['"2026-11-23"'], date),
     }
-    rows = {row["annotation"]: row["JSON"] for row in PAGE.table("What JSON an annotation takes")}
-    for annotation, values in examples.items():
-        [row] = [taken for name, taken in rows.items() if f"`{annotation.__name__}`" in name]
+    rows = {row["annotation"]: row for row in PAGE.table("What JSON an annotation takes")}
+    for annotation, (values, becomes) in examples.items():
+        [row] = [row for name, row in rows.items() if f"`{annotation.__name__}`" in name]
+        handler = Registration("t.h", annotated(annotation))
+        assert bool(handler.accepts.needs_pydantic) == (row["`[types]`"] == "yes")
         for value in values:
-            misfits = Misfits()
-            assert type(kind_of(annotation).decode(json.loads(value), (), misfits)) is annotation
-            assert (value in row, misfits.count) == (True, 0)
+            decoded, misfits = handler.decoded({"p": json.loads(value)})
+            assert (type(decoded["p"]), misfits.count) == (becomes, 0)
+            assert value in row["JSON"] or becomes in (int, float)
+
+
+def annotated(annotation: Any) -> Any:
+    def handler(p: Any) -> None: ...
+
+    handler.__annotations__ = {"p": annotation}
+    return handler

@@ -91,7 +91,7 @@ def test_each_symptom_prints_what_the_page_says(typed: Project) -> None:
     long_ago = SYSTEM.now().replace(year=2020)
     enqueue(typed, "billing.remind", run_at=long_ago)
     enqueue(typed, "t.work", run_at=long_ago)
-    misfit = {"error_type": "SignatureMismatch", "last_error": "payload.customer_id: 7 is not a str"}
+    misfit = {"error_type": "SignatureMismatch", "last_error": "payload.customer_id is not a str"}
     enqueue(typed, "billing.invoice", misfit_since=long_ago, **misfit)
     found = page("troubleshooting").blocks("console")
     assert len(found) == PAGES["troubleshooting"]["console"]

@@ -37,6 +37,8 @@ ONLY = {
     "time": {"clock", "probe", "execution", "exec"},
     "typer": {"cli"},
     "distributed": {"engines"},
+    "pydantic": {"rules"},
+    "pydantic_core": {"rules"},
 }
 
 
