@@ -333,6 +333,17 @@ class SchemaMissing(DatabaseError):
         super().__init__(f"database {url} has no cronjobs tables: run {command}")
 
 
+class SchemaNotUpgraded(DatabaseError):
+    """Tables of a version before 0.2.0, which no later one reads or migrates."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"database is at revision {found}, of a version before 0.2.0: this version does not upgrade it, and has "
+            "changed nothing. Export its waiting jobs and keys with the version that made it, and enqueue them into "
+            "new tables: docs/from-before-0.2.md"
+        )
+
+
 class SchemaTooOld(DatabaseError):
     def __init__(self, *, found: str, needed: str) -> None:
         super().__init__(f'database is at revision {found}, this version needs {needed}: run "cronjobs db upgrade"')
