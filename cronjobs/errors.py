@@ -311,6 +311,16 @@ class ServerTooOld(DatabaseError):
         super().__init__(f"database {url} is PostgreSQL {version}: cronjobs needs 14 or later")
 
 
+class NoEncoding(DatabaseError):
+    """A PostgreSQL database in SQL_ASCII: it keeps bytes, and nothing says which characters they are."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"database {url} has the encoding SQL_ASCII, which does not say what its texts mean: "
+            "use a database created with ENCODING 'UTF8'"
+        )
+
+
 class SqliteTooOld(DatabaseError):
     """The SQLite library of this Python lacks what every statement of ours needs."""
 

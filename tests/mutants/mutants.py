@@ -538,8 +538,8 @@ MUTANTS = (
     Mutant(
         "whatever encoding the client was given",
         "cronjobs/database/connection.py",
-        "    return f\"SET LOCAL client_encoding = '{encoding}'\"",
-        "    return f\"SET LOCAL application_name = '{encoding}'\"",
+        "SET LOCAL client_encoding = 'UTF8'",
+        "SET LOCAL application_name = 'UTF8'",
         ("tests/database/test_encodings.py",),
     ),
     Mutant(
