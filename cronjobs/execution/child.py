@@ -39,11 +39,10 @@ from cronjobs.text import one_line
 
 def main() -> None:
     descriptor = int(sys.argv[1])
-    told = int(sys.argv[2]) if len(sys.argv) > 2 else None  # a tick of the version before gives none
+    told = int(sys.argv[2])
     guard = int(sys.argv[3]) if len(sys.argv) > 3 else None  # which makes the calls of ctx.map, on a cluster
-    for each in (descriptor, told, guard):
-        if each is not None:
-            os.set_inheritable(each, False)  # processes that the handler starts must not inherit it
+    for each in sys.argv[1:]:
+        os.set_inheritable(int(each), False)  # processes that the handler starts must not inherit it
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
@@ -58,7 +57,7 @@ def main() -> None:
     _leave()
 
 
-def run(request: Request, stop: StopSignal, told: int | None = None, guard: int | None = None) -> Outcome:
+def run(request: Request, stop: StopSignal, told: int, guard: int | None = None) -> Outcome:
     """Import the user's modules and run the handler; always returns an Outcome.
 
     *told*: the file for its progress. *guard*: the socket to what makes its calls; None: this process does.
@@ -80,9 +79,8 @@ def run(request: Request, stop: StopSignal, told: int | None = None, guard: int 
     attempt = Attempt(
         request.job, job_type, left, in_child_process=False, stop=stop, worker=request.worker, started=now
     )
-    if told is not None:
-        numbers = count(1)
-        attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
+    numbers = count(1)
+    attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:

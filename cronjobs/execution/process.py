@@ -54,7 +54,7 @@ LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> 
 LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher gives up by itself after 3
 CHILD: Final = "cronjobs.execution.child"
-LAUNCHER: Final = Path(__file__).parent.with_name("launcher.py")
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 
 
 class NoRoom(Exception):
@@ -146,7 +146,6 @@ def run_handler(
             # -P: do not import from the working folder first, where a user's file may have the name of a library
             # module.
             # -u: what the handler printed is in the file before anything kills it.
-            # What the version before knows nothing of comes last.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, *map(str, descriptors)),
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
             keep_open=descriptors,
