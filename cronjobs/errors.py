@@ -311,6 +311,16 @@ class ServerTooOld(DatabaseError):
         super().__init__(f"database {url} is PostgreSQL {version}: cronjobs needs 14 or later")
 
 
+class NoEncoding(DatabaseError):
+    """A PostgreSQL database in SQL_ASCII: it keeps bytes, and nothing says which characters they are."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"database {url} has the encoding SQL_ASCII, which does not say what its texts mean: "
+            "use a database created with ENCODING 'UTF8'"
+        )
+
+
 class SqliteTooOld(DatabaseError):
     """The SQLite library of this Python lacks what every statement of ours needs."""
 
@@ -331,6 +341,17 @@ class SchemaMissing(DatabaseError):
 
     def __init__(self, url: str, command: str = '"cronjobs db upgrade"') -> None:
         super().__init__(f"database {url} has no cronjobs tables: run {command}")
+
+
+class SchemaNotUpgraded(DatabaseError):
+    """Tables of a version before 0.2.0, which no later one reads or migrates."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"database is at revision {found}, of a version before 0.2.0: this version does not upgrade it, and has "
+            "changed nothing. Export its waiting jobs and keys with the version that made it, and enqueue them into "
+            "new tables: docs/from-before-0.2.md"
+        )
 
 
 class SchemaTooOld(DatabaseError):

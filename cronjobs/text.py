@@ -32,7 +32,7 @@ class BrokenText(str):
 
 
 def decoded(raw: bytes | bytearray | memoryview) -> str:
-    """A row's text. SQLite, and PostgreSQL in SQL_ASCII, keep whatever bytes a program wrote."""
+    """A row's text. SQLite keeps whatever bytes a program wrote."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:

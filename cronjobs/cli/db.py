@@ -24,7 +24,7 @@ from cronjobs.run_due.printing import complain, echo, echo_json
 from cronjobs.schema import migrations
 from cronjobs.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
 from cronjobs.store.examining import migrated_by_an_app, roles_left_behind
-from cronjobs.store.meta import reopen
+from cronjobs.store.meta import refuse_unsupported, reopen
 from cronjobs.text import one_line
 
 
@@ -115,6 +115,8 @@ def current(source: Source, as_json: JsonOption = False) -> None:
         echo_json({"database": str(database.address), "revision": revision, "newest": newest})
         return
     echo(revision or "none")
+    if revision is not None:
+        refuse_unsupported(revision)
     if (revision or "") < newest:
         complain(f'this version brings revision {newest}: run "cronjobs db upgrade"')
 

@@ -6,7 +6,6 @@ the timeouts (``SET LOCAL``, as nothing may outlive the transaction in PgBouncer
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sqlite3
@@ -46,13 +45,14 @@ from cronjobs.errors import (
     DatabaseUnreachable,
     DriverMissing,
     ForkedCopy,
+    NoEncoding,
     ServerTooOld,
     SqliteTooOld,
 )
 from cronjobs.host.forks import OutOfReach, replace_by_nothing
 from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
 from cronjobs.rules.payload import read_json
-from cronjobs.text import decoded, is_utf8
+from cronjobs.text import decoded
 
 T = TypeVar("T")
 
@@ -278,7 +278,6 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         "pool_size": connections,
         "max_overflow": connections,
         "json_deserializer": read_json,
-        "json_serializer": _json,
         "execution_options": {"cronjobs_clock": clock},
     }
     if address.schema:
@@ -308,17 +307,15 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 
 
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
-    """Connect, and remember the encoding of our texts (see ``_session``)."""
+    """Connect, and refuse a server that is too old, or a database without an encoding."""
     connection = dialect.connect(*arguments, **options)
     # client_connection_check_interval is new in 14; without it a dead runner's SQL goes on, and even commits.
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)
-    encoding = "UTF8"
     if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
-        encoding = "SQL_ASCII"
-        _load_any_bytes(connection)
-    record.info[_ENCODING] = encoding
+        connection.close()
+        raise NoEncoding(str(address))
     connection.add_notice_handler(partial(_note_unconfirmed, record.info))
     return connection
 
@@ -327,24 +324,6 @@ def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
     """Remember that a COMMIT ended its wait for a synchronous standby with a mere warning, in any language."""
     if notice.source_function == "SyncRepWaitForLSN":
         session[_UNCONFIRMED] = True
-
-
-def _load_any_bytes(connection: Any) -> None:
-    """Load as text what psycopg would leave as bytes: a SQL_ASCII database holds any bytes."""
-    from psycopg.adapt import Buffer, Loader
-
-    class AnyText(Loader):
-        def load(self, data: Buffer) -> str:
-            return decoded(data)
-
-    for kind in ("text", "varchar", "bpchar", "name", '"char"', 705):  # 705: the type of a literal, "unknown"
-        connection.adapters.register_loader(kind, AnyText)
-
-
-def _json(value: Any) -> str:
-    """JSON with unescaped characters: a SQL_ASCII server cannot decode an escape."""
-    written = json.dumps(value, ensure_ascii=False)
-    return written if written.isascii() or is_utf8(written) else json.dumps(value)
 
 
 def _create_private(file: Path, address: Address) -> None:
@@ -396,19 +375,10 @@ def _open_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-_ENCODING: Final = "cronjobs_encoding"  # key in a connection's ``info``
-_UNCONFIRMED: Final = "cronjobs_unconfirmed"  # likewise
+_UNCONFIRMED: Final = "cronjobs_unconfirmed"  # key in a connection's ``info``
 
-
-def _session(encoding: str) -> str:
-    """Set the encoding of a transaction's texts, whatever the server, the database, the role or the URL is set to.
-
-    The server converts between its own encoding and UTF-8. A SQL_ASCII server cannot, and would refuse a whole result
-    for one byte in it: its bytes are passed unchanged.
-    """
-    return f"SET LOCAL client_encoding = '{encoding}'"
-
-
+# Whatever the server, the database, the role or the URL is set to: the server converts between its encoding and this.
+_IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
 _POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
 _WHO_SERVES: Final = "SELECT pg_backend_pid()"  # among what opens a transaction, for it costs no round trip there
 _SERVED_BY: Final = "cronjobs_served_by"  # key in a connection's ``info``: the answer
@@ -424,13 +394,12 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 def _open_postgresql(connection: Connection) -> None:
     opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
-    encoding = connection.info.get(_ENCODING, "UTF8")
-    opening = f"{opening}; {_session(encoding)}"
+    opening = f"{opening}; {_IN_UTF8}"
     if opens_later(connection, opening, asks=_WHO_SERVES in opening):
         return
     answer = connection.exec_driver_sql(opening)
     connection.info[_SERVED_BY] = answer.scalar_one() if answer.returns_rows else None
-    if encoding == "UTF8" and _is_served_directly(connection):
+    if _is_served_directly(connection):
         serves_directly(connection)
 
 

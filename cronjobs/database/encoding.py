@@ -1,4 +1,4 @@
-"""What a database's encoding can hold: all of Unicode (UTF8), a part of it (LATIN1), any bytes (SQL_ASCII)."""
+"""What a database's encoding can hold: all of Unicode (UTF8), or a part of it (LATIN1)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,30 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 UTF8: Final = "UTF8"
-ANY_BYTES: Final = "SQL_ASCII"
 
 
 def server_encoding(connection: Connection) -> str:
     """The database's encoding by PostgreSQL's name, on any connection an enqueue may get. SQLite's texts are UTF-8."""
-    return _setting(connection, "server_encoding")
-
-
-def client_encoding(connection: Connection) -> str:
-    """The encoding in which *connection* sends its texts, which may change from one transaction to the next."""
-    return _setting(connection, "client_encoding")
-
-
-def _setting(connection: Connection, name: str) -> str:
     if connection.dialect.name != "postgresql":
         return UTF8
     raw = getattr(getattr(connection, "connection", None), "driver_connection", None)
     status = getattr(getattr(raw, "info", None), "parameter_status", None)  # of psycopg and of psycopg2
-    found = status(name) if status is not None else None
-    return str(found) if found else _asked(connection, name)
+    found = status("server_encoding") if status is not None else None
+    return str(found) if found else _asked(connection)
 
 
-def _asked(connection: Connection, name: str) -> str:
+def _asked(connection: Connection) -> str:
     """Ask the server, if the driver does not pass on what the server reported."""
     remembered: dict[Any, Any] = getattr(connection, "info", {})
-    if name == "client_encoding" or name not in remembered:
-        remembered[name] = connection.exec_driver_sql(f"SHOW {name}").scalar_one()
-    return str(remembered[name])
+    if "server_encoding" not in remembered:
+        remembered["server_encoding"] = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    return str(remembered["server_encoding"])
 
 
 @lru_cache(maxsize=16)
 def _codec(encoding: str) -> str | None:
     """Python's name of an encoding that is less than Unicode; None: it holds all that we write, or is unknown."""
-    if encoding in (UTF8, ANY_BYTES):
+    if encoding == UTF8:
         return None
     name = re.sub(r"^WIN(?=\d)", "cp", encoding).replace("KOI8", "KOI8-").lower()
     try:

@@ -1,4 +1,4 @@
-"""The indexes and triggers of the tables, for what makes or compares tables.
+"""The indexes of the tables, for what makes or compares tables.
 
 An index's condition loads both dialects of SQLAlchemy, and so does a table's own option for one of them. Without this
 module a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python itself, and a tick on
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import DDL, Index, event, text
+from sqlalchemy import Index, text
 
 from cronjobs.database.tables import (
     UNSETTLED_DEAD_SQL,
@@ -117,17 +117,6 @@ Index(
     postgresql_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
     sqlite_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
 )
-# What the CHECK exec_began does on PostgreSQL. SQLite takes a new CHECK only with a new column or a new table.
-for _act, _when in (("insert", "INSERT"), ("update", "UPDATE OF job_type")):
-    event.listen(
-        jobs,
-        "after_create",
-        DDL(  # type: ignore[no-untyped-call]
-            f"CREATE TRIGGER cronjobs_jobs_exec_began_{_act} BEFORE {_when} ON cronjobs_jobs "
-            "WHEN substr(NEW.job_type, 1, 5) = 'exec:' AND NEW.started_at IS NULL AND NEW.finished_at IS NULL "
-            "BEGIN SELECT RAISE(ABORT, 'CHECK constraint failed: cronjobs_jobs_exec_began_ck'); END"
-        ).execute_if(dialect="sqlite"),
-    )
 # Which job had a key before it was cancelled.
 Index(
     "cronjobs_jobs_released_key_idx",

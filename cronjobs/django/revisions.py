@@ -15,8 +15,9 @@ from django.db.migrations import Migration  # type: ignore[import-untyped]
 from django.db.migrations.operations.base import Operation  # type: ignore[import-untyped]
 from django.db.migrations.state import ModelState  # type: ignore[import-untyped]
 
-from cronjobs.database.tables import VERSION_TABLE
+from cronjobs.database.tables import FIRST_REVISION, VERSION_TABLE
 from cronjobs.django.connections import is_jobs_database
+from cronjobs.errors import SchemaNotUpgraded
 from cronjobs.schema import migrations
 
 LABEL: Final = "cronjobs"
@@ -64,6 +65,8 @@ class ToRevision(Operation):
                 cursor.execute("SELECT current_setting('search_path')")
                 path = cursor.fetchone()
             found = _revision(connection, cursor)
+            if found is not None and found < FIRST_REVISION:
+                raise CommandError(str(SchemaNotUpgraded(found)))
             if found is not None and found >= self.revision:
                 return
             for statement in statements:

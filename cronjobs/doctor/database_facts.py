@@ -13,9 +13,9 @@ from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
 from cronjobs.doctor import database_verdicts as judge
-from cronjobs.doctor.diagnosis import Diagnosis
+from cronjobs.doctor.diagnosis import Diagnosis, problem
 from cronjobs.doctor.host_verdicts import Fired
-from cronjobs.errors import CronjobsError, DatabaseError
+from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
 from cronjobs.host.mounts import filesystem_of
 from cronjobs.insight.watched import quiet_after
 from cronjobs.schema import grants
@@ -45,6 +45,8 @@ def reached(connection: Connection, settings: Settings, name: str) -> judge.Reac
 def revision(connection: Connection) -> Diagnosis:
     try:
         found = read_meta(connection)
+    except SchemaNotUpgraded as error:
+        return problem(str(error), "docs/from-before-0.2.md")
     except DatabaseError:
         return judge.revision(None, SCHEMA_REVISION, None)
     return judge.revision(found.schema_revision, SCHEMA_REVISION, found.oldest_code)

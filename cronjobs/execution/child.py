@@ -54,7 +54,7 @@ def main() -> None:
     _leave()
 
 
-def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
+def run(request: Request, stop: StopSignal, told: int) -> Outcome:
     """Import the user's modules and run the handler; always returns an Outcome.
 
     *told*: the file for its progress.
@@ -76,9 +76,8 @@ def run(request: Request, stop: StopSignal, told: int | None = None) -> Outcome:
     attempt = Attempt(
         request.job, job_type, left, in_child_process=False, stop=stop, worker=request.worker, started=now
     )
-    if told is not None:
-        numbers = count(1)
-        attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
+    numbers = count(1)
+    attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
     if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
         return Interrupted()
     try:

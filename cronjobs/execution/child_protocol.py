@@ -26,7 +26,7 @@ _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Out
 
 
 # The settings that a child gets, under their own names.
-_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env")
+_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around")
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,9 @@ class Request:
     source: str | None = None  # of a cluster: what the handler's source must be like, see ``jobs.registry``
 
     def encode(self) -> bytes:
-        """As ticks of the version before did: while files are replaced, they start this version's children."""
         facts = {name: getattr(self.settings, name) for name in _TOLD}
-        facts |= {name: getattr(self, name) for name in ("ends_at", "timeout_s", "worker")}
+        facts |= {name: getattr(self, name) for name in ("ends_at", "timeout_s", "worker", "source")}
         facts["job"] = self.job._asdict()
-        if self.settings.around:
-            facts["around"] = self.settings.around
-        if self.source is not None:
-            facts["source"] = self.source
         facts["grace_s"] = self.settings.run.shutdown_grace.total_seconds()
         return json.dumps(facts, default=_plain).encode()
 
@@ -64,8 +59,8 @@ class Request:
         run = RunSettings(shutdown_grace=timedelta(seconds=facts.pop("grace_s")))
         told = {name: facts.pop(name) for name in _TOLD}
         told |= {"folder": Path(told["folder"]), "python_path": tuple(map(Path, told["python_path"]))}
-        told["around"] = tuple(facts.pop("around", ()))  # the version before has none
-        told |= {"imports": tuple(told["imports"]), "env": tuple(map(tuple, told["env"]))}
+        told |= {"imports": tuple(told["imports"]), "around": tuple(told["around"])}
+        told |= {"env": tuple(map(tuple, told["env"]))}
         return cls(job, Settings(file=told["folder"] / "cronjobs.yaml", run=run, **told), **facts)
 
 

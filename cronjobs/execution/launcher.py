@@ -319,9 +319,7 @@ def main() -> None:
     os.set_inheritable(channel, False)
     # marshal is built in, and both ends are the same interpreter.
     size = int.from_bytes(read_exactly(channel, 8), "big")
-    # A tick of the version before sends no leave_running.
-    argv, env, folder, limit_s, max_memory, leased_s, *rest = marshal.loads(read_exactly(channel, size))
-    Launcher(channel, parent).run(argv, env, folder, limit_s, max_memory, leased_s, bool(rest and rest[0]))
+    Launcher(channel, parent).run(*marshal.loads(read_exactly(channel, size)))
     os._exit(0)  # there is nothing to finalise
 
 

@@ -54,7 +54,7 @@ LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> 
 LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher gives up by itself after 3
 CHILD: Final = "cronjobs.execution.child"
-LAUNCHER: Final = Path(__file__).parent.with_name("launcher.py")
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 
 
 class NoRoom(Exception):

@@ -15,7 +15,7 @@ from typing import Final
 
 PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
 # These end with this process: our own, and the helpers of the standard library.
-OURS: Final = ("cronjobs/launcher.py", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+OURS: Final = ("cronjobs/execution/launcher.py", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def keep_orphans(on: bool = True) -> None:

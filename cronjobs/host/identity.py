@@ -9,7 +9,7 @@ from typing import Final
 from cronjobs.probe import here as kernel
 from cronjobs.probe.here import UNKNOWN, age_of, process_started
 
-LAUNCHER: Final = "cronjobs/launcher.py"
+LAUNCHER: Final = "cronjobs/execution/launcher.py"
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def review(database: Database, settings: Settings, known: JobTypes) -> Iterator[
     """Read all payloads of *database* and compare; yields the review so far, many times. Nothing is written.
 
     Each chunk is a transaction of its own, so that no snapshot stays open while millions are read. Jobs that come
-    meanwhile are not looked at. Raises OtherProject, or DatabaseError; tables of older revisions will do.
+    meanwhile are not looked at. Raises OtherProject, or DatabaseError; tables before their next migration will do.
     """
     done = PayloadReview(known)
     with database.read() as connection, only_reading(connection):
@@ -107,7 +107,7 @@ def review(database: Database, settings: Settings, known: JobTypes) -> Iterator[
     chunk: Chunk | None = Chunk((), 0)
     while chunk is not None:
         with database.read() as connection, only_reading(connection):
-            chunk = chunk_after(connection, chunk.after, last, found.schema_revision)
+            chunk = chunk_after(connection, chunk.after, last)
         if chunk is not None:
             for row in chunk.rows:
                 done.add(row)

@@ -46,7 +46,7 @@ def cancel(
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
         JobHeld: another open transaction has the job locked; nothing was changed.
-        SchemaMissing: there are no tables yet, or SchemaTooOld: older ones than this app's: ``cronjobs db upgrade``.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
 
     The transaction stays usable after each of these.
     """
@@ -86,7 +86,7 @@ def reschedule(
         NoSuchJob: there is no such job (any more).
         JobHeld: another open transaction has the job locked; nothing was changed.
         UsageError: an argument makes no sense.
-        SchemaMissing: there are no tables yet, or SchemaTooOld: older ones than this app's: ``cronjobs db upgrade``.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
 
     The transaction stays usable after each of these.
     """

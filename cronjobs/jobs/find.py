@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.database.column_types import from_microseconds
-from cronjobs.errors import DatabaseError, NoSuchJob, SchemaTooOld, UsageError
+from cronjobs.errors import DatabaseError, NoSuchJob, UsageError
 from cronjobs.jobs.async_targets import is_async_engine, refuse_async, run_sync_of
 from cronjobs.jobs.checking import Key, Span, key_text
 from cronjobs.jobs.enqueue import TargetOrEngine, connection_of
@@ -19,7 +19,8 @@ from cronjobs.jobs.insertion import naming_missing_tables
 from cronjobs.model import FINAL, Status, duration, duration_text
 from cronjobs.rules.payload import BadJson, read_json
 from cronjobs.rules.progress import HowFar, reported_of
-from cronjobs.store.finding import REVISION, JobName, Readiness, find_row, readiness
+from cronjobs.store.finding import JobName, Readiness, find_row, readiness
+from cronjobs.store.meta import refuse_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,7 @@ def find(
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
         DatabaseError: this role of the database may not read jobs.
-        SchemaMissing: there are no tables yet, or SchemaTooOld: older ones than this app's: ``cronjobs db upgrade``.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
 
     The transaction stays usable after each of these.
     """
@@ -228,10 +229,9 @@ def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Con
 
 
 def require_ready(connection: Connection) -> Readiness:
-    """Raise SchemaTooOld if the tables are of an older version than this app."""
+    """Raise SchemaNotUpgraded if the tables are of a version before 0.2.0."""
     found = readiness(connection)
-    if found.revision < REVISION:
-        raise SchemaTooOld(found=found.revision, needed=REVISION)
+    refuse_unsupported(found.revision)
     return found
 
 

@@ -16,7 +16,7 @@ from cronjobs.database.tables import metadata
 from cronjobs.store.meta import qualified
 
 Facts = dict[tuple[str, str, str], str]
-"""(table, kind, name) → its definition in the database's words; kind: "column", "constraint", "index" or "trigger"."""
+"""(table, kind, name) → its definition in the database's words; kind: "column", "constraint" or "index"."""
 
 VIEWS: Final = ("cronjobs_dead_jobs", "cronjobs_long_running_jobs")
 _READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit acks"
@@ -191,10 +191,10 @@ def _sqlite_facts(connection: Connection) -> Facts:
                 f"FOREIGN KEY ({', '.join(foreign['constrained_columns'])}) REFERENCES {foreign['referred_table']} "
                 f"{foreign.get('options')}"
             )
-    rows = connection.exec_driver_sql("SELECT tbl_name, type, name, sql FROM sqlite_master")
-    for table, kind, name, definition in rows:
-        if kind in ("index", "trigger") and definition is not None and table in metadata.tables:
-            facts[table, kind, name] = _spaced(definition)
+    rows = connection.exec_driver_sql("SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'index'")
+    for table, name, definition in rows:
+        if definition is not None and table in metadata.tables:
+            facts[table, "index", name] = _spaced(definition)
     return facts
 
 

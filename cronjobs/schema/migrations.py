@@ -26,10 +26,10 @@ from cronjobs.database.address import Address
 from cronjobs.database.connection import Database, tell
 from cronjobs.database.retrying import patiently
 from cronjobs.database.tables import VERSION_TABLE, metadata
-from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing
+from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaNotUpgraded
 from cronjobs.schema import drift
 from cronjobs.schema.grants import quoted
-from cronjobs.store.meta import has_table, qualified, read_meta, require_revision
+from cronjobs.store.meta import has_table, qualified, read_meta, refuse_unsupported, require_revision
 
 CONNECTION: Final = "cronjobs_connection"  # attributes of the alembic configuration that env.py reads
 ADDRESS: Final = "cronjobs_address"
@@ -74,7 +74,8 @@ def upgrade(database: Database) -> tuple[str | None, str]:
     """Migrate to the newest revision; return the revision before (None: no tables yet) and after.
 
     All or nothing, on both databases. Several at once are fine: one works, the others wait and find it done. A schema
-    that is newer than this code is left alone; raises SchemaTooNew if this code must not run on it.
+    that is newer than this code is left alone; raises SchemaTooNew if this code must not run on it, and
+    SchemaNotUpgraded for tables of a version before 0.2.0.
     """
     newest = head()
 
@@ -113,7 +114,7 @@ def check(database: Database) -> list[str]:
     with database.read() as connection:
         try:
             found = read_meta(connection)
-        except SchemaMissing as error:
+        except (SchemaMissing, SchemaNotUpgraded) as error:
             return [str(error)]
         migrated = _revision(connection)
         findings = []
@@ -134,7 +135,7 @@ def check(database: Database) -> list[str]:
 def sql(address: Address, revisions: str = "head") -> str:
     """All migrations as SQL for someone else to apply, in one transaction; needs only the kind of a database.
 
-    *revisions*: up to which ("0003"), or from where to where ("0002:0003").
+    *revisions*: up to which ("0013"), or from where to where ("0012:0013").
     """
     output = io.StringIO()
     with _one_at_a_time:
@@ -197,7 +198,10 @@ def transaction(database: Database) -> Iterator[Connection]:
 
 
 def run_online(connection: Connection) -> None:
-    """Run alembic's command on *connection*, in its transaction."""
+    """Run alembic's command on *connection*, in its transaction. Raises SchemaNotUpgraded."""
+    found = _revision(connection)
+    if found is not None:
+        refuse_unsupported(found)
     context.configure(connection=connection, **_options())
     with context.begin_transaction():
         context.run_migrations()

@@ -11,15 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from cronjobs.database.encoding import (
-    ANY_BYTES,
-    UTF8,
-    client_encoding,
-    from_ascii,
-    in_ascii,
-    server_encoding,
-    unfit_character,
-)
+from cronjobs.database.encoding import UTF8, from_ascii, in_ascii, server_encoding, unfit_character
 from cronjobs.database.tables import jobs
 from cronjobs.errors import PayloadError
 from cronjobs.host.caller import caller
@@ -230,16 +222,6 @@ def _storable(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequenc
     character = unfit_character(encoding, json.dumps(written, ensure_ascii=False, default=str))
     if character is not None:
         raise PayloadError(f"{character!r} cannot be stored: the encoding of this database is {encoding}")
-    if encoding == ANY_BYTES:
-        client = client_encoding(connection)
-        if client not in (UTF8, ANY_BYTES) and not json.dumps(written, ensure_ascii=False, default=str).isascii():
-            raise PayloadError(
-                f"the encoding of this database is {encoding}, and of this connection {client}: its bytes would be "
-                "read as UTF-8. SET client_encoding = 'UTF8' on it"
-            )
-        # Such a server cannot decode even an escape within the payload.
-        plain = [{name: json.dumps(row[name], ensure_ascii=False) for name in ("payload", "meta")} for row in written]
-        rows = [row | texts for row, texts in zip(rows, plain, strict=True)]
     return rows
 
 

@@ -14,7 +14,6 @@ from cronjobs.store.sizes import if_not_too_large
 from cronjobs.store.sql import Fragment, among, define, is_postgresql, run
 from cronjobs.text import decoded
 
-REVISION: Final = "0007"  # of the tables, the oldest that can do this
 LONGEST: Final = 4000  # characters of a text; more than any that cronjobs writes
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
 _TEXTS: Final = (

@@ -11,8 +11,15 @@ from typing import Final
 from sqlalchemy import Connection, func, insert, select, text, update
 
 from cronjobs.config.settings import Settings
-from cronjobs.database.tables import SCHEMA_REVISION, audit, meta
-from cronjobs.errors import ForeignDatabase, MovedDatabase, SchemaMissing, SchemaTooNew, SchemaTooOld
+from cronjobs.database.tables import FIRST_REVISION, SCHEMA_REVISION, audit, meta
+from cronjobs.errors import (
+    ForeignDatabase,
+    MovedDatabase,
+    SchemaMissing,
+    SchemaNotUpgraded,
+    SchemaTooNew,
+    SchemaTooOld,
+)
 from cronjobs.store.sql import schema_of
 
 MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere
@@ -31,14 +38,21 @@ class Meta:
 
 
 def read_meta(connection: Connection) -> Meta:
-    """Read the row; raises SchemaMissing, and leaves the transaction usable."""
+    """Read the row; raises SchemaMissing or SchemaNotUpgraded, and leaves the transaction usable."""
     if not has_table(connection, meta.name):
         raise SchemaMissing(database_name(connection))
     columns = (meta.c.project, meta.c.environment, meta.c.schema_revision, meta.c.oldest_code, meta.c.pruned_at)
     row = connection.execute(select(*columns).where(meta.c.id == 1)).one_or_none()
     if row is None:
         raise SchemaMissing(database_name(connection))
+    refuse_unsupported(row.schema_revision)
     return Meta(*row)
+
+
+def refuse_unsupported(revision: str) -> None:
+    """Raise SchemaNotUpgraded for tables of a version before 0.2.0."""
+    if revision < FIRST_REVISION:
+        raise SchemaNotUpgraded(revision)
 
 
 def require_schema(connection: Connection) -> Meta:

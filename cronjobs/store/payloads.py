@@ -37,13 +37,10 @@ define(
     payload_bytes=lambda postgresql: (
         "octet_length(CAST(p.payload AS text))" if postgresql else "length(CAST(p.payload AS BLOB))"
     ),
-    # Runs of exec are records, and jobs of which only the key is left cannot be repeated.
-    may_run_again="j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:' AND NOT {stripped}",
-    # Dismissed jobs stay dead.
-    may_still_run="{may_run_again} AND (j.status <> 'dead' OR {can_dismiss})",
+    # Runs of exec are records, jobs of which only the key is left cannot be repeated, and dismissed ones stay dead.
+    may_still_run="""j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
+      AND NOT {stripped} AND (j.status <> 'dead' OR {can_dismiss})""",
 )
-
-FIRST_WITH_DISMISSALS: Final = "0002"  # the revision whose jobs have the column dismissed_at
 
 _IDS: Final = """
     SELECT j.id FROM {jobs} j WHERE j.id >= :first AND j.id < :end AND {may_still_run} ORDER BY j.id LIMIT :most"""
@@ -64,11 +61,8 @@ def last_id(connection: Connection) -> int:
     return int(run(connection, "SELECT max(j.id) FROM {jobs} j").scalar() or 0)
 
 
-def chunk_after(connection: Connection, after: int, last: int, revision: str) -> Chunk | None:
-    """The next payloads with ids above *after*, up to *last*; None: there are no more. *revision* is the tables'."""
-    rows_of, ids_of = _ROWS, _IDS
-    if revision < FIRST_WITH_DISMISSALS:
-        rows_of, ids_of = (each.replace("{may_still_run}", "{may_run_again}") for each in (_ROWS, _IDS))
+def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
+    """The next payloads with ids above *after*, up to *last*; None: there are no more."""
     first = run(
         connection, "SELECT min(j.id) FROM {jobs} j WHERE j.id > :after AND j.id <= :last", after=after, last=last
     ).scalar()
@@ -77,14 +71,14 @@ def chunk_after(connection: Connection, after: int, last: int, revision: str) ->
     where = {"first": first, "end": min(first + WINDOW, last + 1), "most": MOST_ROWS}
     try:
         with connection.begin_nested():
-            rows = [StoredPayload._make(row) for row in run(connection, rows_of, **where, most_bytes=MOST_BYTES)]
+            rows = [StoredPayload._make(row) for row in run(connection, _ROWS, **where, most_bytes=MOST_BYTES)]
     except (DBAPIError, MemoryError):  # a few bytes of jsonb can be numbers of a gigabyte of digits
-        rows = list(_one_by_one(connection, ids_of, where))
+        rows = list(_one_by_one(connection, where))
     return Chunk(rows, rows[-1].id if rows else where["end"] - 1)
 
 
-def _one_by_one(connection: Connection, ids: str, where: dict[str, int]) -> Iterator[StoredPayload]:
-    for job_id in run(connection, ids, **where).scalars().all():
+def _one_by_one(connection: Connection, where: dict[str, int]) -> Iterator[StoredPayload]:
+    for job_id in run(connection, _IDS, **where).scalars().all():
         try:
             with connection.begin_nested():
                 yield StoredPayload._make(run(connection, _ONE, id=job_id).one())

@@ -20,7 +20,6 @@ from sqlalchemy.types import TypeEngine
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import one_trip, tables
 from cronjobs.database.column_types import Instant, Json, to_microseconds
-from cronjobs.database.encoding import ANY_BYTES, server_encoding
 from cronjobs.probe import question
 from cronjobs.probe.question import FRAGMENTS, after_now
 
@@ -252,26 +251,20 @@ def _kind(column: Column[Any]) -> str:
 
 def group_value(connection: Connection, rows: Any) -> str:
     """The JSON parameter of ``group`` and ``among``; instants become what the database compares."""
-    postgresql = is_postgresql(connection)
-    written = (_AS_POSTGRESQL if postgresql else _AS_SQLITE).encode(rows)
-    if postgresql and "\\u" in written and server_encoding(connection) == ANY_BYTES:
-        # A server without an encoding (SQL_ASCII) cannot turn an escape into a character.
-        return _UNESCAPED.encode(rows)
-    return written
+    return (_AS_POSTGRESQL if is_postgresql(connection) else _AS_SQLITE).encode(rows)
 
 
-def _encoder(instant: Callable[[datetime], object], *, escape: bool = True) -> json.JSONEncoder:
+def _encoder(instant: Callable[[datetime], object]) -> json.JSONEncoder:
     def encode(value: Any) -> Any:
         if isinstance(value, datetime):
             return instant(value)
         raise TypeError(f"{type(value).__name__} does not travel in a group of rows")
 
-    return json.JSONEncoder(default=encode, separators=(",", ":"), allow_nan=False, ensure_ascii=escape)
+    return json.JSONEncoder(default=encode, separators=(",", ":"), allow_nan=False)
 
 
 _AS_POSTGRESQL: Final = _encoder(datetime.isoformat)
 _AS_SQLITE: Final = _encoder(to_microseconds)
-_UNESCAPED: Final = _encoder(datetime.isoformat, escape=False)
 
 
 def json_text(value: Mapping[str, Any]) -> str:

@@ -217,7 +217,7 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
     return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
 
 
-# As the functions of migration 0008 do it; on SQLite a writer is alone.
+# As the functions of the migration do it; on SQLite a writer is alone.
 define(
     this_token="t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token",
     ended_itself="""

@@ -14,7 +14,7 @@ import select
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +37,7 @@ from cronjobs.store.sql import database_now
 if TYPE_CHECKING:
     import subprocess
 
-PROGRAM: Final = "cronjobs.long"  # operators signal long jobs by this name, see docs/long-jobs.md
+PROGRAM: Final = "cronjobs.tick.long_job_process"  # operators signal long jobs by this name, see docs/long-jobs.md
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
@@ -91,9 +91,7 @@ class Handover:
 
     @classmethod
     def decode(cls, data: bytes) -> Handover:
-        """Read it; of a tick of the version before, too, which says ``retry`` besides."""
-        facts = json.loads(data)
-        return cls(**{each.name: facts[each.name] for each in fields(cls)})
+        return cls(**json.loads(data))
 
     def as_type(self, settings: Settings) -> JobType:
         """The job type as the tick knew it; only a command's words are read from the file. Raises CronjobsError."""

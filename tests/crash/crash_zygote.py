@@ -32,7 +32,7 @@ NEEDED = (  # what is imported only when it is needed, beside all of our own
     *("croniter", "zoneinfo", "sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"),
     *("psycopg", "sqlite3", "asyncio", "getpass", "subprocess"),
 )
-NOT_TO_IMPORT = ("cronjobs.__main__", "cronjobs.launcher", "cronjobs.execution.launcher")  # scripts
+NOT_TO_IMPORT = ("cronjobs.__main__", "cronjobs.execution.launcher")  # scripts
 
 
 def serve() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,7 +33,7 @@ from cronjobs import (
 )
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import audit, job_runs, jobs
-from cronjobs.errors import SchemaMissing, SchemaTooOld
+from cronjobs.errors import SchemaMissing
 from cronjobs.model import Status
 from cronjobs.schema import migrations
 from cronjobs.store import operating, totals
@@ -320,21 +319,6 @@ def test_the_tables_may_live_in_a_schema_of_their_own(postgres_url: str) -> None
     with pytest.raises(SchemaMissing):
         cancel(engine, idempotency_key="k")
     engine.dispose()
-
-
-def test_tables_of_an_older_version_are_named_and_spoil_nothing(postgres_migrated: str) -> None:
-    in_psql(as_role(postgres_migrated, OWNER), "UPDATE cronjobs_meta SET schema_revision = '0006'")
-    with psycopg.connect(postgres_migrated) as app:
-        made = enqueue(app, "t.remind")
-        calls: list[Callable[[], object]] = [
-            lambda: find(app, id=made.id),
-            lambda: cancel(app, id=made.id),
-            lambda: reschedule(app, id=made.id, delay=0),
-        ]
-        for call in calls:
-            with pytest.raises(SchemaTooOld, match="0006, this version needs 0007"):
-                call()
-        app.execute("SELECT 1")
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,11 @@ from support.databases import in_psql, opened
 from support.postgres import ENQUEUE, RUN, SUPERUSER, as_role
 from support.targets import plain_url
 
-from alembic import command
 from cronjobs import QueueFull, enqueue, enqueue_many
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import queues
 from cronjobs.errors import QueueHeld
 from cronjobs.jobs import insertion
-from cronjobs.schema import migrations
 from cronjobs.store.queues import count_full, held_so_far
 
 ALMOST = 9_223_372_036_854_775_806  # one more than this is a bigint's last
@@ -164,26 +162,3 @@ def jobs_of(url: str) -> dict[str, int]:
 def held(url: str) -> int:
     with opened(as_role(url, RUN)) as database, database.read() as connection:
         return held_so_far(connection)
-
-
-# --- rights given before ----------------------------------------------------------------------------------------------
-
-
-def test_an_upgrade_keeps_capped_queues_open_to_those_who_could_enqueue_there(postgres_url: str) -> None:
-    """Their apps go on before anyone runs "db grants" again."""
-    with opened(postgres_url) as database:
-        with migrations.transaction(database) as connection:
-            command.upgrade(migrations._config({migrations.CONNECTION: connection}), "0008")
-        in_psql(
-            postgres_url,
-            f"GRANT USAGE ON SCHEMA public TO {ENQUEUE}",
-            f"GRANT SELECT (id, status, attempts, idempotency_key, queue), INSERT ON cronjobs_jobs TO {ENQUEUE}",
-            f"GRANT SELECT, UPDATE (dropped, refused) ON cronjobs_queues TO {ENQUEUE}",
-            f"GRANT SELECT ON cronjobs_queues, cronjobs_meta TO {RUN}",
-        )
-        migrations.upgrade(database)
-    capped(postgres_url, "('hits', 1, 'drop')")
-    with psycopg.connect(as_role(postgres_url, ENQUEUE), autocommit=True) as user:
-        assert [enqueue(user, "t", queue="hits").dropped for _ in range(2)] == [False, True]
-        assert user.execute("SELECT id FROM cronjobs_enqueue('t', queue => 'hits')").fetchall() == [(None,)]
-    assert held(postgres_url) == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from support.project import Project
 
 from cronjobs import connect, enqueue
-from cronjobs.errors import ConfigError, DatabaseVanished, ForeignDatabase, SchemaMissing, SchemaTooOld
+from cronjobs.errors import ConfigError, DatabaseVanished, ForeignDatabase, SchemaMissing
 
 
 @pytest.fixture
@@ -94,15 +92,6 @@ def test_in_a_fresh_folder_it_makes_the_file_and_its_tables_as_a_command_does(fr
     (fresh.folder / "cronjobs.db").unlink()
     with pytest.raises(DatabaseVanished), connect():
         raise AssertionError
-
-
-def test_tables_of_an_older_revision_are_not_migrated_by_an_app(fresh: Project) -> None:
-    with connect() as connection:
-        connection.exec_driver_sql("UPDATE cronjobs_meta SET schema_revision = '0001'")
-    with pytest.raises(SchemaTooOld, match="cronjobs db upgrade"), connect():
-        raise AssertionError
-    with closing(sqlite3.connect(fresh.folder / "cronjobs.db")) as raw:
-        assert raw.execute("SELECT schema_revision FROM cronjobs_meta").fetchall() == [("0001",)]
 
 
 def test_the_command_line_replaces_a_job_that_has_not_begun(script: Project) -> None:

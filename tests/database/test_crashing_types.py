@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -293,7 +294,8 @@ def test_a_process_that_started_soon_gives_its_job_no_more_than_its_timeout(
     monkeypatch.setattr(worker.Attempt, "refusal", refuse)
     ends_at = SYSTEM.monotonic() + 8
     request = Request(Job(1, "t", {}), Settings(Path("cronjobs.yaml"), Path(), sqlite_url), ends_at, timeout_s=3)
-    assert child.run(request, StopSignal()) == Succeeded()
+    with tempfile.TemporaryFile() as told:
+        assert child.run(request, StopSignal(), told.fileno()) == Succeeded()
     assert seen == [timedelta(seconds=3)]
 
 

@@ -33,7 +33,7 @@ ODD = {
     "standard_conforming_strings": "off",
     "extra_float_digits": "-15",
 }
-ENCODINGS = ["UTF8", "LATIN1", "SQL_ASCII"]
+ENCODINGS = ["UTF8", "LATIN1"]
 
 ran: list[dict[str, object]] = []
 
@@ -58,7 +58,7 @@ def new_encoded_url(postgres_server: PostgresServer) -> Iterator[Callable[..., s
     """Make migrated databases of any encoding, and with odd settings."""
     made: list[str] = []
 
-    def make(encoding: str, odd: bool = False) -> str:
+    def make(encoding: str, odd: bool = False, *, migrated: bool = True) -> str:
         name = f"encoded_{len(made)}"
         postgres_server.execute(
             f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'",
@@ -66,7 +66,8 @@ def new_encoded_url(postgres_server: PostgresServer) -> Iterator[Callable[..., s
         )
         made.append(name)
         url = postgres_server.url(name)
-        tick(url)
+        if migrated:
+            tick(url)
         return url
 
     yield make
@@ -227,24 +228,19 @@ def test_a_result_that_the_database_cannot_hold_costs_the_result_and_not_the_suc
     assert [status for status, _ in statuses(url)] == ["succeeded"] * 2
 
 
-def test_bytes_of_any_kind_in_a_database_without_an_encoding_cost_their_own_jobs(
-    new_encoded_url: Callable[..., str],
+@pytest.mark.parametrize("command", ["db upgrade", "check --live", "run-due", "status"])
+def test_a_database_without_an_encoding_is_refused_and_gets_no_tables(
+    new_encoded_url: Callable[..., str], tmp_path: Path, command: str
 ) -> None:
-    url = new_encoded_url("SQL_ASCII", True)
-    with psycopg.connect(url, autocommit=True) as plain:
-        plain.execute("SET client_encoding = 'SQL_ASCII'")
-        for column in ("payload", "meta", "queue", "idempotency_key", "concurrency_key"):
-            kind = "jsonb" if column in ("payload", "meta") else "text"
-            plain.execute(
-                f"INSERT INTO cronjobs_jobs (job_type, {column}) "
-                f"SELECT 't.keep', CAST(convert_from(%s, 'SQL_ASCII') AS {kind})".encode(),
-                (BROKEN[column],),
-            )
-    put_healthy(url)
-    tick(url)
-    dead = [("dead", f"{column} is not UTF-8") for column in list(BROKEN)[:5]]
-    assert statuses(url) == [*dead, ("succeeded", None)]
-    assert ran == [{"name": "healthy"}]
+    url = new_encoded_url("SQL_ASCII", migrated=False)
+    project = Project(tmp_path, url)
+    project.write()
+    answer = project.call(*command.split())
+    assert answer.code == 4
+    assert "has the encoding SQL_ASCII" in answer.err
+    assert "use a database created with ENCODING 'UTF8'" in answer.err
+    with psycopg.connect(url) as plain:
+        assert plain.execute("SELECT to_regclass('cronjobs_jobs')").fetchone() in [(None,), (b"",)]
 
 
 # --- the user's own connection ----------------------------------------------------------------------------------------
@@ -275,19 +271,6 @@ def test_an_enqueue_works_on_a_connection_with_whatever_settings(
     assert ran == [{"name": key}]
 
 
-def test_bytes_that_would_be_read_otherwise_are_refused(new_encoded_url: Callable[..., str]) -> None:
-    """A database in SQL_ASCII keeps bytes as they come: nobody could say later that these were LATIN1."""
-    url = new_encoded_url("SQL_ASCII", True)
-    with psycopg.connect(url) as plain:
-        with pytest.raises(PayloadError, match="of this connection LATIN1"):
-            enqueue(plain, "t.keep", {"name": "é"})
-        enqueue(plain, "t.keep", {"name": "e"})
-        plain.execute("SET client_encoding = 'UTF8'")
-        enqueue(plain, "t.keep", {"name": "é"})
-    tick(url)
-    assert ran == [{"name": "e"}, {"name": "é"}]
-
-
 def test_a_connection_in_latin1_would_be_refused_a_key_in_so_many_words(new_encoded_url: Callable[..., str]) -> None:
     """Why keys come back in hexadecimal: the server cannot write this one for that client, and ends the transaction."""
     url = new_encoded_url("UTF8", True)
@@ -297,17 +280,14 @@ def test_a_connection_in_latin1_would_be_refused_a_key_in_so_many_words(new_enco
         plain.execute("SELECT idempotency_key FROM cronjobs_jobs")
 
 
-# A server without an encoding translates nothing: there only a connection in UTF-8 asks for the same bytes.
-@pytest.mark.parametrize(
-    ("encoding", "client"),
-    [("UTF8", "utf8"), ("UTF8", "latin1"), ("LATIN1", "utf8"), ("LATIN1", "latin1"), ("SQL_ASCII", "utf8")],
-)
+@pytest.mark.parametrize("client", ["utf8", "latin1"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_jobs_are_found_and_cancelled_whatever_the_encoding(
     new_encoded_url: Callable[..., str], encoding: str, client: str
 ) -> None:
     url = new_encoded_url(encoding, odd=True)
     with psycopg.connect(url) as user:
-        user.execute("SET client_encoding = 'UTF8'")  # SQL_ASCII keeps the bytes that it is sent
+        user.execute("SET client_encoding = 'UTF8'")
         made = enqueue(user, "t.keep", {"line": "Grüße"}, idempotency_key="Schlüssel")
         user.commit()
         user.execute(f"SET client_encoding = '{client}'".encode())

@@ -19,9 +19,10 @@ from support.postgres import OWNER, SUPERUSER, PostgresServer
 from cronjobs.database import retrying
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import SCHEMA_REVISION, metadata
+from cronjobs.database.tables import FIRST_REVISION, SCHEMA_REVISION, metadata
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaTooNew, SchemaTooOld
 from cronjobs.schema import migrations
+from cronjobs.store import meta
 from cronjobs.store.meta import adopt, read_meta, require_schema
 
 pytestmark = pytest.mark.connects_as(OWNER)
@@ -37,7 +38,8 @@ def test_revisions_are_numbered_and_in_one_line() -> None:
     """They are compared as text."""
     script = ScriptDirectory(str(migrations.script_location()))
     numbers = [revision.revision for revision in script.walk_revisions()][::-1]
-    assert numbers == [f"{number:04d}" for number in range(1, len(numbers) + 1)]
+    first = int(FIRST_REVISION)
+    assert numbers == [f"{number:04d}" for number in range(first, first + len(numbers))]
 
 
 def test_an_upgrade_says_from_where_to_where_and_then_finds_nothing_to_do(empty_url: str) -> None:
@@ -266,7 +268,8 @@ DAMAGE_POSTGRESQL = [
     ("DROP FUNCTION cronjobs_enqueue", ["function cronjobs_enqueue is missing"]),
     ("ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public", ["has no cronjobs tables"]),
     ("DELETE FROM cronjobs_alembic_version", ["cronjobs_alembic_version says revision None and cronjobs_meta says 00"]),
-    ("UPDATE cronjobs_meta SET schema_revision = '0000'", ["changed by hand", "is at revision 0000, this version"]),
+    ("UPDATE cronjobs_meta SET schema_revision = '0000'", ["is at revision 0000, of a version before 0.2.0"]),
+    ("UPDATE cronjobs_meta SET schema_revision = '9999'", ["and cronjobs_meta says 9999: one of them was changed by"]),
 ]
 
 
@@ -364,7 +367,6 @@ def test_a_missing_table_is_told_and_the_transaction_goes_on(empty_url: str) -> 
     ("revision", "oldest_code", "error"),
     [
         (SCHEMA_REVISION, SCHEMA_REVISION, None),
-        ("0000", "0000", SchemaTooOld),
         ("9999", SCHEMA_REVISION, None),  # a newer schema that says this code may run on it
         ("9999", "9999", SchemaTooNew),
     ],
@@ -390,6 +392,12 @@ def test_the_schema_says_which_code_runs_on_it(
     elif revision == "9999":
         assert migrations.upgrade(database) == ("9999", "9999")
         assert migrations.check(database) == []
+
+
+def test_tables_before_their_next_migration_are_too_old(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meta, "SCHEMA_REVISION", f"{int(SCHEMA_REVISION) + 1:04d}")
+    with database.read() as connection, pytest.raises(SchemaTooOld, match='run "cronjobs db upgrade"'):
+        require_schema(connection)
 
 
 def test_adopting_writes_project_and_environment_and_the_audit_trail(database: Database) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import text
-from support.databases import opened
 from support.postgres import ENQUEUE, as_role
 from support.project import Project
 
-from alembic import command
 from cronjobs import enqueue, enqueue_many, job
 from cronjobs.clock import SYSTEM
 from cronjobs.database.connection import Database
@@ -26,7 +24,6 @@ from cronjobs.host.identity import Identity
 from cronjobs.insight.findings import judge
 from cronjobs.insight.gathering import look
 from cronjobs.jobs.job_types import JobTypes
-from cronjobs.schema import migrations
 from cronjobs.store import exec_runs, operating
 from cronjobs.store.sql import run
 
@@ -81,7 +78,7 @@ def test_the_function_and_the_enqueuers_insert_refuse_it(postgres_migrated: str)
 
 
 def test_rows_that_never_began_hide_no_missed_run(database: Database) -> None:
-    """Final ones, which the CHECK lets be: a migration has ended what had such a name before."""
+    """Final ones, which the CHECK lets be."""
     ran(database, "backup", "zbackup")
     assert found(database) == ["absent:backup", "absent:zbackup"]
     later = {"status": "cancelled", "finished_at": SYSTEM.now(), "run_at": SYSTEM.now() + 900 * HOUR}
@@ -117,23 +114,3 @@ def test_the_verbs_of_operators_meet_no_check_with_a_run_of_exec(database: Datab
                 assert operating.release(connection, [*operating.held(connection, ids).values()], act).written == {2}
             case _:
                 getattr(operating, verb)(connection, ids, act)
-
-
-def test_what_was_enqueued_under_such_a_name_before_is_dead_and_says_so(empty_url: str) -> None:
-    with opened(empty_url) as database:
-        with migrations.transaction(database) as connection:
-            command.upgrade(migrations._config({migrations.CONNECTION: connection}), "0008")
-            connection.execute(text(FAKE))
-        now = "1700000000000000" if database.is_sqlite else "now()"
-        began = "INSERT INTO cronjobs_jobs (job_type, status, started_at, finished_at) VALUES ('exec:x', 'dead', @, @)"
-        with database.write() as connection:
-            connection.execute(text(began.replace("@", now)))
-        migrations.upgrade(database)
-        assert migrations.check(database) == []
-        with database.read() as connection:
-            rows = connection.execute(
-                text("SELECT status, error_type, last_error FROM cronjobs_jobs ORDER BY id")
-            ).all()
-    assert rows[0][:2] == ("dead", "ExecName")
-    assert "enqueue it again under another one" in rows[0][2]
-    assert tuple(rows[1]) == ("dead", None, None)

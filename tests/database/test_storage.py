@@ -1,4 +1,4 @@
-"""PostgreSQL's settings of the hot tables: they are there after an upgrade, and an owner's own stay."""
+"""PostgreSQL's settings of the hot tables: a new database has them, and an owner's own stay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import text
 from support.databases import in_psql, opened
 
-from alembic import command
 from cronjobs.database.connection import Database
 from cronjobs.schema import migrations
 
@@ -18,11 +17,6 @@ EXPECTED = {
     "cronjobs_schedules": {"fillfactor": "50"},
     "cronjobs_totals": {"fillfactor": "70"},
 }
-
-
-def to_0004(database: Database) -> None:
-    with migrations.transaction(database) as connection:
-        command.upgrade(migrations._config({migrations.CONNECTION: connection}), "0004")
 
 
 def settings(database: Database) -> dict[str, dict[str, str]]:
@@ -41,21 +35,6 @@ def test_a_new_database_has_them(postgres_url: str) -> None:
         migrations.upgrade(database)
         assert settings(database) == EXPECTED
         assert migrations.check(database) == []
-
-
-def test_an_upgrade_sets_what_nobody_has_set(postgres_url: str) -> None:
-    with opened(postgres_url) as database:
-        to_0004(database)
-        in_psql(
-            postgres_url,
-            "ALTER TABLE cronjobs_jobs SET (autovacuum_vacuum_scale_factor = 0.3, fillfactor = 80)",
-            "ALTER TABLE cronjobs_schedules SET (fillfactor = 90, autovacuum_enabled = off)",
-        )
-        migrations.upgrade(database)
-        assert settings(database) == EXPECTED | {
-            "cronjobs_jobs": EXPECTED["cronjobs_jobs"] | {"autovacuum_vacuum_scale_factor": "0.3", "fillfactor": "80"},
-            "cronjobs_schedules": {"fillfactor": "90", "autovacuum_enabled": "off"},
-        }
 
 
 def test_what_an_owner_changes_later_stays(postgres_url: str) -> None:

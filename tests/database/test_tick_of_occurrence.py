@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert, select, text, update
-from support.databases import opened
+from sqlalchemy import delete, insert, select, update
 from support.explained import DAY, MINUTE, MINUTELY, World, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER
 
-from alembic import command
 from cronjobs.database import tables
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseBusy
-from cronjobs.schema import migrations
 from cronjobs.store import schedules as store
 
 
@@ -133,30 +130,3 @@ def test_a_clock_that_was_set_back_leaves_the_tick_of_what_ran_early(world: Worl
             select(tables.occurrences.c.tick).where(tables.occurrences.c.reason.like("ran early%"))
         ).scalars()
         assert set(early) <= before
-
-
-# --- the schema -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.connects_as(OWNER)
-def test_a_ledger_of_0002_stays_and_code_of_0002_goes_on(empty_url: str) -> None:
-    # What 0002 writes.
-    insert_row = (
-        "INSERT INTO cronjobs_occurrences (schedule_id, first_for, last_for, count, outcome, reason, job_id, "
-        "decided_at) VALUES (1, {at}, {at}, 1, 'missed', NULL, NULL, {at})"
-    )
-    with opened(empty_url) as database:
-        with migrations.transaction(database) as connection:
-            command.upgrade(migrations._config({migrations.CONNECTION: connection}), "0002")
-        instants = ["1700000000000000", "1700000060000000"] if database.is_sqlite else ["now()", "now() + '1 min'"]
-        with database.write() as connection:
-            connection.execute(text(insert_row.format(at=instants[0])))
-        migrations.upgrade(database)
-        with database.write() as connection:
-            connection.execute(text(insert_row.format(at=instants[1])))
-            ticks = connection.execute(text("SELECT tick FROM cronjobs_occurrences")).scalars().all()
-            if database.is_sqlite:
-                shown = connection.execute(text("SELECT last_for, tick FROM cronjobs_occurrences_readable")).first()
-                assert tuple(shown or ()) == ("2023-11-14T22:13:20.000000Z", None)
-        assert ticks == [None, None]
-        assert migrations.check(database) == []

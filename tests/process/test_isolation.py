@@ -12,22 +12,6 @@ from support.ticking import Project
 
 from cronjobs.text import OUTPUT_LIMIT
 
-BEFORE = """
-import os
-from cronjobs import job
-from cronjobs.execution import process
-process.CHILD = "cronjobs.child"  # where a tick of the version before looks for it after a deploy
-
-@job("old.way", isolation="process")
-def _(ctx): return {"apart": os.getppid() != 1, "attempt": ctx.attempt}
-"""
-
-
-@pytest.mark.either
-def test_a_tick_of_the_version_before_finds_the_child_where_it_was(project: Project) -> None:
-    assert run_each(project, BEFORE, "old.way")["old.way"]["result"] == {"apart": True, "attempt": 1}
-
-
 ENDS = (
     HANDLERS
     + r"""

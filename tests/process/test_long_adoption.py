@@ -36,7 +36,7 @@ from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.lease import Lease
 from cronjobs.store.claims import ClaimFilter, claim
 from cronjobs.store.leases import adopt, renew
-from cronjobs.tick.long_jobs import ADOPTED, FULL, PAUSE_S, STOPPED, Handover, Handovers
+from cronjobs.tick.long_jobs import ADOPTED, FULL, PAUSE_S, PROGRAM, STOPPED, Handover, Handovers
 from cronjobs.tick.long_jobs import adopt as take_over
 
 pytestmark = pytest.mark.either
@@ -182,14 +182,11 @@ def test_a_process_that_dies_before_it_answers_is_noticed_at_once(longs: LongJob
 # --- by hand: the process itself --------------------------------------------------------------------------------------
 
 
-NOW, ITSELF = "cronjobs.long", "cronjobs.tick.long_job_process"
-
-
-def run_process(project: Project, handover: Handover, module: str = NOW) -> tuple[int, str]:
+def run_process(project: Project, handover: Handover) -> tuple[int, str]:
     """Start the process as a tick does; return its exit code and its answer."""
     reader, writer = os.pipe()
     done = subprocess.run(
-        [sys.executable, "-P", "-m", module, str(writer)],
+        [sys.executable, "-P", "-m", PROGRAM, str(writer)],
         input=handover.encode(),
         pass_fds=[writer],
         stdout=subprocess.DEVNULL,
@@ -235,11 +232,10 @@ def leased(project: Project, job_type: str = "t.quick") -> int:
     return job_id
 
 
-@pytest.mark.parametrize("module", [NOW, ITSELF])
-def test_the_process_runs_the_job_that_its_tick_holds(longs: LongJobs, module: str) -> None:
+def test_the_process_runs_the_job_that_its_tick_holds(longs: LongJobs) -> None:
     project = longs.project
     job_id = leased(project)
-    assert run_process(project, handed(project, job_id), module) == (0, ADOPTED)
+    assert run_process(project, handed(project, job_id)) == (0, ADOPTED)
     assert project.times_ran() == {job_id: 1}
     assert (project.job(job_id)["status"], project.outcomes(job_id)) == ("succeeded", ["succeeded"])
 
@@ -278,7 +274,7 @@ def start_process(project: Project) -> tuple[subprocess.Popen[bytes], int]:
     """The process, which waits for what it is to do, and where it will answer."""
     reader, writer = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", NOW, str(writer)],
+        [sys.executable, "-P", "-m", PROGRAM, str(writer)],
         stdin=subprocess.PIPE,
         pass_fds=[writer],
         cwd="/",

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from support.commands import until
 from support.ticking import Project, Tick, events
-
-from cronjobs.config.settings import Settings
-from cronjobs.execution.child_protocol import Request
-from cronjobs.model import ExitCodes, Job, RetryPolicy
-from cronjobs.tick.long_jobs import Handover
 
 OLD_FILE = """
 run: {budget: 25s, lease: 30s, shutdown_grace: 3s}
@@ -139,58 +132,3 @@ def test_a_deploy_under_way_loses_nothing_and_kills_nothing(old: Project, new: P
     assert old.value("SELECT count(*) FROM cronjobs_jobs WHERE error_type = 'SignatureMismatch'") == (
         old.value("SELECT count(DISTINCT job_id) FROM cronjobs_job_runs WHERE error_type = 'SignatureMismatch'")
     )
-
-
-# --- files replaced under a running tick, which is of the version before ----------------------------------------------
-
-JOB = """{
-  "id": 7, "job_type": "app.pay", "payload": {"n": 1}, "meta": {"trace": "a"}, "queue": "default", "priority": 5,
-  "run_at": "2026-11-22T12:00:00+00:00", "attempt": 2, "failures": 0, "losses": 0, "interruptions": 0,
-  "max_attempts": null, "timeout_s": null, "locked_by": "h:b:1:1:1:tick", "idempotency_key": null,
-  "concurrency_key": null, "schedule": null, "scheduled_for": null, "stands_for": 1, "timezone": "UTC",
-  "created_at": "2026-11-22T12:00:00+00:00", "started_at": "2026-11-22T12:00:00+00:00", "next_occurrence": null,
-  "retry_until": null}"""
-TO_A_CHILD = """{
-  "job": %s, "ends_at": 1000.5, "grace_s": 8.0, "folder": "/srv/app", "database": "sqlite:////srv/jobs.db",
-  "worker": "2", "schema": null, "imports": ["app.jobs"], "python_path": ["/srv/lib"], "setup": "app.setup",
-  "env": [["TZ", "UTC"]], "timeout_s": 30.0}"""
-TO_A_LONG_JOB = r"""{
-  "config": "/srv/app/cronjobs.yaml", "database": "sqlite:////srv/jobs.db", "job_id": 7, "job_type": "app.pay",
-  "attempt": 2, "locked_by": "h:b:1:1:1:tick", "timeout_s": 3600.0, "is_command": false, "max_memory": null,
-  "success": [0, 3], "permanent": [78],
-  "retry": {"max_attempts": 3, "base": 60.0, "factor": 2.0, "cap": 1800.0, "jitter": 0.2, "delays": [1.0, 120.0],
-            "retry_on": ["OSError"], "give_up_on": []},
-  "row_policy": "{\"max_attempts\":3,\"base_s\":60.0,\"factor\":2.0,\"cap_s\":1800.0,\"jitter\":0.2,\"delays_s\":[1.0,120.0],\"retry_on\":[\"OSError\"],\"on_lost\":\"retry\",\"max_losses\":10,\"in_thread\":false,\"runner_s\":3615.0,\"lease_s\":60.0,\"attempt\":2}"}"""  # noqa: E501
-
-
-def test_a_child_understands_a_tick_of_the_version_before() -> None:
-    at = datetime(2026, 11, 22, 12, tzinfo=UTC)
-    request = Request.decode((TO_A_CHILD % JOB).encode())
-    assert request.job == Job(
-        7,
-        "app.pay",
-        {"n": 1},
-        {"trace": "a"},
-        attempt=2,
-        locked_by="h:b:1:1:1:tick",
-        run_at=at,
-        created_at=at,
-        started_at=at,
-    )
-    assert (request.ends_at, request.timeout_s, request.worker) == (1000.5, 30, "2")
-    settings = request.settings
-    assert (settings.folder, settings.python_path) == (Path("/srv/app"), (Path("/srv/lib"),))
-    assert (settings.database, settings.schema) == ("sqlite:////srv/jobs.db", None)
-    assert (settings.imports, settings.setup, settings.env) == (("app.jobs",), "app.setup", (("TZ", "UTC"),))
-    assert settings.run.shutdown_grace == timedelta(seconds=8)
-    assert json.loads(request.encode()) == json.loads(TO_A_CHILD % JOB)
-
-
-def test_a_long_jobs_process_understands_a_tick_of_the_version_before() -> None:
-    handover = Handover.decode(TO_A_LONG_JOB.encode())
-    job_type = handover.as_type(Settings(Path("cronjobs.yaml"), Path()))
-    assert job_type.retry == RetryPolicy(max_attempts=3, delays=["1s", "2m"], retry_on=[OSError])
-    assert job_type.exit_codes == ExitCodes(frozenset({0, 3}), frozenset({78}))
-    facts = json.loads(TO_A_LONG_JOB)
-    del facts["retry"]
-    assert json.loads(handover.encode()) == facts

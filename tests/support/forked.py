@@ -319,7 +319,7 @@ def load() -> None:
 
     nofsync.install()
     ours = [module.name for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs.")]
-    scripts = {"cronjobs.__main__", "cronjobs.launcher", "cronjobs.execution.launcher", "cronjobs_drill.handlers"}
+    scripts = {"cronjobs.__main__", "cronjobs.execution.launcher", "cronjobs_drill.handlers"}
     others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
     others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
     # Models cannot be imported without a Django project; Dask is large, and each fork would carry it.

@@ -98,7 +98,7 @@ BUDGET_S = 10
 SITE = """
 import os, signal, sys
 
-if "cronjobs.long" in sys.orig_argv and os.path.exists({freeze!r}):
+if "cronjobs.tick.long_job_process" in sys.orig_argv and os.path.exists({freeze!r}):
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 
@@ -155,7 +155,7 @@ class LongJobs:
         return found
 
     def supervisors(self) -> list[int]:
-        return [pid for pid, words in self.alive().items() if "m cronjobs.long" in words]
+        return [pid for pid, words in self.alive().items() if "m cronjobs.tick.long_job_process" in words]
 
     def supervisor(self, job_id: int) -> int:
         holder = Identity.parse(self.project.job(job_id)["locked_by"] or "")

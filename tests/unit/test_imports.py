@@ -27,7 +27,6 @@ ORDER = [
     *("cli", "__main__", "django.management.commands.cronjobs"),
 ]
 BESIDE = ("cronjobs_copy", "cronjobs_demo", "cronjobs_drill")  # programs that use the package
-STUBS = ("launcher", "child", "long")  # where the version before looks for them; for one release
 
 ONLY = {
     "croniter": {"crontime"},
@@ -50,7 +49,7 @@ def modules() -> list[tuple[str, Path]]:
             continue
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(part for part in parts if part != "__init__")
-        if name and name not in STUBS:
+        if name:
             found.append((name, path))
     return found
 
