@@ -43,6 +43,8 @@ MISFITS, MISFIT_RULE = "cronjobs/rules/misfits.py", "tests/unit/rules/test_misfi
 OF_ONE_JOB = """r.job_id, r.runner, r.finished_at AS at FROM {job_runs} r JOIN {jobs} j ON j.id = r.job_id
             WHERE r.job_id"""
 MISFIT_TICKS = "tests/database/test_misfits.py"
+READER, PAYLOADS = "cronjobs/rules/payload_pydantic.py", "cronjobs/jobs/handler_payload.py"
+ANNOTATIONS, HANDLER_PAYLOAD = "tests/unit/rules/test_annotations.py", "tests/unit/jobs/test_handler_payload.py"
 EXEC = "tests/database/test_exec_runs.py"
 EXEC_NAMES = "tests/database/test_names_of_exec.py"
 MIGRATION = "alembic/versions/0012_first.py"
@@ -1420,6 +1422,20 @@ MUTANTS = (
                 "row.hash: frozenset(map(str, row.names or ()))",
                 f"{MISFIT_TICKS}::test_a_tick_whose_code_is_unknown_may_be_the_one_that_takes_it",
             ),
+        )
+    ),
+    *(
+        Mutant(f"payload types: {name}", file, old, new, (tests,))
+        for name, file, old, new, tests in (
+            ("a text is an int", READER, "CoreConfig(strict=True", "CoreConfig(strict=False", ANNOTATIONS),
+            ("a float is a Decimal", READER, '    "decimal": partial(', '    "": partial(', ANNOTATIONS),
+            ("a 1.0 is a member", READER, '    "enum": _enum,\n', "", ANNOTATIONS),
+            ("the best of a union", READER, '"mode": "left_to_right"', '"mode": "smart"', ANNOTATIONS),
+            ("other fields", READER, '"extra_behavior": "forbid"', '"extra_behavior": "ignore"', ANNOTATIONS),
+            ("a union is tried for hours", READER, "if self._trials > MOST_TRIALS:", "if None:", ANNOTATIONS),
+            ("what does not come back", PAYLOADS, "and not comes_back(value, got):", "and False:", ANNOTATIONS),
+            ("unchecked without pydantic", PAYLOADS, "or _has_pydantic():", "or True:", HANDLER_PAYLOAD),
+            ("an old pydantic will do", PAYLOADS, ">= (2, 7)", ">= (1, 0)", HANDLER_PAYLOAD),
         )
     ),
     Mutant(

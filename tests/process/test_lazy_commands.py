@@ -85,12 +85,12 @@ def test_a_tick_with_work_on_sqlite_loads_neither_postgresqls_modules_nor_unused
 import sys
 from cronjobs import job
 @job("t.loaded")
-def loaded():
-    unused = ("psycopg", "asyncio", "ssl", "_hashlib", "importlib.metadata")
+def loaded(ids: list[int]):
+    unused = ("psycopg", "asyncio", "ssl", "_hashlib", "importlib.metadata", "pydantic")
     return [name for name in sys.modules if "postgresql" in name or name in unused]
 """)
     given: dict[str, Any] = {"cwd": tmp_path, "check": True, "env": {"XDG_STATE_HOME": str(tmp_path), "HOME": "/"}}
-    for words in (["db", "upgrade"], ["enqueue", "t.loaded"], ["run-due"]):
+    for words in (["db", "upgrade"], ["enqueue", "t.loaded", "--payload", '{"ids": [1]}'], ["run-due"]):
         subprocess.run([sys.executable, "-m", "cronjobs", *words], capture_output=True, **given)
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         [(result,)] = connection.execute("SELECT result FROM cronjobs_jobs")

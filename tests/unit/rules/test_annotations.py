@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from cronjobs.jobs.handler_payload import HandlerPayload
 from cronjobs.rules import payload_pydantic
-from cronjobs.rules.annotations import UNCHECKED, Misfits, NeedsTypes, plain_check, resolved
+from cronjobs.rules.annotations import UNCHECKED, Misfits, plain_check, resolved
 from cronjobs.rules.payload import payload_fault
 
 COUNTER = map(float, itertools.count())
@@ -278,6 +278,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (int, True, "payload.p is not an int"),
     (int, 1.0, "payload.p is not an int"),
     (int, None, "payload.p is not an int"),
+    (float | date, math.inf, "payload.p is not a date"),
     (bool, 1, "payload.p is not a bool"),
     (bool, "true", "payload.p is not a bool"),
     (str, 1, "payload.p is not a str"),
@@ -310,6 +311,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (int | None, "x", "payload.p is not an int or null"),
     (Line | None, {"sku": 1, "price": "2"}, "payload.p.sku is not a str"),
     (Line, {"sku": "x"}, "payload.p.price is missing"),
+    (Line, {"sku": "x", "price": "2", "count": "1"}, "payload.p.count is not an int"),
+    (list[date | int], ["1"], "payload.p[0] is not a date"),
     (Line, {"sku": "x", "price": "2", "prize": 1}, "payload.p.prize is an unknown field"),
     (Line, "x", "payload.p is not a Line"),
     (Picky, {"age": -1}, "payload.p is refused: ValueError: nobody is that young"),
@@ -385,48 +388,19 @@ def test_a_field_whose_default_is_none_takes_null() -> None:
 
 
 def test_alternatives_in_alternatives_end_before_they_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[int] = []
     monkeypatch.setattr(payload_pydantic, "MOST_TRIALS", 1000)
-    monkeypatch.setattr(payload_pydantic.PydanticReader, "_count", counted(tried))
     value: Any = "no int"
     for _ in range(12):
         value = {"below": value}
-    for way in (decoded, encoded):
-        tried.clear()
-        assert way(Left, value)[1] == "payload.p has too many alternatives to try"
-        assert len(tried) == 1001
+    reader, misfits = payload_pydantic.PydanticReader(Left), Misfits()
+    reader(value, ("p",), misfits)
+    assert (str(misfits), reader._trials) == ("payload.p has too many alternatives to try", 1001)
 
 
-def counted(tried: list[int]) -> Any:
-    count = payload_pydantic.PydanticReader._count
-
-    def counting(self: payload_pydantic.PydanticReader, value: Any) -> Any:
-        tried.append(1)
-        return count(self, value)
-
-    return counting
-
-
-SECRET = "hunter2"
-
-
-@pytest.mark.parametrize(
-    "annotation",
-    [row[0] for row in [*TAKEN, *REFUSED] if decoded(row[0], SECRET)[1]],
-    ids=lambda annotation: str(annotation)[:60],
-)
+@pytest.mark.parametrize("annotation", [row[0] for row in TAKEN], ids=[str(row[0])[:60] for row in TAKEN])
 def test_no_error_repeats_the_value(annotation: Any) -> None:
-    places: list[tuple[Any, Any]] = [
-        (annotation, SECRET),
-        (list[annotation], [SECRET]),
-        (annotation | None if isinstance(annotation, type) else annotation, SECRET),
-        (annotation, {SECRET: SECRET}),
-        (annotation, [SECRET]),
-    ]
-    for each, value in places:
-        for way in (decoded, encoded):
-            fault = way(each, value)[1]
-            assert SECRET not in fault.replace(f"payload.p.{SECRET}", ""), "only a name is a place"
+    for each, value in itertools.product((annotation, list[annotation]), ("hunter2", ["hunter2"], {"": "hunter2"})):
+        assert "hunter2" not in decoded(each, value)[1] + encoded(each, value)[1]
 
 
 def test_names_that_cannot_be_resolved_leave_the_others_alone() -> None:
@@ -438,15 +412,6 @@ def test_names_that_cannot_be_resolved_leave_the_others_alone() -> None:
 def test_what_cannot_be_hashed_is_no_error() -> None:
     assert plain_check([int]) is UNCHECKED
     assert plain_check(Annotated[int, []]) is plain_check(int)
-
-
-@pytest.mark.parametrize(
-    "annotation", [list[str] | None, dict[str, float], tuple[int, ...], Literal["a"], Any, Iterable]
-)
-def test_what_json_has_itself_needs_no_pydantic(annotation: Any) -> None:
-    plain_check(annotation)
-    with pytest.raises(NeedsTypes):
-        plain_check(Union[annotation, date])
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
@@ -542,11 +507,3 @@ def _texts_for_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _texts_for_keys(item) for key, item in value.items()}
     return [_texts_for_keys(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def test_infinity_that_json_can_spell_is_no_float() -> None:
-    assert math.isinf(json.loads("1e400"))
-    for read in (plain_check(float).read, payload_pydantic.PydanticReader(float | date)):
-        misfits = Misfits()
-        read(json.loads("1e400"), ("p",), misfits)
-        assert misfits.count == 1
