@@ -391,6 +391,20 @@ MUTANTS = (
         ("tests/unit/tick/test_loop.py::test_claims_without_an_answer_do_not_pile_up",),
     ),
     Mutant(
+        "what the last turn finds of a claim without an answer is begun",
+        "cronjobs/tick/loop.py",
+        "return self.finishing or self.stopping",
+        "return self.stopping",
+        ("tests/unit/tick/test_loop.py::test_what_the_last_turn_finds_of_a_claim_without_an_answer_goes_back",),
+    ),
+    Mutant(
+        "what a claim took until the time was up is begun",
+        "cronjobs/tick/loop.py",
+        "if self._takes_nothing or time_is_up or ",
+        "if self._takes_nothing or ",
+        ("tests/unit/tick/test_loop.py::test_what_a_claim_took_until_the_time_was_up_goes_back_unbegun",),
+    ),
+    Mutant(
         "what no standby confirmed is begun",
         "cronjobs/tick/loop.py",
         "elif attempt.job in turn.unsure:",
