@@ -10,7 +10,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -24,14 +24,6 @@ from sqlalchemy.pool import QueuePool
 from cronjobs.clock import SYSTEM, Clock, sleep
 from cronjobs.database.address import Address
 from cronjobs.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
-from cronjobs.database.one_trip import (
-    PLANS_KEPT_AFTER,
-    begin_first,
-    opens_later,
-    serves_directly,
-    takes_numbered,
-    while_waiting,
-)
 from cronjobs.database.own_transaction import MARK, Unbroken
 from cronjobs.database.retrying import patiently
 from cronjobs.database.sqlite_connection import StayingConnection
@@ -85,11 +77,6 @@ class Database(OutOfReach):
         self._sessions: WeakSet[Any] = WeakSet()  # with a server
         if not address.is_sqlite:
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
-            self._asking = self.engine.execution_options(cronjobs_begin=begin(TIMEOUTS, _WHO_SERVES, *SET_SETTINGS))
-            event.listen(self._asking, "after_cursor_execute", _go_to_its_answer)
-            event.listen(self._asking, "before_cursor_execute", begin_first)
-
-    while_waiting = staticmethod(while_waiting)
 
     def forked(self) -> None:
         """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""
@@ -134,12 +121,7 @@ class Database(OutOfReach):
         """
         with self._told():
             if not self.is_sqlite:
-                with (
-                    self._write_postgresql(
-                        settle=not next_in_line, engine=self._asking if next_in_line else None
-                    ) as connection,
-                    _plans_kept(connection) if next_in_line else nullcontext(),
-                ):
+                with self._write_postgresql(settle=not next_in_line) as connection:
                     yield connection
                 return
             started = self.clock.monotonic()
@@ -293,7 +275,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         return engine
     defaults = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
-    # A prepared statement belongs to a session, which PgBouncer passes on to other clients: see ``_plans_kept``.
+    # prepare_threshold: a prepared statement belongs to a session, which PgBouncer passes on to other clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
     # Otherwise each process looks up that type in a transaction of its own, before the first statement.
     options["use_native_hstore"] = False
@@ -380,8 +362,6 @@ _UNCONFIRMED: Final = "cronjobs_unconfirmed"  # key in a connection's ``info``
 # Whatever the server, the database, the role or the URL is set to: the server converts between its encoding and this.
 _IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
 _POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
-_WHO_SERVES: Final = "SELECT pg_backend_pid()"  # among what opens a transaction, for it costs no round trip there
-_SERVED_BY: Final = "cronjobs_served_by"  # key in a connection's ``info``: the answer
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -394,43 +374,7 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 def _open_postgresql(connection: Connection) -> None:
     opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
-    opening = f"{opening}; {_IN_UTF8}"
-    if opens_later(connection, opening, asks=_WHO_SERVES in opening):
-        return
-    answer = connection.exec_driver_sql(opening)
-    connection.info[_SERVED_BY] = answer.scalar_one() if answer.returns_rows else None
-    if _is_served_directly(connection):
-        serves_directly(connection)
-
-
-def _is_served_directly(connection: Connection) -> bool:
-    """Not by a pooler: it tells its clients a process of its own making, so that another serves the transaction."""
-    session: Any = connection.connection.driver_connection
-    served: bool = connection.info[_SERVED_BY] == session.info.backend_pid
-    return served
-
-
-def _go_to_its_answer(_connection: object, cursor: Any, statement: str, *_: object) -> None:
-    """Of the results of what opens a transaction SQLAlchemy would read the first, which has no rows."""
-    if _WHO_SERVES in statement:
-        while cursor.description is None and cursor.nextset():
-            pass
-
-
-@contextmanager
-def _plans_kept(connection: Connection) -> Iterator[None]:
-    """Let the server keep the plans of statements that are repeated: to plan a claim takes longer than to do it.
-
-    Not behind a pooler, which may give the next transaction another session. And not beside the plans of ``one_trip``:
-    psycopg drops all plans of a session with a ROLLBACK, if some are its own.
-    """
-    session: Any = connection.connection.driver_connection
-    if _is_served_directly(connection) and not takes_numbered(connection):
-        session.prepare_threshold = PLANS_KEPT_AFTER
-    try:
-        yield
-    finally:
-        session.prepare_threshold = None
+    connection.exec_driver_sql(f"{opening}; {_IN_UTF8}")
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:

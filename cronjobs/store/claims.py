@@ -18,7 +18,7 @@ from cronjobs.probe.question import after_now
 from cronjobs.rules.attempt_policy import NONE_WRITTEN, NOT_READ, ClaimPolicies
 from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key
-from cronjobs.store.job_rows import FACTS, fetch_by_itself, job_from, jobs_from
+from cronjobs.store.job_rows import fetch_by_itself, job_from, jobs_from
 from cronjobs.store.lanes import lanes_of, types_in
 from cronjobs.store.overlap import runnable_value, take_turns, turn_is_taken
 from cronjobs.store.sizes import stored
@@ -29,8 +29,6 @@ from cronjobs.store.sql import (
     group_value,
     is_postgresql,
     run,
-    run_decoded,
-    run_undecoded,
 )
 
 define(
@@ -178,14 +176,14 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
         rows = _take(connection, ids, lease_parameters)
     elif is_postgresql(connection):
         statement = CLAIM_ANYWHERE if admission.many_queues else CLAIM_POSTGRESQL
-        rows = run_decoded(connection, statement, free=admission.free, **parameters, **lease_parameters)
+        rows = run(connection, statement, free=admission.free, **parameters, **lease_parameters).all()
     else:
         rows = _claim_sqlite(connection, parameters, admission, lease_parameters)
     if not rows:
         return Claim(database_now(connection), [], more_due or turn_is_taken(connection))
     jobs = sorted(jobs_from(rows), key=_order)
     take_turns(connection, [job.id for job in jobs if job.schedule is not None], admission.runnable)
-    return Claim(rows[0][FACTS], jobs, more_due)
+    return Claim(rows[0].now, jobs, more_due)
 
 
 def any_with_own_timeout(connection: Connection) -> bool:
@@ -280,7 +278,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
-) -> list[tuple[Any, ...]]:
+) -> Sequence[Row[Any]]:
     # SQLite's writer is alone (BEGIN IMMEDIATE), so looking and taking can be separate statements.
     due = _due_sqlite(connection, parameters, admission)
     end = next((place for place, row in enumerate(due) if row.no_prefetch and place >= admission.free), len(due))
@@ -293,7 +291,7 @@ def _due_sqlite(
     """The first due rows in order, lane by lane; *also* is an additional condition."""
     if admission.many_queues:
         return list(run(connection, ANYWHERE_SQLITE.replace("{also}", also), **parameters))
-    lanes = run_undecoded(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
+    lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
     facts = _named(parameters, "limit no_prefetch runnable doubtful") | {
         name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
     }
@@ -301,7 +299,7 @@ def _due_sqlite(
     for lane in sorted(lanes, key=lambda lane: (lane.priority, lane.head_us)):
         if len(due) == parameters["limit"] and (lane.priority, lane.head_us) > (due[-1].priority, due[-1].due_us):
             break
-        rows = run_undecoded(
+        rows = run(
             connection,
             DUE_SQLITE.replace(
                 "{due_in_lane}", f"true{also} AND " + ("{due_timed}" if lane.own_timeout else "{due_plain}")
@@ -339,15 +337,15 @@ def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
     return {name: parameters[name] for name in names.split()}
 
 
-def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
     """Lease the waiting rows of these *ids*; the caller has made sure that nobody else can take them."""
     if not ids:
         return []
     if is_postgresql(connection):
-        return run_decoded(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=ids, **lease_parameters)
+        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=ids, **lease_parameters).all()
     # SQLite's RETURNING accepts no alias, and {facts} needs one.
     run(connection, TAKE, ids=ids, **lease_parameters)
-    return run_decoded(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=ids)
+    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=ids).all()
 
 
 TAKE: Final = """

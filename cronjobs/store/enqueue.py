@@ -26,7 +26,6 @@ from cronjobs.store.sql import (
     json_text,
     kinds,
     run,
-    run_undecoded,
     shaped,
     shaped_rows,
 )
@@ -150,7 +149,7 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     statement = _insert(is_postgresql(connection), bound, varying, into_capped)
     if not into_capped:
         parameters["queue"] = rows[0]["queue"]
-    made = run_undecoded(connection, statement, **parameters, **_caller(connection))
+    made = run(connection, statement, **parameters, **_caller(connection)).all()
     if len(rows) == 1:
         return [made[0].id if made else None]
     by_key = {}

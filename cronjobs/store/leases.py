@@ -26,7 +26,6 @@ from cronjobs.store.sql import (
     is_postgresql,
     kinds,
     run,
-    run_undecoded,
     shaped,
     shaped_rows,
 )
@@ -165,7 +164,7 @@ def _run(connection: Connection, statement: str, group: Group) -> None:
 def _fetch(connection: Connection, statement: str, group: Group, **more: Any) -> Sequence[Row[Any]]:
     """The rows that *statement* returns: ids, statuses and texts."""
     about = _about(connection, group)
-    return run_undecoded(connection, statement.replace("{group}", about.source), **about.parameters, **more)
+    return run(connection, statement.replace("{group}", about.source), **about.parameters, **more).all()
 
 
 def _about(connection: Connection, group: Group) -> _Group:

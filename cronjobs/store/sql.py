@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, CursorResult, Dialect, Executable, Float, Integer, Table, text
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
 from sqlalchemy.types import TypeEngine
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.database import one_trip, tables
+from cronjobs.database import tables
 from cronjobs.database.column_types import Instant, Json, to_microseconds
 from cronjobs.probe import question
 from cronjobs.probe.question import FRAGMENTS, after_now
@@ -74,10 +73,6 @@ FUNCTIONS: Final = (
     *("cronjobs_take_token", "cronjobs_confirm_permit"),
     *("cronjobs_lock_queues", "cronjobs_count_full", "cronjobs_queues_held"),  # the last one is a sequence
 )  # in the schema of the tables, as {cancel}
-
-
-_KNOWN_DRIVERS: Final = frozenset({"psycopg", "pysqlite"})  # their SQLAlchemy dialects change no parameter of ours
-_LONGEST_REMEMBERED: Final = 4096  # psycopg looks for the parameters of a longer statement anew each time
 
 
 def define(**fragments: Fragment) -> None:
@@ -277,14 +272,12 @@ STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:n
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
-    """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``."""
-    prepared, needs_clock = _prepare(statement, is_postgresql(connection), schema_of(connection), _stands(connection))
-    result: CursorResult[Any] = connection.execute(prepared, _to_bind(connection, parameters, needs_clock))
-    return result
+    """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``.
 
-
-def _to_bind(connection: Connection, parameters: dict[str, Any], needs_clock: bool) -> dict[str, Any]:
+    The only way to run a statement of a template: on every connection, for one row or hundreds.
+    """
     postgresql = is_postgresql(connection)
+    prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), _stands(connection))
     for name, value in parameters.items():
         if isinstance(value, list | tuple):
             parameters[name] = group_value(connection, value)
@@ -293,90 +286,8 @@ def _to_bind(connection: Connection, parameters: dict[str, Any], needs_clock: bo
     if needs_clock:
         clock = clock_of(connection)
         parameters["now_"] = (clock.stands_at or 0.0) if postgresql else to_microseconds(clock.now())
-    return parameters
-
-
-def run_undecoded(connection: Connection, statement: str, /, **parameters: Any) -> Sequence[Any]:
-    """As ``run``, for rows whose values are used as the driver has them.
-
-    On a driver that we know it is handed the SQL, which saves most of what SQLAlchemy costs. Listeners to executed
-    statements see only those of SQLAlchemy's own making, so for them it is ``run`` as well; those to cursors see both.
-    """
-    if not _takes_sql(connection):
-        return run(connection, statement, **parameters).all()
-    # What SQLAlchemy executes by itself to begin a transaction must not meet a raw cursor.
-    may_number = (
-        connection.dialect.driver == "psycopg" and not connection.dialect.is_async and connection.in_transaction()
-    )
-    in_one_trip = may_number and one_trip.takes_numbered(connection)
-    numbered_from = 0 if in_one_trip else _LONGEST_REMEMBERED + 1 if may_number else None
-    sql, names, needs_clock = _rendered(
-        statement, connection.dialect, schema_of(connection), _stands(connection), numbered_from
-    )
-    _to_bind(connection, parameters, needs_clock)
-    values: Any = parameters if names is None else tuple([parameters[name] for name in names])
-    if names is None or not is_postgresql(connection):
-        return connection.exec_driver_sql(sql, values).all()
-    if in_one_trip and (rows := one_trip.fetch(connection, sql, values)) is not None:
-        return rows
-    with _raw_cursors(connection.connection.driver_connection):
-        return connection.exec_driver_sql(sql, values).all()
-
-
-@contextmanager
-def _raw_cursors(session: Any) -> Iterator[None]:
-    """Let *session*, psycopg's, take a statement as the server takes it: its parameters are $1, $2 …"""
-    from psycopg import RawCursor
-
-    usual = session.cursor_factory
-    session.cursor_factory = RawCursor
-    try:
-        yield
-    finally:
-        session.cursor_factory = usual
-
-
-def run_decoded(connection: Connection, statement: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
-    """The values of the rows that ``run`` returns, at a third of the price."""
-    if not _takes_sql(connection):
-        return [tuple(row) for row in run(connection, statement, **parameters)]
-    rows = run_undecoded(connection, statement, **parameters)
-    if not rows:
-        return []
-    columns: list[Iterable[Any]] = list(zip(*rows, strict=True))
-    for place, decode in _decoders(rows[0]._fields, connection.dialect):
-        columns[place] = map(decode, columns[place])
-    return list(zip(*columns, strict=True))
-
-
-def _takes_sql(connection: Connection) -> bool:
-    if not isinstance(connection, Connection) or connection.dialect.driver not in _KNOWN_DRIVERS:
-        return False
-    heard: Any = connection.dispatch
-    return not (heard.before_execute or heard.after_execute)
-
-
-@lru_cache(maxsize=256)
-def _decoders(names: tuple[str, ...], dialect: Dialect) -> list[tuple[int, Callable[[Any], Any]]]:
-    """The places of the values that need decoding, and how, in rows with columns of these *names*."""
-    types = [(place, _TYPES[name].dialect_impl(dialect)) for place, name in enumerate(names) if name in _TYPES]
-    found = [(place, kind.result_processor(dialect, None)) for place, kind in types]
-    return [(place, decode) for place, decode in found if decode is not None]
-
-
-@lru_cache(maxsize=256)
-def _rendered(
-    statement: str, dialect: Dialect, schema: str | None, stands: bool, numbered_from: int | None
-) -> tuple[str, tuple[str, ...] | None, bool]:
-    """The SQL of *statement* as the driver takes it, the order of its parameters (None: by name); is ``now_`` one?
-
-    *numbered_from*: how long a statement is at least for its parameters to be $1, $2 …; None: they never are.
-    """
-    prepared, needs_clock = _prepare(statement, dialect.name == "postgresql", schema, stands)
-    compiled: Any = prepared.compile(dialect=dialect)  # type: ignore[attr-defined]
-    if numbered_from is not None and len(str(compiled)) >= numbered_from:
-        compiled = prepared.compile(dialect=type(dialect)(paramstyle="numeric_dollar"))  # type: ignore[attr-defined,call-arg]
-    return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup), needs_clock
+    result: CursorResult[Any] = connection.execute(prepared, parameters)
+    return result
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import queue
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -38,7 +37,6 @@ from cronjobs.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, W
 
 NOT_BEGUN: Final = Released()
 STILL_HERE: Final = Released("an earlier attempt of it lost its lease, and its code still runs here")
-AT_ONCE: Final = 32  # ends that are taken before the next look whether the server has answered
 BRIEF_S: Final = 0.0005  # jobs that take no longer end together: a commit takes longer than to wait for the next
 
 
@@ -64,7 +62,6 @@ class Ends:
     now_read_at: float
     tells_each: bool = True  # see ``TickContext``; if not, of the successes of a type only the first
     told_types: set[str] = field(default_factory=set)
-    early: dict[int, End] = field(default_factory=dict)  # by job id: what was decided while the server worked
     last: Decided | None = None
     progress_at: float = -math.inf  # when it was said last
 
@@ -73,9 +70,7 @@ class Ends:
     def collect(self, wait_s: float) -> None:
         """Wait for an end, then take all that are there, and of short jobs those that come in a moment."""
         try:
-            ended = None
-            if not (self.early and self.in_flight.unwritten):  # all of them may be lost since
-                ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
+            ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()
             while True:
                 if ended is not None:
@@ -85,21 +80,6 @@ class Ends:
                 ended = self._next_end(first + AHEAD_S / 2, wait_s > 0)
         except queue.Empty:
             pass
-
-    def take_early(self) -> bool:
-        """Take a few ends of the next group, and decide about them; whether there may be more."""
-        taken, most = len(self.in_flight.unwritten), min(AT_ONCE, GROUP - len(self.early))
-        with suppress(queue.Empty):
-            for _ in range(most):
-                ended = self.workers.ended.get_nowait()
-                if ended is None:  # a signal: the loop is not to wait after this turn
-                    self.workers.wake()
-                    break
-                self._take_safely(ended)
-        at = self._now()
-        more = self.in_flight.unwritten[taken:]
-        self.early |= {ended.attempt.job.id: (ended, self._decide(ended, at)) for ended in more}
-        return 0 < len(more) == most
 
     def _next_end(self, until: float, may_wait: bool) -> Ended | None:
         try:
@@ -232,9 +212,7 @@ class Ends:
     def decided(self) -> list[End]:
         """What is to be written, each end with what becomes of its job."""
         at = self._now()
-        early, self.early = self.early, {}
-        found = [(ended, early.get(ended.attempt.job.id)) for ended in self.in_flight.unwritten]
-        return [each if each and each[0] is ended else (ended, self._decide(ended, at)) for ended, each in found]
+        return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten]
 
     def _now(self) -> tuple[float, datetime]:
         """One instant, by the monotonic clock and by the database's."""

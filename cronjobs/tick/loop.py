@@ -29,7 +29,7 @@ from cronjobs.tick.long_jobs import Handovers
 from cronjobs.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.tick.result import Counts, TickFilter
 from cronjobs.tick.trouble import FAULT, Outage, SafetyNet
-from cronjobs.tick.turn import GROUP, Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
+from cronjobs.tick.turn import Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
 from cronjobs.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 
 EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
@@ -73,14 +73,12 @@ class Loop:
         self.lease_s = self.settings.run.lease.total_seconds()
         self.net = SafetyNet(self.emit, self.catches)
         self.emit = self.net.emit
-        self.to_hand_out: list[Attempt] = []
         self.writer = Writer(
             self.database,
             self.clock,
             locked_by=self.locked_by,
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
-            meanwhile=self._meanwhile,
             warily=self.signs.died,
             doubtful=self.signs.doubtful,
         )
@@ -122,6 +120,7 @@ class Loop:
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.takes_reports = True
         self.gone_by = math.inf  # the process must be gone by then, whatever else is
+        self.finishing = False  # from ``finish`` on nothing begins here any more
 
     @classmethod
     def of_one(
@@ -179,8 +178,6 @@ class Loop:
         state = self._state()
         ended = why_ended(state)
         if ended is None:
-            if len(self.in_flight.unwritten) + self.workers.ended.qsize() < GROUP:
-                self._hand_out()
             self.ends.collect(min(wait_s(state), self.say_progress_s))
             self.ends.say_progress(self.say_progress_s)
         return ended
@@ -218,6 +215,7 @@ class Loop:
         If one does, the caller must end the process before those leases end, so that no second owner can begin while
         the code still runs here. From the first try on they may be cut, whatever its answer was.
         """
+        self.finishing = True
         try:
             return self._finish(last_write)
         except Exception as error:
@@ -231,8 +229,7 @@ class Loop:
     def _finish(self, last_write: Callable[[Connection], None]) -> bool:
         while True:
             self.ends.collect(0)
-            self.ends.release([*self.to_hand_out, *self.workers.take_back(), *self.in_flight.handing_over()])
-            self.to_hand_out = []
+            self.ends.release([*self.workers.take_back(), *self.in_flight.handing_over()])
             stuck = self.ends.note_stuck(self.stopping)
             if self.stopping is None:
                 self.overran_now |= {each.job.job_type for each in stuck if each.recorded == "interrupted"}
@@ -291,7 +288,6 @@ class Loop:
         try:
             turn = self.writer.write(batch)
         except DatabaseError as error:
-            self.ends.early.clear()  # they are written later than they were decided about
             self._begin(BatchResult(now, unsure=self.writer.unconfirmed))
             if batch.reports and isinstance(error, BadValue):
                 self.takes_reports = False  # whatever they hold, no lease may be lost for it
@@ -302,7 +298,6 @@ class Loop:
                 self.outage.note(error)
             return False
         except Exception as error:  # of one end's values, or of a claim's: the ends are written in any case
-            self.ends.early.clear()
             self._caught(error)
             self.ends.write_one_by_one()
             return False
@@ -314,8 +309,6 @@ class Loop:
             # A wary claim takes one job at a time: the next one follows at once.
             found = room if turn.unread else len(turn.claimed)
             self.pace.looked(turn.sent, room=room, found=found, more_due=turn.more_due)
-        if self.ends.early:
-            self.pace.look_again()  # they may have enqueued what the claim did not see any more
         self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
         if last is None:
             self._move_watchdog()
@@ -379,27 +372,12 @@ class Loop:
         long = attempt.timeout > self.planner.longest
         if self.stopping is not None:
             attempt.stop.set("shutdown")  # it was claimed while the signal came: on_shutdown: drop is for it, too
-        if self._takes_nothing or (late and not long and not self._fits(attempt)):
+        time_is_up = self.clock.monotonic() >= self.deadline  # the claim's own transaction took so long
+        if self._takes_nothing or time_is_up or (late and not long and not self._fits(attempt)):
             self.ends.release([attempt])
         elif long and attempt.refusal() is None:
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
-            self.to_hand_out.append(attempt)
-
-    def _meanwhile(self) -> bool:
-        """Use the time in which the server works; whether there is more to do."""
-        if self.to_hand_out:
-            self._hand_out()
-            return True
-        return self.ends.take_early()
-
-    def _hand_out(self) -> None:
-        """Let workers run what was claimed; if a group of ends is there, not before the server works on it.
-
-        Python runs one thread at a time: while workers run, what the server waits for would take three times as long.
-        """
-        claimed, self.to_hand_out = self.to_hand_out, []
-        for attempt in claimed:
             self._hand(attempt)
 
     def _fits(self, attempt: Attempt) -> bool:
@@ -461,11 +439,10 @@ class Loop:
         if waits or self._takes_nothing:
             on_no_way = [attempt for attempt in self.in_flight.busy() if not attempt.on_its_way]
             self.ends.release([*self.workers.take_back(), *on_no_way])
-            self.to_hand_out = []
 
     @property
     def _takes_nothing(self) -> bool:
-        return self.stopping is not None or self.net.error is not None
+        return self.finishing or self.stopping is not None or self.net.error is not None
 
     @property
     def _claims_nothing(self) -> bool:

@@ -311,17 +311,13 @@ class BatchResult:
 
 @dataclass
 class Writer:
-    """Writes to the database for one ``locked_by``.
-
-    ``meanwhile``: what each turn but the last does while the server works; whether there is more to do.
-    """
+    """Writes to the database for one ``locked_by``."""
 
     database: Database
     clock: Clock
     locked_by: str
     lease: timedelta
     before_writing: Callable[[Connection], None]
-    meanwhile: Callable[[], bool]
     claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
     warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
     doubtful: bool = False  # there are jobs of which a claim ended before the row was read: they come after all others
@@ -350,8 +346,6 @@ class Writer:
         self.unconfirmed = []
         try:
             with self._writing() as connection:
-                if order.last is None:
-                    self.database.while_waiting(connection, self.meanwhile)
                 sent = self.clock.monotonic()
                 ends = self._judged(connection, order.ends)
                 written = self._finish(connection, [decided.finish for _, decided in ends])

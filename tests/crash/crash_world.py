@@ -106,8 +106,7 @@ class World:
         clock = FakeClock(self.base + after)
         database = on or self.database(clock)
         database.clock = clock
-        for engine in (database.engine, getattr(database, "_asking", database.engine)):
-            engine.update_execution_options(cronjobs_clock=clock)
+        database.engine.update_execution_options(cronjobs_clock=clock)
         crash_handlers.clock = clock
         now = clock.monotonic()
         result = Tick(

@@ -37,7 +37,7 @@ def test_long_jobs_are_claimed_only_where_a_type_or_a_row_may_be_long(
         return Claim(database_now(connection), [], False)
 
     monkeypatch.setattr(claims, "claim", claim)
-    writer = Writer(database, SYSTEM, "r", HOUR, before_writing=lambda _: None, meanwhile=lambda: False)
+    writer = Writer(database, SYSTEM, "r", HOUR, before_writing=lambda _: None)
 
     def look(*long_types: str) -> int:
         before = len(claimed)

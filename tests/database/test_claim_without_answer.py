@@ -33,7 +33,7 @@ def test_only_what_was_never_known_of_is_taken_up(database: Database) -> None:
     row: dict[str, Any] = {"job_type": "t", "run_at": SYSTEM.now() - MINUTE}
     with database.write() as connection:
         connection.execute(insert(jobs), [row] * 4)
-    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
+    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None)
     held, given_up, new, again = claimed = list(turn(writer, room=4).claimed)
     ends = leases_end(database)
     before = lease_of(again)._replace(attempt=again.attempt - 1)  # its release was written, and the answer lost, too
@@ -47,26 +47,11 @@ def test_only_what_was_never_known_of_is_taken_up(database: Database) -> None:
     assert renewed == [new.id, again.id]
 
 
-def test_what_breaks_off_while_a_turn_lasts_is_looked_for_by_the_next(database: Database) -> None:
-    """This one does not know what we hold."""
-    with database.write() as connection:
-        connection.execute(insert(jobs), [{"job_type": "t", "run_at": SYSTEM.now() - MINUTE}])
-    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
-    assert len(turn(writer, room=1).claimed) == 1
-
-    def breaks_off() -> bool:
-        writer.claim_unsettled = True
-        return False
-
-    writer.meanwhile = breaks_off
-    assert turn(writer, room=1).settled == []
-
-
 def test_what_somebody_has_locked_is_found_and_not_begun(postgres_migrated: str) -> None:
     database = Database(parse_url(postgres_migrated))
     with database.write() as connection:
         connection.execute(insert(jobs), [{"job_type": "t", "run_at": SYSTEM.now() - MINUTE}] * 2)
-    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
+    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None)
     locked, free = turn(writer, room=2).claimed
     writer.claim_unsettled = True
     with database.engine.begin() as psql:
@@ -79,7 +64,7 @@ def test_what_somebody_has_locked_is_found_and_not_begun(postgres_migrated: str)
 def test_what_no_standby_confirmed_is_known_all_the_same(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with database.write() as connection:
         connection.execute(insert(jobs), [{"job_type": "t", "run_at": SYSTEM.now() - MINUTE}] * 3)
-    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None, meanwhile=lambda: False)
+    writer = Writer(database, SYSTEM, "r", MINUTE, before_writing=lambda _: None)
     [before] = turn(writer, room=1).claimed
     write = database.write
 

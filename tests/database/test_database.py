@@ -12,9 +12,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psycopg
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 from support.databases import opened
 from support.nofsync import with_fsync
 from support.postgres import PostgresServer
@@ -23,7 +22,6 @@ from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, SqliteTooOld, UsageError
 from cronjobs.schema import migrations
-from cronjobs.store import sql
 from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
 
@@ -389,64 +387,3 @@ def test_a_writer_under_a_fake_clock_gives_up_too(sqlite_migrated: str) -> None:
                 pass
     finally:
         database.close()
-
-
-# --- plans that a server keeps ----------------------------------------------------------------------------------------
-
-
-def test_the_loops_repeated_statements_keep_their_plans_and_nobody_elses_do(postgres_migrated: str) -> None:
-    asked = "SELECT count(*) FROM {jobs} WHERE id > CAST(:number AS bigint)"
-    with opened(postgres_migrated) as database:
-        for _ in range(5):
-            with database.write() as connection:
-                sql.run_undecoded(connection, asked, number=0)
-        assert kept(database) == 0
-        for _ in range(5):
-            with database.write(next_in_line=True) as connection:
-                sql.run_undecoded(connection, asked, number=0)
-        assert kept(database) == 2  # with the settings of a transaction
-
-
-def test_behind_a_pooler_no_plan_is_kept(postgres_migrated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PgBouncer tells its clients a process that is not the server's."""
-    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 1)
-    with opened(postgres_migrated) as database:
-        for _ in range(5):
-            with database.write(next_in_line=True) as connection:
-                connection.execute(text("SELECT count(*) FROM cronjobs_jobs WHERE id > :number"), {"number": 0})
-        assert kept(database) == 0
-
-
-def test_the_loops_transaction_begins_in_one_round_trip(postgres_migrated: str) -> None:
-    sent: list[str] = []
-    with opened(postgres_migrated) as database:
-        with database.read():
-            pass
-        event.listen(
-            database.engine, "before_cursor_execute", lambda _c, _cursor, statement, *_: sent.append(statement)
-        )
-        with database.write(next_in_line=True) as connection:
-            assert len(sent) == 1
-            settings = connection.exec_driver_sql("SELECT current_setting('timezone'), current_setting('lock_timeout')")
-            assert settings.one() == ("UTC", "2s")
-
-
-def kept(database: Database) -> int:
-    with database.read() as connection:
-        found: int = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
-    return found
-
-
-# --- statements that psycopg does not remember ------------------------------------------------------------------------
-
-
-def test_a_long_statement_is_numbered_once_and_means_the_same(postgres_migrated: str) -> None:
-    statement = "SELECT :a AS a, '50%' || CAST(:b AS text) AS b, CAST(:a AS int) + 1 AS c" + " " * 5000
-    with opened(postgres_migrated) as database, database.read() as connection:
-        assert [tuple(row) for row in sql.run_undecoded(connection, statement, a=0, b="")] == [(0, "50%", 1)]  # begins
-        numbered: list[str] = []
-        event.listen(connection, "before_cursor_execute", lambda _c, _cursor, sent, *_: numbered.append(sent))
-        rows = sql.run_undecoded(connection, statement, a=1, b="%s $1")
-        assert [tuple(row) for row in rows] == [(1, "50%%s $1", 2)]
-        assert "$1" in numbered[0]
-        assert sql.run_undecoded(connection, "SELECT :a AS a", a="a short one")[0].a == "a short one"

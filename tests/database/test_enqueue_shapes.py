@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, create_engine, event, insert, select
+from sqlalchemy import create_engine, event, insert, select
 from support.databases import opened as opened_database
 from support.targets import app_url, each_target, opened, plain_url
 
@@ -150,29 +150,6 @@ def test_listeners_of_the_apps_see_each_insert(database_url: str, name: str, on_
         connection.rollback()
     engine.dispose()
     assert len([statement for statement in heard if "INSERT" in statement]) == 2
-
-
-def test_a_driver_that_we_do_not_know_gets_what_sqlalchemy_makes(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by_hand: list[str] = []
-    monkeypatch.setattr(Connection, "exec_driver_sql", _recording(by_hand, Connection.exec_driver_sql))
-    with database.write() as connection:
-        by_hand.clear()
-        enqueue(connection, "t.say")
-        assert len([statement for statement in by_hand if "INSERT" in statement]) == 1
-        by_hand.clear()
-        monkeypatch.setattr(sql, "_KNOWN_DRIVERS", frozenset())
-        assert enqueue(connection, "t.say").new
-        assert not [statement for statement in by_hand if "INSERT" in statement]
-
-
-def _recording(said: list[str], call: Any) -> Any:
-    def recording(connection: Connection, statement: str, *rest: Any) -> Any:
-        said.append(statement)
-        return call(connection, statement, *rest)
-
-    return recording
 
 
 def test_what_one_insert_does_not_write_costs_no_second_one(database: Database) -> None:

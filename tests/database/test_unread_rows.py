@@ -75,15 +75,13 @@ def reading_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     opening = connections._POSTGRESQL_BEGIN.replace("15000", "500")
     assert opening != connections._POSTGRESQL_BEGIN
     monkeypatch.setattr(connections, "_POSTGRESQL_BEGIN", opening)
-    for cached in (sql._prepare, sql._rendered):
-        cached.cache_clear()
+    sql._prepare.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _no_statement_of_another_test() -> Iterator[None]:
     yield
-    for cached in (sql._prepare, sql._rendered):
-        cached.cache_clear()
+    sql._prepare.cache_clear()
 
 
 def put(url: str, poison: int, job_type: str = "t.keep") -> None:
