@@ -43,8 +43,8 @@ def as_json(value: Any) -> Any:
             return sorted((as_json(item) for item in value), key=repr)
         case Mapping():
             return {_key(key): as_json(item) for key, item in value.items()}
-    if hasattr(type(value), _SERIALIZER):
-        return getattr(type(value), _SERIALIZER).to_python(value, mode="json", by_alias=True, round_trip=True)
+    if hasattr(type(value), _SERIALIZER):  # a model of pydantic's
+        return _dumped(value, mode="json", by_alias=True)
     if dataclasses.is_dataclass(value):
         return {name: as_json(item) for name, item in _fields(value).items()}
     if "pydantic_core" in sys.modules:  # an address, a URL: types that pydantic knows
@@ -53,6 +53,11 @@ def as_json(value: Any) -> Any:
         except Exception:  # it does not
             return value
     return value
+
+
+def _dumped(model: Any, **how: Any) -> Any:
+    # Without warnings, which repeat values; what they warn of does not come back.
+    return getattr(type(model), _SERIALIZER).to_python(model, round_trip=True, warnings=False, **how)
 
 
 def _key(key: Any) -> str:
@@ -91,8 +96,7 @@ def _same(given: Any, got: Any) -> bool:
     if type(given) is not type(got):
         return False
     if hasattr(type(given), _SERIALIZER):  # fields are compared, and nothing that is private
-        serializer = getattr(type(given), _SERIALIZER)
-        return bool(serializer.to_python(given, round_trip=True) == serializer.to_python(got, round_trip=True))
+        return bool(_dumped(given) == _dumped(got))
     if dataclasses.is_dataclass(given):
         fields = _fields(given)
         same = all(comes_back(item, getattr(got, name, None)) for name, item in fields.items())
