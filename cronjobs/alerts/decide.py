@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cronjobs.config.settings import AlertChannel, Settings
+from cronjobs.config.settings import AlertChannel, AlertFilter, Settings
 from cronjobs.crontime.timing import next_after
+from cronjobs.insight.finding import Covered
 from cronjobs.insight.findings import Finding, Severity
 from cronjobs.insight.health import Health
 from cronjobs.insight.watched import FORGOTTEN, last_sign, quiet_after
@@ -33,12 +34,16 @@ LONGEST_RETRY: Final = timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Changes:
-    """What a look changes in the stored findings; ``lasting`` are the findings by the id of their episode."""
+    """What a look changes in the stored findings; ``lasting`` are the findings by the id of their episode.
+
+    ``replaced``: those for which another finding stands now. They end without a word, as their cause lasts.
+    """
 
     opened: list[Finding]
     changed: list[tuple[Episode, dict[str, Any]]]
     ended: list[Episode]
     lasting: dict[int, Finding]
+    replaced: list[Episode] = field(default_factory=list)
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
@@ -56,7 +61,9 @@ def _merged(group: Sequence[Finding]) -> Finding:
     rows = tuple(dict.fromkeys(row for finding in group for row in finding.rows))
     began = [finding.since for finding in group if finding.since is not None]
     text = f"{worst.text} (and {len(group) - 1} more of this kind)"
-    return replace(worst, text=text, rows=rows, since=min(began, default=None))
+    covers = tuple(each for finding in group for each in finding.covers)
+    follows = tuple(each for finding in group for each in finding.follows)
+    return replace(worst, text=text, rows=rows, since=min(began, default=None), covers=covers, follows=follows)
 
 
 def host_of(finding: Finding) -> str:
@@ -72,6 +79,7 @@ def compare(
     *ticking*: the hosts that tick. Nobody waits for the word of another one.
     """
     now_there = {finding.key: finding for finding in found}
+    covered = [each for finding in found for each in (*finding.covers, *finding.follows)]
     changes = Changes([], [], [], {})
     for episode in episodes:
         finding = now_there.pop(episode.finding, None)
@@ -79,10 +87,18 @@ def compare(
             changes.lasting[episode.id] = finding
             if different := _different(episode, finding):
                 changes.changed.append((episode, different))
+        elif any(_is_behind(episode, each) for each in covered):
+            changes.replaced.append(episode)
         elif (episode.host == host and sees_all) or episode.host not in ticking:
             changes.ended.append(episode)
     changes.opened.extend(now_there.values())
     return changes
+
+
+def _is_behind(episode: Episode, covered: Covered) -> bool:
+    by_rows = not covered.rows or not set(covered.rows).isdisjoint(episode.rows)
+    in_time = covered.until is None or episode.began_at <= covered.until
+    return episode.finding == covered.key and by_rows and in_time
 
 
 def _different(episode: Episode, finding: Finding) -> dict[str, Any]:
@@ -107,15 +123,23 @@ def kept_rows(finding: Finding) -> list[str]:
 
 
 def wants(channel: AlertChannel, finding: Finding) -> bool:
-    """Whether *channel* is to be told of *finding*; one that is acknowledged is nobody's news."""
-    only, names = channel.only, {finding.kind, finding.key}
+    """Whether *channel* is to be told of *finding*; one that is acknowledged is nobody's news.
+
+    A channel that asks for what the finding stands for is told, too, though it may not ask for its own kind.
+    """
+    only = channel.only
+    keys = [finding.key, *(each.key for each in finding.covers)]
     return (
         finding.ack is None
         and finding.severity.rank <= Severity(only.severity).rank
-        and (only.findings is None or not names.isdisjoint(only.findings))
-        and names.isdisjoint(only.ignore)
+        and any(_asked_for({key, key.partition(":")[0]}, only) for key in keys)
         and not (finding.kind == UNDELIVERED and finding.subject == channel.name)
     )
+
+
+def _asked_for(names: Collection[str], only: AlertFilter) -> bool:
+    names = frozenset(names)
+    return (only.findings is None or not names.isdisjoint(only.findings)) and names.isdisjoint(only.ignore)
 
 
 def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False) -> datetime:

@@ -88,7 +88,9 @@ class Alerting:
             opened = self._open(connection, finding, health)
             if opened is not None:
                 changes.lasting[opened.id] = finding
-        states = store.states_of(connection, [*changes.lasting, *(episode.id for episode in changes.ended)])
+        states = store.states_of(
+            connection, [*changes.lasting, *(each.id for each in changes.ended + changes.replaced)]
+        )
         for id_, finding in changes.lasting.items():
             for channel in self.channels.values():
                 state = states.get((id_, channel.name))
@@ -99,11 +101,11 @@ class Alerting:
                 due = decide.due_at(finding, state, health.now, came_often=came_often) if wanted else None
                 if state is None or state.due_at != due:
                     store.put_state(connection, id_, channel.name, due, over=False)
-        for episode in changes.ended:
+        for episode in changes.ended + changes.replaced:
             store.change_episode(connection, episode.id, ended_at=health.now)
             for (id_, name), state in states.items():
                 if id_ == episode.id:
-                    due = decide.over_at(state, health.now)
+                    due = None if episode in changes.replaced else decide.over_at(state, health.now)
                     store.put_state(connection, id_, name, due, over=due is not None)
         news = any(decide.wants(way, each) for way in self.channels.values() for each in changes.lasting.values())
         if not (news or store.something_waits(connection, self.channels)):

@@ -26,9 +26,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
         health = look(connection, settings, known or JobTypes())
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
     times = Times(health.now, settings.timezone)
-    return [
-        sentence(trouble, times) for trouble in judge(health, settings) if trouble.alarm and trouble.kind not in kinds
-    ]
+    return [sentence(trouble, times) for trouble in judge(health, settings, but=kinds) if trouble.alarm]
 
 
 def ask_clusters(settings: Settings) -> list[str]:

@@ -59,7 +59,7 @@ def _facts(patient: Patient) -> ReleaseFacts:
             channels = delivered(connection)
         times = Times(health.now, settings.timezone)
         # What is wrong with the file is told above; that nothing ticks here, too.
-        wrong = [sentence(each, times) for each in judge(health, settings) if each.alarm and each.kind != "config"]
+        wrong = [sentence(each, times) for each in judge(health, settings, but={"config"}) if each.alarm]
         hosts = len(health.ticks)
     rotations = [] if settings.log is None else [str(each) for each in rotations_of(settings.log)]
     return ReleaseFacts(settings, patient.types, wrong, channels, hosts, rotations)

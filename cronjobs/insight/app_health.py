@@ -71,7 +71,7 @@ def health(connection: Any = None, *, config: str | Path | None = None, database
     with _reading(connection, settings) as reading:
         require_schema(reading)
         facts = look(reading, settings, JobTypes())
-    return HealthCheck(tuple(found for found in judge(facts, settings) if found.kind not in OF_THE_FILE))
+    return HealthCheck(tuple(judge(facts, settings, but=OF_THE_FILE)))
 
 
 @contextmanager

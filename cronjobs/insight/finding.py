@@ -41,12 +41,25 @@ class Ack:
 
 
 @dataclass(frozen=True)
+class Covered:
+    """A finding for which another one stands: its key, and which of its ``rows``; (): all.
+
+    ``until``: only if it began by then; None: whenever it began.
+    """
+
+    key: str
+    rows: tuple[str, ...] = ()
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
 class Finding:
     """A problem that a person has to fix. ``kind`` is for programs, ``text`` one sentence for people.
 
     ``since`` and ``command`` (what to type) are set if they are known and not in the text. ``subject``: which host,
     queue or job type it is about, if there may be several of a kind. ``rows``: the ids or names behind it; an ack
-    covers these. ``ack``: who acknowledged it, while that holds.
+    covers these. ``ack``: who acknowledged it, while that holds. ``covers``: findings that it stands for, as it has the
+    same cause: see ``same_cause``; ``follows``: what there is no more because this came of it.
     """
 
     kind: str
@@ -57,6 +70,8 @@ class Finding:
     subject: str = ""
     rows: tuple[str, ...] = ()
     ack: Ack | None = None
+    covers: tuple[Covered, ...] = ()
+    follows: tuple[Covered, ...] = ()
 
     def __post_init__(self) -> None:
         # The text quotes names that anyone may have written.
@@ -101,3 +116,15 @@ def given_up_text(found: GivenUp, what: str) -> str:
 
 def jobs_text(count: int, what: str = "job") -> str:
     return f"1 {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def waiting_words(due: int, schedules: Sequence[str]) -> list[str]:
+    """What a job type that nobody knows keeps back: "2 due jobs wait", "schedules a, b cannot run"."""
+    found = []
+    if due:
+        found.append("1 due job waits" if due == 1 else f"{due:,} due jobs wait")
+    if schedules:
+        more = ", …" if len(schedules) > NAMED else ""
+        word = "schedule" if len(schedules) == 1 else "schedules"
+        found.append(f"{word} {', '.join(schedules[:NAMED])} cannot run{more}")
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from cronjobs.config.settings import Settings
@@ -13,14 +13,16 @@ from cronjobs.insight.findings_of_schedules import schedule_findings
 from cronjobs.insight.findings_of_ticks import tick_findings
 from cronjobs.insight.findings_of_work import work_findings
 from cronjobs.insight.health import Health
+from cronjobs.insight.same_cause import same_cause
 from cronjobs.store.acks import StoredAck
 
 __all__ = ["Ack", "Finding", "Severity", "judge", "troubles"]
 
 
-def judge(health: Health, settings: Settings) -> list[Finding]:
+def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
     """What is wrong, the worst first, each with its ack, if that covers it as it is now; empty when all is well.
 
+    Without findings of the kinds in *but*, which the caller reports otherwise, or not: they stand for no other one.
     A file that is broken, or not at hand, does not show that the project is another one, or a job type unknown.
     """
     if settings.broken:
@@ -28,7 +30,7 @@ def judge(health: Health, settings: Settings) -> list[Finding]:
         settings = replace(settings, project=project, environment=environment)
         if not health.judged_by_ticks:
             health = replace(health, unresolved={}, unknown_schedules={})
-    found = [acknowledged(finding, health.acks) for finding in troubles(health, settings)]
+    found = [acknowledged(finding, health.acks) for finding in troubles(health, settings, but)]
     return sorted(found, key=lambda finding: (finding.ack is not None, finding.severity.rank))
 
 
@@ -42,12 +44,16 @@ def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
     return replace(finding, ack=Ack(stored.by, stored.why, stored.acked_at, stored.until))
 
 
-def troubles(health: Health, settings: Settings) -> list[Finding]:
-    """What is wrong, acknowledged or not; empty when all is well."""
-    return [
-        *tick_findings(health, settings),
-        *schedule_findings(health, settings),
-        *work_findings(health, settings),
+def troubles(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
+    """What is wrong, acknowledged or not, each cause once; empty when all is well."""
+    same = same_cause(health, settings)
+    if "config" in but:
+        same = replace(same, hosts={})
+    found = [
+        *tick_findings(health, settings, same),
+        *schedule_findings(health, settings, same),
+        *work_findings(health, settings, same),
         *exec_findings(health),
         *alert_findings(health),
     ]
+    return [finding for finding in found if finding.kind not in but]

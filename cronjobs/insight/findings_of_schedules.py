@@ -7,30 +7,41 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cronjobs.config.settings import Settings
-from cronjobs.insight.finding import Finding, Severity, given_up_text, several, span_text, typed
+from cronjobs.insight.finding import Covered, Finding, Severity, given_up_text, several, span_text, typed
 from cronjobs.insight.health import Health
+from cronjobs.insight.same_cause import FAILED_IN_A_ROW, NO_OTHER, FailingRuns, SameCause, covered_failing, failing_runs
 from cronjobs.insight.watched import Watched, missed, quiet_after, ticking
 from cronjobs.model import duration_text
 from cronjobs.rules.pausing import what
-from cronjobs.rules.standing import Happened, JobNow, NotRun
+from cronjobs.rules.standing import JobNow, NotRun
 from cronjobs.schedules.applying import silence_after
 from cronjobs.store.given_up import DROPPED
 from cronjobs.store.schedules import StoredSchedule
 
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
-FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
 
 
-def schedule_findings(health: Health, settings: Settings) -> Iterator[Finding]:
+def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     if ticking(health.ticks, health.now, settings):
         off = list(_schedules_off(health, settings))
         yield from off or _behind(health.watch.schedules, health.now, quiet_after(settings))
     for name, found in health.watch.without_run.items():
-        text = f"{name} has not run within its grace; {found.why}"
-        command = typed("cronjobs explain", name)
-        yield Finding("schedule", text, Severity.CRITICAL, since=found.since, command=command, subject=name)
-    yield from _unwell(health.watch)
-    yield from _not_run(health, settings)
+        if name in same.not_late:
+            continue
+        fails = name in same.failing_and_late
+        text = f"{name} has not run within its grace; {found.why}{', and its last runs failed' if fails else ''}"
+        yield Finding(
+            "schedule",
+            text,
+            Severity.CRITICAL,
+            since=found.since,
+            command=typed("cronjobs explain", name),
+            subject=name,
+            covers=(Covered("not_run", (name,)), *covered_failing([name] if fails else [], same)),
+        )
+    yield from _failing(health, same)
+    yield from _missed(health.watch)
+    yield from _not_run(health, settings, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
         what = given_up_text(lost, "occurrence")
         text = (
@@ -89,31 +100,37 @@ def _behind(schedules: Sequence[StoredSchedule], now: datetime, patience: timede
         )
 
 
-def _unwell(found: Watched) -> Iterator[Finding]:
-    """Schedules whose last runs failed, and runs that were missed in an outage."""
-    failing: dict[int, list[tuple[datetime, str]]] = {}  # by how many failures are too many
-    gone: list[tuple[datetime, str]] = []
-    for schedule in found.schedules:
-        rows = found.lately.get(schedule.id, [])
-        most = _warn_after(schedule)
-        if since := _failing(rows, most):
-            failing.setdefault(most, []).append((since, schedule.name))
-        row = missed(rows)
-        by_hand = found.covered.get(schedule.name)
-        if row is not None and (by_hand is None or by_hand < row.last_for):
-            gone.append((row.first_for, schedule.name))
-    for most, failed in sorted(failing.items()):
-        since, name = min(failed)
-        names = tuple(name for _, name in sorted(failed))
-        runs = "the last run" if most == 1 else f"the last {most} runs"
+def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
+    """Schedules whose last runs failed, one finding for each number of failures that are too many."""
+    found: dict[int, dict[str, FailingRuns]] = {}
+    for name, runs in failing_runs(health.watch).items():
+        if name not in same.not_failing:
+            found.setdefault(runs.most, {})[name] = runs
+    for most, failed in sorted(found.items()):
+        since, name = min((runs.since, name) for name, runs in failed.items())
+        names = tuple(sorted(failed, key=lambda name: (failed[name].since, name)))
+        last = "the last run" if most == 1 else f"the last {most} runs"
+        waits = tuple(name for name in names if name in same.waiting)
+        why = [_why_not(each, health.watch.not_run[each], health.now) for each in waits[:1]]
         yield Finding(
             "failing",
-            f"{runs} of {several(names)} failed",
+            "; ".join([f"{last} of {several(names)} failed", *why]),
             since=since,
             command=f"{typed('cronjobs history --schedule', name)} --since 7d",
             subject="" if most == FAILED_IN_A_ROW else str(most),
             rows=names,
+            covers=(Covered("not_run", waits),) if waits else (),
         )
+
+
+def _missed(found: Watched) -> Iterator[Finding]:
+    """Schedules with runs that were missed in an outage, and none since."""
+    gone: list[tuple[datetime, str]] = []
+    for schedule in found.schedules:
+        row = missed(found.lately.get(schedule.id, []))
+        by_hand = found.covered.get(schedule.name)
+        if row is not None and (by_hand is None or by_hand < row.last_for):
+            gone.append((row.first_for, schedule.name))
     if gone:
         since, name = min(gone)
         names = tuple(name for _, name in sorted(gone))
@@ -121,12 +138,14 @@ def _unwell(found: Watched) -> Iterator[Finding]:
         yield Finding("missed", text, since=since, command=typed("cronjobs trigger", name), rows=names)
 
 
-def _not_run(health: Health, settings: Settings) -> Iterator[Finding]:
+def _not_run(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     """Schedules with occurrences of which nothing came, unless another finding says why."""
     found = {
         name: each
         for name, each in health.watch.not_run.items()
-        if name not in health.watch.without_run and not _said_already(each.job, health, settings)
+        if (name not in health.watch.without_run or name in same.not_late)
+        and name not in same.waiting
+        and not _said_already(each.job, health, settings)
     }
     if not found:
         return
@@ -180,27 +199,6 @@ def _said_already(job: JobNow | None, health: Health, settings: Settings) -> boo
 
 def _no_tick(health: Health, settings: Settings) -> bool:
     return not ticking(health.ticks, health.now, settings)
-
-
-def _warn_after(schedule: StoredSchedule) -> int:
-    stored = schedule.definition.get("warn_after_failures") if isinstance(schedule.definition, dict) else None
-    return stored if isinstance(stored, int) and not isinstance(stored, bool) and stored > 0 else FAILED_IN_A_ROW
-
-
-def _failing(rows: Sequence[Happened], most: int) -> datetime | None:
-    """Since which occurrence runs have failed, if the last *most* did; each try of a job is a run."""
-    failed, since = 0, None
-    for row in rows:
-        if row.outcome != "enqueued":
-            continue
-        if row.went_well or row.dismissed or row.status == "cancelled":
-            break
-        if not row.failures:
-            if row.status == "dead":  # without a try, for example because its payload is unreadable
-                failed, since = failed + 1, row.last_for
-            continue  # it waits or runs, so the result is open
-        failed, since = failed + row.failures, row.last_for
-    return since if failed >= most else None
 
 
 # --- pauses -----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from cronjobs.config.settings import Settings
 from cronjobs.errors import MovedDatabase
-from cronjobs.insight.finding import Finding, Severity, several, span_text
+from cronjobs.insight.finding import Covered, Finding, Severity, several, span_text, waiting_words
 from cronjobs.insight.health import Health
+from cronjobs.insight.same_cause import NO_OTHER, SameCause, covered_by_type, takes_away
 from cronjobs.insight.watched import DIFFERENT_FILES, last_sign, quiet_after, ticking
 from cronjobs.model import duration_text
 from cronjobs.store.meta import MOVED
@@ -19,7 +21,7 @@ _HISTORY = "cronjobs history --since 1h"
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
-def tick_findings(health: Health, settings: Settings) -> Iterator[Finding]:
+def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     yield from _foreign(health, settings)
     if not settings.without_project:
         yield from _no_tick(health, settings)
@@ -36,7 +38,7 @@ def tick_findings(health: Health, settings: Settings) -> Iterator[Finding]:
             text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
-    yield from _config(health, settings, at_work)
+    yield from _config(health, settings, same, at_work)
     for host, (why, begun) in sorted(health.watch.refused.items()):
         text = f"host {host} refuses its file, and fires what was in force before: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)
@@ -88,11 +90,18 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
             yield Finding("ending", text, severity, since=since, command="cronjobs run-due", subject=tick["host"])
 
 
-def _config(health: Health, settings: Settings, at_work: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _config(
+    health: Health, settings: Settings, same: SameCause, at_work: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
     """What is wrong with the file here, and with those of other hosts as their ticks have recorded it."""
-    here = [f"{fault.where}: {fault.what}" for fault in health.faults] + [str(each) for each in settings.problems]
-    for text in here:
-        yield Finding("config", text, command="cronjobs check", rows=(text,))
+    here = [(fault.where, f"{fault.where}: {fault.what}") for fault in health.faults]
+    here += [(problem.path, str(problem)) for problem in settings.problems]
+    types = same.hosts.get("", ())
+    for where, text in here:
+        found = Finding("config", text, command="cronjobs check", rows=(text,))
+        if types and takes_away(where, types):
+            found, types = _with_unknown(found, types, health, same), ()
+        yield found
     if here:
         return  # most likely theirs are the same
     for tick in at_work:
@@ -103,11 +112,27 @@ def _config(health: Health, settings: Settings, at_work: Sequence[Mapping[str, A
             for where, what in entries.items()
         ]
         if wrong:
-            text = f"host {tick['host']} cannot use all of its file: {several(wrong)}"
-            since = health.watch.misconfigured.get(tick["host"])
-            yield Finding(
-                "config", text, since=since, command="cronjobs check", subject=tick["host"], rows=tuple(wrong)
-            )
+            host = tick["host"]
+            text = f"host {host} cannot use all of its file: {several(wrong)}"
+            since = health.watch.misconfigured.get(host)
+            found = Finding("config", text, since=since, command="cronjobs check", subject=host, rows=tuple(wrong))
+            types = same.hosts.get(host, ())
+            yield _with_unknown(found, types, health, same) if types else found
+
+
+def _with_unknown(found: Finding, types: Sequence[str], health: Health, same: SameCause) -> Finding:
+    """*found*, which is why these *types* are unknown: something that was due does not happen."""
+    due = sum(health.unresolved.get(job_type, 0) for job_type in types)
+    names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
+    lack = " and ".join(waiting_words(due, names))
+    return replace(
+        found,
+        text=f"{found.text}; for want of {several(types)} {lack}",
+        severity=Severity.CRITICAL,
+        covers=tuple(
+            each for job_type in types for each in (Covered(f"unresolved:{job_type}"), *covered_by_type(job_type, same))
+        ),
+    )
 
 
 def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:

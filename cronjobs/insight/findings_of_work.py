@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from cronjobs.config.settings import Settings
-from cronjobs.insight.finding import Finding, Severity, given_up_text, jobs_text, several, typed
+from cronjobs.insight.finding import Covered, Finding, Severity, given_up_text, jobs_text, several, typed, waiting_words
 from cronjobs.insight.health import Health
+from cronjobs.insight.same_cause import NO_OTHER, SameCause, covered_by_type, covered_failing
 from cronjobs.insight.troubled_types import RUNS_IN_A_LEASE
 from cronjobs.insight.waiting import LateGroup
 from cronjobs.insight.watched import late_after, ticking
@@ -30,10 +32,10 @@ _NOT_FOR_WANT_OF_TIME: Final = {
 }
 
 
-def work_findings(health: Health, settings: Settings) -> Iterator[Finding]:
+def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     yield from _late(health, settings)
-    for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
-        yield _unknown_type(job_type, health)
+    for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
+        yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
         jobs, types = jobs_text(health.more_unresolved, "due job"), jobs_text(health.more_types, "more job type")
         text = f"{jobs} of {types} that no host has wait: the oldest types are named one by one"
@@ -47,11 +49,13 @@ def work_findings(health: Health, settings: Settings) -> Iterator[Finding]:
         command = f"cronjobs jobs cancel {left.sample}"
         yield Finding("left_alone", text, since=left.since, command=command, subject=left.job_type)
     for failing in health.failing_types:
+        if failing.job_type in same.types or failing.job_type in health.unresolved:
+            continue
         wait = f"{jobs_text(failing.jobs)} of it {'waits' if failing.jobs == 1 else 'wait'} for another try"
         text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, none succeeded in between; {wait}"
         command = typed("cronjobs jobs list --status failed --type", failing.job_type)
         yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
-    yield from _deaths(health)
+    yield from _deaths(health, same)
     if (gone := health.watch.given_up.get(PRUNED)) is not None:
         what = given_up_text(gone, "dead job")
         were = "was" if what.startswith("1 ") else "were"
@@ -114,16 +118,10 @@ def _entries(recorded: Any) -> list[Mapping[str, Any]]:
 
 def _unknown_type(job_type: str, health: Health) -> Finding:
     count, names = health.unresolved.get(job_type, 0), health.unknown_schedules.get(job_type, [])
-    what = []
-    if count:
-        what.append("1 due job waits" if count == 1 else f"{count:,} due jobs wait")
-    if names:
-        what.append(f"{'schedule' if len(names) == 1 else 'schedules'} {', '.join(names[:3])} cannot run")
-        what[-1] += ", …" if len(names) > 3 else ""
     why = f'no handler or command "{job_type}" is registered here'
     if health.judged_by_ticks:
         why = f'no host that ticks has a handler or command "{job_type}"'
-    text = f"{' and '.join(what)}: {why}"
+    text = f"{' and '.join(waiting_words(count, names))}: {why}"
     return Finding(
         "unresolved",
         text,
@@ -148,7 +146,7 @@ def _misfit(found: WaitingMisfits) -> Finding:
     )
 
 
-def _deaths(health: Health) -> Iterator[Finding]:
+def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
     found = health.watch.deaths
     if not found.count:
         return
@@ -156,12 +154,36 @@ def _deaths(health: Health) -> Iterator[Finding]:
     jobs = "1 dead job that nobody has" if found.count == 1 else f"{more} dead jobs that nobody has"
     yield Finding(
         "dead",
-        f"{jobs} retried or dismissed",
+        "; ".join([f"{jobs} retried or dismissed", *_what_died(same)]),
         Severity.CRITICAL,
         since=found.since,
         command="cronjobs jobs list --status dead",
         rows=tuple(map(str, found.newest)),
+        covers=(
+            *(Covered(f"schedule:{name}") for name in same.late),
+            *covered_failing(same.failing, same),
+            *(Covered(f"failing_type:{job_type}") for job_type in same.types),
+        ),
+        follows=(
+            *([Covered("not_run", same.died)] if same.died else []),
+            *(
+                Covered(f"{kind}:{job_type}", until=at)
+                for job_type, at in found.last_of.items()
+                for kind in ("failing_type", "misfit")
+            ),
+        ),
     )
+
+
+def _what_died(same: SameCause) -> Iterator[str]:
+    """What the dead jobs are the cause of."""
+    if same.late:
+        have, its = ("has", "its") if len(same.late) == 1 else ("have", "their")
+        yield f"{several(same.late)} {have} not run within {its} grace"
+    if failing := [name for name in same.failing if name not in same.late]:
+        yield f"the last runs of {several(failing)} failed"
+    if same.types:
+        yield f"other jobs of {several(same.types)} fail, too"
 
 
 def _queues(health: Health) -> Iterator[Finding]:

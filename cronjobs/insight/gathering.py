@@ -37,7 +37,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     running_total, overdue = listing.running_count(connection)
     last_ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
     without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}
-    in_doubt = [*waiting.unresolved, *without_type]
+    unknown = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
     return Health(
         now=now,
         project=whose.project,
@@ -61,7 +61,8 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         limited=waiting.limited,
         judged_by_ticks=judged.ticks is not None,
         unknown_schedules=without_type,
-        unknown_since=unknown_since(connection, in_doubt, waiting.came, without_type),
+        unknown_since=unknown.since,
+        once_known=unknown.once_known,
         failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],
         dead=listing.dead_counts(connection),
         pauses=pauses,

@@ -50,6 +50,7 @@ class Health:
     judged_by_ticks: bool = False  # types are judged by what ticks knew; else by what is registered here
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # active ones, by such a type
     unknown_since: dict[str, datetime] = field(default_factory=dict)  # when a tick last knew such a type, or a job came
+    once_known: frozenset[str] = frozenset()  # those of them that a tick once knew
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     late: list[LateGroup] = field(default_factory=list)  # but those that are out of reach
     slower: list[SlowRun] = field(default_factory=list)

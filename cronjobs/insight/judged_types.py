@@ -53,14 +53,22 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
     return found
 
 
+@dataclass(frozen=True)
+class UnknownSince:
+    """By type: when a tick last knew it, or else when the first of its due jobs came, or its schedule."""
+
+    since: dict[str, datetime]
+    once_known: frozenset[str]  # the types that a tick once knew
+
+
 def unknown_since(
     connection: Connection,
     job_types: Sequence[str],
     came: Mapping[str, datetime],
     schedules_of: Mapping[str, Sequence[str]],
-) -> dict[str, datetime]:
-    """By type: when a tick last knew it, or else when the first of its due jobs came, or its schedule."""
-    found = {}
+) -> UnknownSince:
+    found: dict[str, datetime] = {}
+    once_known = set()
     for job_type in job_types[:TYPES_DATED]:
         tick = last_tick_that_knew(connection, job_type)
         since = tick.started_at if tick is not None else came.get(job_type)
@@ -68,4 +76,6 @@ def unknown_since(
             since = defined_at(connection, schedules_of[job_type][0])
         if since is not None:
             found[job_type] = since
-    return found
+        if tick is not None:
+            once_known.add(job_type)
+    return UnknownSince(found, frozenset(once_known))

@@ -15,13 +15,12 @@ from cronjobs.crontime.timing import newest_between
 from cronjobs.exec.watching import ExecWatch, watch_exec
 from cronjobs.insight.run_watch import covered_by_hand, newest_rows, not_run
 from cronjobs.model import Status, in_zone
-from cronjobs.rules.standing import Happened, NotRun
+from cronjobs.rules.standing import Happened, JobNow, NotRun
 from cronjobs.schedules.applying import silence_after
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.schedules.planning import read
 from cronjobs.store import listing
 from cronjobs.store import unresolved as store
-from cronjobs.store.enqueue import job_status
 from cronjobs.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.store.schedule_health import Survey, schedules_by_id
 from cronjobs.store.schedules import StoredSchedule, ledger_between
@@ -94,6 +93,7 @@ class WithoutRun:
 
     why: str
     since: datetime | None = None
+    jobs: tuple[JobNow, ...] = ()  # those that there are of what was due since then
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ class Watched:
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
     misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
+    not_loaded: dict[str, datetime | None] = field(default_factory=dict)  # host → since when some code cannot be loaded
     ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks end with a code
     wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when
     killed: dict[str, Killed] = field(default_factory=dict)  # by host
@@ -151,6 +152,7 @@ def watch(
         fired_at=None if fires else store.last_fired_at(connection),
         refused={host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()},
         misconfigured=_since(connection, ticks, "broken", "not_loaded"),
+        not_loaded=_since(connection, ticks, "not_loaded"),
         ended_badly=_since(connection, ticks, "code"),
         wrong_clocks=_since(connection, ticks, "skew_s"),
         killed=store.killed_lately(connection, KILLED_WITHIN * settings.run.every, late_after(settings), KILLED_TICKS),
@@ -208,7 +210,8 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     if not last:
         return None
     rows = ledger_between(connection, stored.id, last[0], now)
-    states = [(row, None if row.job_id is None else job_status(connection, row.job_id)) for row in rows]
+    jobs = store.jobs_now(connection, {row.job_id for row in rows if row.job_id is not None})
+    states = [(row, jobs[row.job_id].status if row.job_id in jobs else None) for row in rows]
     if any(row.outcome in ("enqueued", "coalesced") and state in (Status.SUCCEEDED, None) for row, state in states):
         return None  # None: pruned, so it ended long ago
     due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
@@ -217,4 +220,4 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     else:
         row, state = states[-1]
         why = f"job {row.job_id} is {state}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
-    return WithoutRun(f"{due}: {why}", last[0] + schedule.grace)
+    return WithoutRun(f"{due}: {why}", last[0] + schedule.grace, tuple(jobs.values()))

@@ -182,3 +182,18 @@ def _within_its_time(job: JobNow, now: datetime) -> bool:
     leased = job.locked_until is not None and job.locked_until + OVERRUN > now
     over = job.limit is not None and job.started_at is not None and job.started_at + job.limit + OVERRUN <= now
     return leased and not over
+
+
+def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
+    """The rows of the last runs, newest first, if *most* or more have failed; each try of a job is a run."""
+    found, failed = [], 0
+    for row in rows:
+        if row.outcome != "enqueued":
+            continue
+        if row.went_well or row.dismissed or row.status == "cancelled":
+            break
+        if not row.failures and row.status != "dead":  # dead without a try: for example, its payload is unreadable
+            continue  # it waits or runs, so the result is open
+        failed += row.failures or 1
+        found.append(row)
+    return found if failed >= most else []

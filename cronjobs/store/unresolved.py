@@ -6,7 +6,7 @@ Every statement uses an index and is bounded, however many jobs have finished; a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -35,12 +35,14 @@ define(
 class Deaths:
     """Dead jobs that were not retried, cancelled or dismissed: how many, at most DEATHS_COUNTED, and since when.
 
-    ``newest``: the ids of those that died last, at most DEATHS_NAMED.
+    ``newest``: the ids of those that died last, at most DEATHS_NAMED. ``last_of``: when the last of these died, by job
+    type.
     """
 
     count: int
     since: datetime | None
     newest: tuple[int, ...] = ()
+    last_of: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def deaths(connection: Connection) -> Deaths:
@@ -52,8 +54,15 @@ def deaths(connection: Connection) -> Deaths:
     ).one()
     if not row.deaths:
         return Deaths(0, None)
-    newest = "SELECT j.id FROM {jobs} j WHERE {undealt} ORDER BY j.finished_at DESC LIMIT :most"
-    return Deaths(row.deaths, row.finished_at, tuple(run(connection, newest, most=DEATHS_NAMED).scalars()))
+    newest = run(
+        connection,
+        "SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.finished_at FROM {jobs} j "
+        "WHERE {undealt} ORDER BY j.finished_at DESC LIMIT :most",
+        most=DEATHS_NAMED,
+        longest=LONGEST_NAME,
+    ).all()
+    last_of = {each.job_type: each.finished_at for each in reversed(newest)}
+    return Deaths(row.deaths, row.finished_at, tuple(each.id for each in newest), last_of)
 
 
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:

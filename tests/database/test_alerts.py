@@ -71,6 +71,22 @@ def test_a_death_is_told_at_once_then_hourly_then_daily_and_its_end_once(
     assert episode.ended_at is not None
 
 
+def test_a_type_that_fails_until_a_job_of_it_dies_is_not_said_to_be_over(
+    database: Database, tmp_path: Path, web: Web
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web, severity="warning")))
+    put(database, job_type="t.fail", max_attempts=4)
+    stage.minutes(60)
+    told = [(each["finding"], each["over"]) for message in web.messages for each in message["findings"]]
+    assert told == [("failing_type:t.fail", False), ("dead", False)]
+    stage.settle_deaths()
+    stage.minutes(3)
+    told = [(each["finding"], each["over"]) for message in web.messages for each in message["findings"]]
+    assert told[2:] == [("dead", True)]
+    assert all(row.ended_at is not None for row in stage.rows(tables.findings))
+    assert all(row.due_at is None for row in stage.rows(tables.alerts))
+
+
 def test_three_hosts_send_one_alert(database: Database, tmp_path: Path, web: Web) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=3)
     stage.kill_a_job()

@@ -454,6 +454,32 @@ def bad_import(world: World) -> None:
     world.minutes(1)
 
 
+def bad_import_of_a_due_type(world: World) -> None:
+    world.host.carry(imports=("nobody_has_this",))
+    world.put(job_type="t.gone")
+    world.minutes(1)
+
+
+def dead_past_its_grace(world: World) -> None:
+    """Its one try fails, for the third time in a row, and then its grace ends."""
+    hourly = schedule("hourly", "0 * * * *", grace=10 * MINUTE, max_attempts=1)
+    world.carry(hourly=hourly, nightly=schedule("nightly", "0 12 * * *"))
+    world.minutes(1)
+    world.broken = True
+    for hour in (9, 10, 11):
+        world.clock.set(START.replace(hour=hour, minute=0))
+        world.minutes(1)
+    world.later("15m")
+    world.broken = False
+
+
+def dismissed_and_run(world: World) -> None:
+    world.dismiss()
+    assert [each.key for each in world.found()] == ["schedule:hourly"], "it still has not run"
+    world.clock.set(START.replace(hour=12, minute=0))
+    world.minutes(2)
+
+
 def without_run(world: World) -> None:
     world.carry(hourly=schedule("hourly", "0 * * * *", grace=10 * MINUTE))
     world.minutes(1)
@@ -761,6 +787,16 @@ INCIDENTS = [
     Incident(
         "a module that cannot be imported", bad_import, "config", live="", code=3, mail="nobody_has", left="config"
     ),
+    Incident(
+        "a module with the handler of a due job",
+        bad_import_of_a_due_type,
+        "config",
+        live="",
+        code=3,
+        mail="nobody_has",
+        left="config",
+    ),
+    Incident("a schedule's jobs die, and its grace ends", dead_past_its_grace, "dead", dismissed_and_run, mail="dead"),
     Incident("a schedule past its grace", without_run, "schedule out_of_reach", lambda w: w.minutes(20)),
     Incident("ticks are killed", ticks_killed, "ending", lambda w: w.later("30m")),
     Incident("a bug in cronjobs", bug_in_cronjobs, "ending", NOTHING, code=70, mail="tick.fault"),

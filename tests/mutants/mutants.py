@@ -63,6 +63,7 @@ KEY_LIVES = "tests/database/test_key_lives.py"
 APP_CHANGES = "tests/database/test_app_changes.py"
 TOKENS = "cronjobs/store/tokens.py"
 TOKENS_TESTS = "tests/database/test_tokens.py"
+SAME_CAUSE, SAME_CAUSES = "cronjobs/insight/same_cause.py", "tests/unit/insight/test_same_cause.py"
 STANDING = "cronjobs/rules/standing.py"
 INCIDENTS = "tests/database/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
 NOT_RUN = "tests/database/test_not_run.py"
@@ -1531,6 +1532,63 @@ MUTANTS = (
         "(by_hand is None or by_hand < row.last_for)",
         "by_hand is None",
         (f"{INCIDENTS}[missed again after one by hand]",),
+    ),
+    *(
+        Mutant(f"one cause: {name}", file, old, new, tests)
+        for name, file, old, new, tests in (
+            (
+                "dead jobs are findings of their schedules, too",
+                SAME_CAUSE,
+                "any(map(_is_dead, why.jobs))",
+                "not why",
+                (SAME_CAUSES, f"{INCIDENTS}[a schedule's jobs die, and its grace ends]"),
+            ),
+            (
+                "dead jobs are failures of their schedules, too",
+                SAME_CAUSE,
+                "any(_is_dead(row.job) for row in runs.rows)",
+                "not runs",
+                (SAME_CAUSES, f"{INCIDENTS}[a schedule's jobs die, and its grace ends]"),
+            ),
+            (
+                "a module that is gone and its types are two",
+                SAME_CAUSE,
+                "if place is not None:",
+                "if not place and place:",
+                (SAME_CAUSES, f"{INCIDENTS}[a module with the handler of a due job]"),
+            ),
+            (
+                "what was unknown before hides behind a module",
+                SAME_CAUSE,
+                "return health.unknown_since[job_type] + SHORTLY < since",
+                "return False",
+                (f"{SAME_CAUSES}::test_a_type_that_was_unknown_before_has_a_cause_of_its_own",),
+            ),
+            (
+                "an old death hides that its type fails",
+                SAME_CAUSE,
+                "last is not None and last >= since",
+                "last is not None",
+                (f"{SAME_CAUSES}::test_jobs_of_a_type_that_died_while_it_fails_are_its_finding",),
+            ),
+            (
+                "who reports no file loses the types behind it",
+                "cronjobs/insight/findings.py",
+                'if "config" in but:',
+                "if not same:",
+                (f"{SAME_CAUSES}::test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown",),
+            ),
+            (
+                "a finding that another replaces is said to be over",
+                "cronjobs/alerts/decide.py",
+                "if any(_is_behind(episode, each) for each in covered):",
+                "if not changes:",
+                (
+                    "tests/unit/alerts/test_decide.py::test_what_another_finding_stands_for_now_is_not_over",
+                    "tests/database/test_alerts.py::test_a_type_that_fails_until_a_job_of_it_dies_is_not_said_to_be_over",
+                ),
+            ),
+        )
     ),
     Mutant(
         "a run that found its queue full is nothing",

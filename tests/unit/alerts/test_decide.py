@@ -10,12 +10,14 @@ import pytest
 
 from cronjobs.alerts import decide
 from cronjobs.config.settings import AlertChannel, AlertFilter, CommandChannel
+from cronjobs.insight.finding import Covered
 from cronjobs.insight.findings import Ack, Finding, Severity
 from cronjobs.rules.repeating import HOURLY
 from cronjobs.store.alerts import AlertState, DueAlert, Episode
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+EARLIER = NOON - MINUTE
 
 
 def episode(finding: Finding, id_: int = 1, host: str = "") -> Episode:
@@ -138,3 +140,39 @@ def test_only_a_host_that_has_loaded_its_handlers_ends_what_is_wrong_with_them(
     changes = decide.compare([], [wrong, shared], host, sees_all=sees_all, ticking={"web1", "web2"})
     assert changes.ended == ([wrong, shared] if ends else [shared])
     assert decide.compare([], [wrong], "web2", sees_all=True, ticking={"web2"}).ended == [wrong], "it ticks no more"
+
+
+def test_what_another_finding_stands_for_now_is_not_over() -> None:
+    failing = episode(Finding("failing", "", rows=("a", "b")))
+    fails, waits = episode(Finding("failing_type", "", subject="t"), id_=2), episode(Finding("late", ""), id_=3)
+    covers, follows = (Covered("failing", ("b",)),), (Covered("failing_type:t", until=NOON),)
+    found = Finding("dead", "", covers=covers, follows=follows)
+    changes = decide.compare([found], [failing, fails, waits], "web1", sees_all=True, ticking={"web1"})
+    assert (changes.ended, changes.replaced, changes.opened) == ([waits], [failing, fails], [found])
+
+
+@pytest.mark.parametrize(
+    "behind", [Covered("failing", ("c",)), Covered("failing:1"), Covered("failing", until=EARLIER)]
+)
+def test_what_it_does_not_stand_for_is_over(behind: Covered) -> None:
+    failing = episode(Finding("failing", "", rows=("a", "b")))
+    changes = decide.compare(
+        [Finding("dead", "", covers=(behind,))], [failing], "web1", sees_all=True, ticking={"web1"}
+    )
+    assert (changes.ended, changes.replaced) == ([failing], [])
+
+
+@pytest.mark.parametrize(
+    ("only", "told"),
+    [
+        (AlertFilter(), True),
+        (AlertFilter(findings=("failing",)), True),
+        (AlertFilter(findings=("failing:1",)), True),
+        (AlertFilter(findings=("failing_type",)), False),
+        (AlertFilter(ignore=("dead",)), True),
+        (AlertFilter(ignore=("dead", "failing")), False),
+    ],
+)
+def test_who_asks_for_what_a_finding_stands_for_is_told(only: AlertFilter, told: bool) -> None:
+    finding = Finding("dead", "", covers=(Covered("failing:1"),), follows=(Covered("failing_type:t"),))
+    assert decide.wants(AlertChannel("ops", CommandChannel(("true",)), only), finding) == told

@@ -1,0 +1,259 @@
+"""One cause is one finding: for random facts no job and no type is behind two of them, and none of them is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cases import judge
+
+from cronjobs.config.settings import Settings
+from cronjobs.insight.finding import Finding
+from cronjobs.insight.findings import troubles
+from cronjobs.insight.findings_of_schedules import schedule_findings
+from cronjobs.insight.findings_of_ticks import tick_findings
+from cronjobs.insight.findings_of_work import work_findings
+from cronjobs.insight.health import Health
+from cronjobs.insight.same_cause import failing_runs
+from cronjobs.insight.watched import Watched, WithoutRun
+from cronjobs.jobs.job_types import Fault
+from cronjobs.rules.standing import Happened, JobNow, NotRun
+from cronjobs.store.failing_types import FailingType
+from cronjobs.store.schedule_health import Survey
+from cronjobs.store.schedules import StoredSchedule
+from cronjobs.store.unresolved import Deaths
+
+NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+OF_ONE_CAUSE = ("dead", "schedule", "failing", "not_run", "failing_type", "unresolved", "config")
+TYPES = ["t.a", "t.b", "t.c"]
+NO_MODULE = ("module shop.jobs", "cannot be imported: ModuleNotFoundError: No module named 'shop'")
+SETTINGS = Settings(file=Path("cronjobs.yaml"), folder=Path())
+
+
+@dataclass
+class Facts:
+    """Random ones, as rows might show them."""
+
+    dice: random.Random
+    last_id: int = 0
+
+    def chance(self, one_in: int) -> bool:
+        return self.dice.randrange(one_in) == 0
+
+    def some(self, of: Collection[Any], least: int = 0) -> list[Any]:
+        return self.dice.sample(sorted(of), self.dice.randint(least, len(of)))
+
+    def job(self) -> JobNow:
+        self.last_id += 1
+        status = self.dice.choice(["queued", "failed", "failed", "running", "dead", "dead", "cancelled", "succeeded"])
+        run_at = NOW + self.dice.choice([-HOUR, HOUR])
+        more: dict[str, Any] = {"failures": self.dice.choice([0, 1, 3]), "dismissed": status == "dead" and self.chance(4)}
+        return JobNow(self.last_id, status, self.dice.choice(TYPES), "default", run_at, **more)
+
+    def health(self) -> Health:
+        jobs = {f"s{number}": [self.job() for _ in range(self.dice.choice([1, 2, 4]))] for number in range(4)}
+        definition: dict[str, Any] = {"job": "t.a"}
+        schedules, lately, without_run, not_run = [], {}, {}, {}
+        for number, (name, its) in enumerate(jobs.items()):
+            own = definition | ({"warn_after_failures": 1} if self.chance(4) else {})
+            schedules.append(StoredSchedule(number, name, own, "f", "active", NOW, NOW + HOUR))
+            rows = [(NOW - (place + 1) * HOUR, job) for place, job in enumerate(reversed(its))]
+            lately[number] = [Happened(number, at, at, "enqueued", None, at, job.id, job) for at, job in rows]
+            if self.chance(2):
+                without_run[name] = WithoutRun("due 02:00", NOW - HOUR, tuple(self.some_jobs(its)))
+            if (waiting := [job for job in its if job.waiting]) and self.chance(2):
+                job = self.dice.choice(waiting)
+                not_run[name] = NotRun(NOW - HOUR, "put off" if job.run_at > NOW else "waits", job)
+        dead = [job for its in jobs.values() for job in its if job.status == "dead" and not job.dismissed]
+        last_of = {job_type: NOW - self.dice.choice([MINUTE, 5 * HOUR]) for job_type in self.some(TYPES)}
+        more = [self.job().id for _ in last_of]
+        unresolved = {job_type: self.dice.choice([1, 3]) for job_type in self.some(TYPES[1:])}
+        watch = Watched(
+            schedules=schedules,
+            deaths=Deaths(len(dead) + len(more), NOW - HOUR, tuple([job.id for job in dead] + more), last_of),
+            lately=lately,
+            without_run=without_run,
+            not_run=not_run,
+        )
+        return self.with_faults(
+            Health(
+                now=NOW,
+                project="",
+                environment="",
+                schema_revision="",
+                ticks=[],
+                running=[],
+                running_total=0,
+                overdue=0,
+                queues={},
+                oldest_due_at=None,
+                late_since=None,
+                unresolved=unresolved,
+                dead={},
+                pauses=[],
+                schedules=Survey(),
+                next=[],
+                unknown_schedules={job_type: self.some(jobs, 1) for job_type in self.some(unresolved)},
+                unknown_since={job_type: NOW - self.dice.choice([HOUR, 40 * HOUR]) for job_type in unresolved},
+                once_known=frozenset(self.some(unresolved)),
+                failing_types=[FailingType(job_type, 1, NOW - HOUR) for job_type in self.some(TYPES)],
+                watch=watch,
+            )
+        )
+
+    def some_jobs(self, jobs: list[JobNow]) -> list[JobNow]:
+        return self.dice.sample(jobs, self.dice.randint(0, len(jobs)))
+
+    def with_faults(self, health: Health) -> Health:
+        wrong = [NO_MODULE, ("t.b", "it cannot be used")]
+        ticks = [tick(host, *self.some(wrong)) for host in ("web1", "web2")[: self.dice.randrange(3)]]
+        here = tuple(Fault(*each) for each in self.some(wrong)) if self.chance(2) else ()
+        since = NOW - self.dice.choice([MINUTE, 10 * HOUR])
+        not_loaded: dict[str, datetime | None] = {each["host"]: since for each in ticks if each["did"]["not_loaded"]}
+        watch = replace(health.watch, not_loaded=not_loaded)
+        return replace(health, ticks=ticks, faults=here, judged_by_ticks=bool(ticks), watch=watch)
+
+
+def tick(host: str, *wrong: tuple[str, str]) -> dict[str, Any]:
+    times = {"started_at": NOW, "finished_at": NOW, "fingerprint": "f"}
+    return {"id": 1, "host": host, "did": {"not_loaded": dict(wrong)}, "not_started": [], **times}
+
+
+def behind(finding: Finding, health: Health) -> Iterator[object]:
+    """The jobs by their ids, and the types, that the finding is about."""
+    watch = health.watch
+    match finding.kind:
+        case "dead":
+            yield from watch.deaths.newest
+        case "schedule":
+            yield from (job.id for job in watch.without_run[finding.subject].jobs)
+        case "failing":
+            yield from (row.job_id for name in finding.rows for row in failing_runs(watch)[name].rows)
+        case "not_run":
+            yield from (job.id for name in finding.rows if (job := watch.not_run[name].job) is not None)
+        case "failing_type":
+            yield finding.subject
+        case "unresolved":
+            yield finding.subject
+            jobs = {row.job for rows in watch.lately.values() for row in rows if row.job is not None}
+            yield from (job.id for job in jobs if job.waiting and job.run_at <= NOW and job.job_type == finding.subject)
+        case "config":
+            yield from (each.key.removeprefix("unresolved:") for each in finding.covers if "unresolved" in each.key)
+
+
+def one_by_one(health: Health) -> list[Finding]:
+    """As they would be if each were looked for by itself."""
+    parts = (tick_findings, schedule_findings, work_findings)
+    return [finding for part in parts for finding in part(health, SETTINGS)]
+
+
+def case(dice: random.Random) -> None:
+    health = Facts(dice).health()
+    found = [finding for finding in troubles(health, SETTINGS) if finding.kind in OF_ONE_CAUSE]
+    told = [(each.key, each.text) for each in found]
+    seen: dict[object, str] = {}
+    for finding in found:
+        for thing in set(behind(finding, health)):
+            assert thing not in seen, f"{thing} is behind {seen[thing]} and {finding.key}: {told}"
+            seen[thing] = finding.key
+    for lost in one_by_one(health):
+        if lost.kind not in OF_ONE_CAUSE:
+            continue
+        rows = {row for each in found if each.key == lost.key for row in each.rows}
+        stands = [each for finding in found for each in finding.covers if each.key == lost.key]
+        rows |= {row for each in stands for row in each.rows}
+        assert set(lost.rows) <= rows or any(not each.rows for each in stands), f"{lost.key} is lost: {told}"
+        worst = min(each.severity.rank for each in found if each.key == lost.key or lost.key in keys_behind(each))
+        assert worst <= lost.severity.rank, f"{lost.key} is worse: {told}"
+
+
+def keys_behind(finding: Finding) -> set[str]:
+    return {each.key for each in finding.covers}
+
+
+def test_no_job_and_no_type_is_behind_two_findings_and_none_is_lost() -> None:
+    judge(case, few=300)
+
+
+# --- what it reads like -----------------------------------------------------------------------------------------------
+
+
+def facts(*jobs: JobNow, **more: Any) -> Health:
+    """One schedule, "nightly", with these jobs, the newest last; it is past its grace."""
+    quiet = replace(Facts(random.Random(1)).health(), ticks=[tick("web1")], judged_by_ticks=True, faults=())
+    stored = StoredSchedule(1, "nightly", {"job": "t.a"}, "f", "active", NOW, NOW + HOUR)
+    rows = [Happened(1, NOW - HOUR, NOW - HOUR, "enqueued", None, NOW, job.id, job) for job in reversed(jobs)]
+    dead = tuple(job.id for job in jobs if job.status == "dead")
+    late = {"nightly": WithoutRun("due 07:00: job 7 is dead", NOW - HOUR, jobs)} if jobs else {}
+    watch = Watched(
+        schedules=[stored], lately={1: rows}, without_run=late, deaths=Deaths(len(dead), NOW, dead if dead else ())
+    )
+    nothing: dict[str, Any] = {
+        "unresolved": {},
+        "unknown_schedules": {},
+        "failing_types": [],
+        "once_known": frozenset(),
+    }
+    return replace(quiet, **{"watch": watch} | nothing | more)
+
+
+def texts(health: Health, **how: Any) -> dict[str, str]:
+    return {each.key: each.text for each in troubles(health, SETTINGS, **how)}
+
+
+JOB = JobNow(7, "failed", "t.a", "default", NOW + HOUR, failures=3)
+
+
+def test_the_dead_job_of_a_schedule_is_one_finding_that_names_it() -> None:
+    health = facts(replace(JOB, status="dead"))
+    why = "nightly has not run within its grace"
+    assert texts(health) == {"dead": f"1 dead job that nobody has retried or dismissed; {why}"}
+    assert texts(replace(health, watch=replace(health.watch, without_run={}))) == {
+        "dead": "1 dead job that nobody has retried or dismissed; the last runs of nightly failed"
+    }
+
+
+def test_a_schedule_past_its_grace_says_that_its_runs_fail() -> None:
+    health = facts(JOB)
+    why = "due 07:00: job 7 is dead, and its last runs failed"
+    assert texts(health) == {"schedule:nightly": f"nightly has not run within its grace; {why}"}
+
+
+def test_jobs_of_a_type_that_died_while_it_fails_are_its_finding() -> None:
+    fails = [FailingType("t.a", 1, NOW - HOUR)]
+    health = facts(failing_types=fails)
+    died = replace(health.watch, deaths=Deaths(2, NOW, (1, 2), {"t.a": NOW}))
+    said = "2 dead jobs that nobody has retried or dismissed; other jobs of t.a fail, too"
+    assert texts(replace(health, watch=died)) == {"dead": said}
+    before = replace(died, deaths=Deaths(2, NOW, (1, 2), {"t.a": NOW - 2 * HOUR}))
+    assert texts(replace(health, watch=before)).keys() == {"dead", "failing_type:t.a"}
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["here", "on a host"])
+def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: bool) -> None:
+    more = {"unresolved": {"t.a": 2}, "unknown_schedules": {"t.b": ["nightly"]}, "ticks": [tick("web1", NO_MODULE)]}
+    health = facts(**more, faults=(Fault(*NO_MODULE),) if here else ())
+    [found] = troubles(health, SETTINGS)
+    why = "for want of t.a, t.b 2 due jobs wait and schedule nightly cannot run"
+    assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}")
+    assert (found.key, found.severity) == ("config" if here else "config:web1", "critical")
+    assert texts(health, but={"config"}).keys() == {"unresolved:t.a", "unresolved:t.b"}, "for who reports no file"
+
+
+def test_a_type_that_was_unknown_before_has_a_cause_of_its_own() -> None:
+    since: dict[str, datetime | None] = {"web1": NOW - HOUR}
+    known = {"unknown_since": {"t.a": NOW - 2 * HOUR, "t.b": NOW - 3 * HOUR}, "once_known": frozenset({"t.a", "t.b"})}
+    health = facts(unresolved={"t.a": 1, "t.b": 1}, ticks=[tick("web1", NO_MODULE)], **known)
+    health = replace(health, watch=replace(health.watch, not_loaded=since))
+    assert texts(health).keys() == {"config:web1", "unresolved:t.b"}
+
+
+def test_a_fault_of_one_type_is_why_that_type_is_unknown_and_no_other() -> None:
+    wrong = tick("web1", ("t.a", "max_memory needs a process"))
+    assert texts(facts(unresolved={"t.a": 1, "t.b": 1}, ticks=[wrong])).keys() == {"config:web1", "unresolved:t.b"}
