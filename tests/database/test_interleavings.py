@@ -60,6 +60,7 @@ from cronjobs.rules.ending import decide_end
 from cronjobs.rules.lease import Finish, Lease
 from cronjobs.rules.misfits import MISFIT
 from cronjobs.schedules import backfill as filling
+from cronjobs.schedules import materialise as materialising
 from cronjobs.schedules import sync as syncing
 from cronjobs.schedules.decide import job_for
 from cronjobs.schedules.definition import definition
@@ -525,7 +526,7 @@ def judge_schedule(world: World, rows: Sequence[Any]) -> None:
 def interleaving(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     for module in (sqlite_turns, retrying):
         monkeypatch.setattr(module, "sleep", interleaved.poll)
-    for waits in (enqueueing, insertion, syncing):
+    for waits in (enqueueing, insertion, syncing, materialising):
         monkeypatch.setattr(waits, "sleep", interleaved.step)
     with (
         opened(database_url) as one,

@@ -608,6 +608,13 @@ MUTANTS = (
         ("tests/database/test_unread_rows.py",),
     ),
     Mutant(
+        "a trigger that does not wait for who settles its schedule",
+        "cronjobs/store/schedules.py",
+        "WHERE j.name = :name {wait_for_lock}",
+        "WHERE j.name = :name {lock}",
+        ("tests/database/test_fill.py::test_a_trigger_waits_for_a_tick_that_is_making_jobs_of_its_schedule",),
+    ),
+    Mutant(
         "a job that a runner has claimed is replaced all the same",
         "cronjobs/jobs/insertion.py",
         "        self._to_replace.pop(place, None)  # a runner",
