@@ -73,10 +73,8 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
 
     ``scheduled_for`` is now. Overlap is obeyed (raises ScheduleBusy) unless *force*.
     """
-    stored = find(connection, name)
-    if stored.id not in store.lock_schedules(connection, [stored]):
-        stored = find(connection, name)  # a tick was settling it, and is done; its row is different now
-    schedule = schedule_from_definition(name, stored.definition)
+    store.wait_for_schedule(connection, name)  # a tick that settles it now makes jobs that only its commit shows
+    schedule = schedule_from_definition(name, find(connection, name).definition)
     unfinished = unfinished_jobs(connection, name, runnable_types(connection))
     placed = overlap(schedule.overlap, unfinished)
     if placed.outcome != "enqueued" and not force:

@@ -63,9 +63,6 @@ define(
     status_after="CASE WHEN {to_cancel} THEN 'cancelled' ELSE o.status END",
     # Released before it began, and cancelled meanwhile.
     gives_key_back="CASE WHEN {to_cancel} AND o.outcome IS NULL THEN {never_begun} ELSE false END",
-    # Waits, unlike SKIP LOCKED: another runner may be taking the job over just now. While this transaction lasts none
-    # can, and a renewal skips the row and tries again.
-    wait_for_lock=lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
     ended_at=after_now("-o.ended_ago"),
     began_at=after_now("-o.ended_ago - o.duration"),
 )
@@ -107,7 +104,11 @@ def renew(
 
 
 def hold(connection: Connection, lease: Lease) -> bool:
-    """Whether the lease is ours and stays so until this transaction ends."""
+    """Whether the lease is ours and stays so until this transaction ends.
+
+    It waits, as another runner may be taking the job over just now. Afterwards none can, and a renewal skips the row
+    and tries again.
+    """
     return bool(_mine(connection, [lease], " {wait_for_lock}"))
 
 

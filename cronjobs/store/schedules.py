@@ -148,6 +148,11 @@ def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> 
     return {each.id for each in stored if locked.get(each.id) == each.settled}
 
 
+def wait_for_schedule(connection: Connection, name: str) -> None:
+    """Lock a schedule's row until the transaction ends. Unlike ticks it waits for who has it."""
+    run(connection, "SELECT j.id FROM {schedules} j WHERE j.name = :name {wait_for_lock}", name=name)
+
+
 def lock_definitions(connection: Connection) -> bool:
     """Lock the definitions against changes by others until the transaction ends; False if another tick has the lock."""
     if not is_postgresql(connection):

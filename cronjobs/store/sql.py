@@ -34,6 +34,7 @@ _fragments: dict[str, Fragment] = FRAGMENTS | {
     "open_queue": "(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
     # Skips rows that others have locked. On SQLite a writer is alone.
     "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
+    "wait_for_lock": lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
     # Pruned except for its key: what the job was to do is gone.
     "stripped": lambda postgresql: (
         "j.meta ? 'cronjobs.stripped'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from cronjobs.database.connection import Database
 from cronjobs.errors import UsageError
 from cronjobs.schedules import backfill as fill
 from cronjobs.schedules.backfill import Filling, ScheduleBusy, UnknownSchedule
+from cronjobs.store import schedules as store
+from cronjobs.store.enqueue import NewJob, insert_jobs
 from cronjobs.testing import FakeClock
 
 
@@ -54,6 +57,19 @@ def test_a_trigger_gives_way_to_an_unfinished_job_unless_forced(yard: Yard) -> N
         trigger(yard)
     trigger(yard, force=True)
     assert [job.meta for job in yard.jobs()] == [{}, {"cronjobs.overlap": "allow"}]
+
+
+def test_a_trigger_waits_for_a_tick_that_is_making_jobs_of_its_schedule(yard: Yard) -> None:
+    yard.sync(yard.file(minutely()))
+    schedule_id = yard.definition().id
+    with ThreadPoolExecutor(1) as other:
+        with yard.database.write() as tick:
+            store.lock_rows(tick, [schedule_id])
+            [made] = insert_jobs(tick, [NewJob("t.say", schedule="s", scheduled_for=START)])
+            triggered = other.submit(trigger, yard)
+            wait([triggered], timeout=1)  # without the lock it is done by then
+        with pytest.raises(ScheduleBusy, match=f"job {made} of"):
+            triggered.result(timeout=30)
 
 
 def test_a_trigger_of_an_unknown_schedule_names_the_nearest(yard: Yard) -> None:

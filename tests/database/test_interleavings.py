@@ -10,16 +10,19 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, insert, select, text, update
 from sqlalchemy.exc import OperationalError
 from support import interleaved
 from support.cases import judge
 from support.databases import opened
+from support.hosts import Unarmed
 from support.interleaved import stepped
 from support.postgres import OWNER
 from support.targets import plain_url
@@ -27,10 +30,11 @@ from support.targets import plain_url
 from cronjobs import cancel, enqueue, enqueue_many, reschedule
 from cronjobs.cli import pause_wait
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Retention
+from cronjobs.config.settings import Retention, ScheduleSettings, Settings
 from cronjobs.database import retrying, sqlite_turns
 from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, meta, metadata
+from cronjobs.database.tables import job_type_lists, jobs, meta, metadata, occurrences, ticks
+from cronjobs.database.tables import schedules as stored_schedules
 from cronjobs.errors import (
     DatabaseBusy,
     EffectBusy,
@@ -42,20 +46,36 @@ from cronjobs.errors import (
     QueueHeld,
     TurnTaken,
 )
+from cronjobs.events import Event
+from cronjobs.execution.foreground_claim import CannotRun, begin_existing, begin_new
+from cronjobs.host.identity import Identity
 from cronjobs.jobs import enqueue as enqueueing
 from cronjobs.jobs import insertion
 from cronjobs.jobs.effects import Begin, Ledger
-from cronjobs.model import Status
+from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.model import Failed, Finished, RetryPolicy, Status
 from cronjobs.rules.capacity import Cap
 from cronjobs.rules.concurrency import Limit
+from cronjobs.rules.ending import decide_end
 from cronjobs.rules.lease import Finish, Lease
+from cronjobs.rules.misfits import MISFIT
+from cronjobs.schedules import backfill as filling
+from cronjobs.schedules import materialise as materialising
+from cronjobs.schedules import sync as syncing
+from cronjobs.schedules.decide import job_for
+from cronjobs.schedules.definition import definition
 from cronjobs.schedules.materialise import materialise
+from cronjobs.schedules.sync import sync
 from cronjobs.store import claims, leases, operating, schedules
 from cronjobs.store.claims import ClaimFilter
+from cronjobs.store.misfits import known_misfits
 from cronjobs.store.operating import OperatorAction
 from cronjobs.store.queues import put_caps
 from cronjobs.store.sql import database_now
 from cronjobs.tick.pruner import Before, Pruner
+from cronjobs.tick.recovery import Recovery
+from cronjobs.tick.runners import Runners
+from cronjobs.tick.tick import Tick
 
 pytestmark = [pytest.mark.connects_as(OWNER), pytest.mark.slow]
 
@@ -63,8 +83,13 @@ MOST = 2  # jobs that may wait in the capped queue
 KEYS = ("a", "b", "c")
 TYPES = ["t.work"]
 LEASE = timedelta(minutes=5)
+MINUTE = timedelta(minutes=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HERE = "h:1:1:1:1:t"  # who holds every lease
 # What a caller is told of others; anything else is a fault.
-TOLD = (DatabaseBusy, EffectBusy, LeaseLost, JobHeld, JobNotWaiting, NoSuchJob, QueueFull, QueueHeld, TurnTaken)
+TOLD: tuple[type[Exception], ...] = (DatabaseBusy, EffectBusy, LeaseLost, JobHeld, JobNotWaiting, NoSuchJob)
+TOLD += (QueueFull, QueueHeld, TurnTaken, CannotRun, filling.ScheduleBusy, filling.UnknownSchedule)
+AT_WORK = ("ticks have settled s up to", 'a tick is at work on "s"', "were due under another definition")
 SESSIONS = 3
 
 
@@ -77,6 +102,10 @@ class Seen:
     put: list[tuple[int, str, Any]] = field(default_factory=list)  # the call, on_conflict, what it returned
     refused: list[int] = field(default_factory=list)  # calls that were to have written nothing
     effects: list[tuple[int, int]] = field(default_factory=list)
+    ended: list[tuple[int, int]] = field(default_factory=list)
+    succeeded: list[tuple[int, int]] = field(default_factory=list)
+    triggered: list[int] = field(default_factory=list)  # without force
+    by_hand: set[int] = field(default_factory=set)
     acts: list[str] = field(default_factory=list)
 
 
@@ -101,11 +130,15 @@ class World:
                     connection.execute(table.delete())
             put_caps(connection, [Cap("capped", MOST, chance.choice(["error", "error", "drop"]))], [])
             now = database_now(connection)
-            policy = chance.choice(["skip", "wait", "allow"])
-            every = {"every": "1m", "job": "t.work", "overlap": policy, "catch_up": "all", "timezone": "UTC"}
-            due = now - timedelta(minutes=3)
-            schedules.put_definitions(connection, [schedules.Definition("s", every, "f", due, due)])
+            policy: Any = chance.choice(["skip", "wait", "allow"])
+            self.schedule = ScheduleSettings("s", "t.work", every=MINUTE, overlap=policy, catch_up="all")
+            self.due = due = now - 3 * MINUTE
+            schedules.put_definitions(connection, [schedules.Definition("s", definition(self.schedule), "f", due, due)])
             self.overlaps = policy == "allow"
+            # This host's code, which has refused some payloads for long enough to give them up.
+            lists = [{"hash": version, "names": TYPES} for version in ("v1", "v2")]
+            connection.execute(insert(job_type_lists), lists)
+            connection.execute(insert(ticks).values(self.tick_row("h", "v1", now)))
             for _ in range(chance.randint(0, 3)):
                 key = chance.choice(["k:1", "k:1", None])
                 enqueue(
@@ -118,11 +151,34 @@ class World:
                         enqueue(connection, "t.work", {"call": -1}, queue=queue, idempotency_key=key)
             if chance.random() < 0.5:
                 connection.execute(text("UPDATE cronjobs_jobs SET schedule = 's' WHERE queue = 'default'"))
+            if chance.random() < 0.3:
+                connection.execute(update(jobs).values(misfit_since=now - 20 * MINUTE))
         for _ in range(chance.randint(0, 2)):
             claim(self, self.one)
         if chance.random() < 0.5:
             finish(self, self.one)
         self.seen = Seen()
+        self.unfinished = {row.id for row in self.rows() if row.schedule == "s" and row.finished_at is None}
+
+    def tick_row(self, host: str, version: str, now: datetime) -> dict[str, Any]:
+        self.calls += 1
+        return {
+            "tick": str(self.calls),
+            "host": host,
+            "pid": 1,
+            "version": "0.2.0",
+            "started_at": now,
+            "job_types": version,
+        }
+
+    def settings(self, *wanted: ScheduleSettings) -> Settings:
+        folder = Path(__file__).parent
+        return Settings(
+            file=folder / "cronjobs.yaml",
+            folder=folder,
+            schedules={each.name: each for each in wanted},
+            limits=(Limit("k:", 1),),
+        )
 
     def rows(self) -> list[Any]:
         with self.one.read() as connection:
@@ -154,9 +210,6 @@ def claim(world: World, database: Database, *, limits: bool = True, warily: bool
             world.seen.claimed.append((job.id, job.attempt))
 
 
-HERE = "h:1:1:1:1:t"
-
-
 def claim_warily(world: World, database: Database) -> None:
     claim(world, database, warily=True)
 
@@ -164,7 +217,7 @@ def claim_warily(world: World, database: Database) -> None:
 def claim_many_queues(world: World, database: Database) -> None:
     admission = ClaimFilter(known=TYPES, fitting=TYPES, remaining_s=50, limits=(Limit("k:", 1),), many_queues=True)
     with database.write(patience=5) as connection:
-        found = claims.claim(connection, limit=2, locked_by="h:1:1:1:1:t", lease=LEASE, admission=admission)
+        found = claims.claim(connection, limit=2, locked_by=HERE, lease=LEASE, admission=admission)
     world.seen.claimed += [(job.id, job.attempt) for job in found.jobs]
 
 
@@ -173,12 +226,18 @@ def finish(world: World, database: Database) -> None:
     with database.read() as connection:
         running = connection.execute(select(jobs.c.id, jobs.c.attempts).where(jobs.c.status == "running")).all()
     ends = [
-        Finish(Lease(row.id, row.attempts, "h:1:1:1:1:t"), world.chance.choice(ENDS), 0, 0, 0, "succeeded")
-        for row in running
+        Finish(Lease(row.id, row.attempts, HERE), world.chance.choice(ENDS), 0, 0, 0, "succeeded") for row in running
     ]
     if ends:
         with database.write(patience=5) as connection:
-            leases.finish(connection, ends)
+            written = leases.finish(connection, ends).written
+        _note_ends(world, [end for end in ends if end.lease.job_id in written])
+
+
+def _note_ends(world: World, ends: Sequence[Finish]) -> None:
+    world.seen.ended += [(end.lease.job_id, end.lease.attempt) for end in ends]
+    succeeded = [end.lease for end in ends if end.status is Status.SUCCEEDED]
+    world.seen.succeeded += [(lease.job_id, lease.attempt) for lease in succeeded]
 
 
 ENDS = (Status.SUCCEEDED, Status.SUCCEEDED, Status.DEAD)
@@ -277,7 +336,7 @@ def begins_effect(world: World, database: Database) -> None:
         running = connection.execute(select(jobs.c.id, jobs.c.attempts).where(jobs.c.status == "running")).all()
     mine = sorted(running)[world.sessions.index(database) :][:1]
     for job_id, attempt in mine:
-        lease = Lease(job_id, attempt, "h:1:1:1:1:t")
+        lease = Lease(job_id, attempt, HERE)
         ledger = Ledger(database, lease, SYSTEM, logging.getLogger(), lambda: 50.0, lambda: None)
         entry = ledger.begin("mail", "again")
         if isinstance(entry, Begin):
@@ -289,11 +348,105 @@ def materialises(world: World, database: Database) -> None:
     materialise(database, lambda _event: None)
 
 
+def recovers(world: World, database: Database) -> None:
+    """As a tick that finds this runner dead, although it may go on: frozen, it looks the same from another host."""
+
+    def note(event: Event) -> None:
+        if "attempt" in event.facts:
+            world.seen.ended.append((event.facts["job_id"], event.facts["attempt"]))
+
+    tick = Tick(
+        settings=world.settings(world.schedule),
+        database=database,
+        identity=Identity("other", "1", "1", 1, "1", "other"),
+        clock=SYSTEM,
+        watchdog=Unarmed(),
+        began=SYSTEM.monotonic(),
+        deadline=SYSTEM.monotonic() + 600,
+        emit=note,
+    )
+    tick.row.started_at = SYSTEM.now()
+    Recovery(tick, lambda: KNOWN, Runners(dead=(HERE,))).run()
+
+
+def misfits_end(world: World, database: Database) -> None:
+    """All that runs ends as a payload that does not fit, and is given up where all code has refused it long enough."""
+    with database.read() as connection:
+        held = claims.held_by(connection, HERE)
+    for job in held:
+        finished = Finished(job, Failed("does not fit", MISFIT))
+        with database.write(patience=5) as connection:
+            found = known_misfits(connection, [job.id]).get(job.id)
+            now = database_now(connection)
+            end = decide_end(finished, RetryPolicy(), now, max_losses=1, misfits=found)
+            written = leases.finish(connection, [end.finish]).written
+        _note_ends(world, [end.finish] if written else [])
+
+
+def ticks_elsewhere(world: World, database: Database) -> None:
+    """Another version, which has refused nothing so far."""
+    with database.write(patience=5) as connection:
+        connection.execute(insert(ticks).values(world.tick_row("elsewhere", "v2", database_now(connection))))
+
+
+def triggers(world: World, database: Database) -> None:
+    force = world.chance.random() < 0.3
+    with database.write(patience=5) as connection:
+        job_id = filling.trigger(connection, "s", force=force, actor="ada", host="h")
+    world.seen.triggered += [] if force else [job_id]
+
+
+def backfills(world: World, database: Database) -> None:
+    """Also of what ticks settle meanwhile."""
+    first, last = world.due - world.chance.randint(0, 3) * MINUTE, world.due + world.chance.randint(0, 3) * MINUTE
+    options: Any = {"actor": "ada", "host": "h", "retention": timedelta(days=90), "dry_run": False}
+    with database.write(patience=5) as connection:
+        filling.backfill(connection, "s", first, last, **options)
+
+
+def syncs(world: World, database: Database) -> None:
+    edited = replace(world.schedule, payload={"edited": world.chance.randint(0, 2)})
+    _sync(world, database, edited)
+
+
+def syncs_timing(world: World, database: Database) -> None:
+    """Or takes the schedule out of the file, or gives it another name."""
+    every = replace(world.schedule, every=world.chance.choice((2, 3)) * MINUTE)
+    renamed = replace(world.schedule, name="new", renamed_from="s")
+    _sync(world, database, *world.chance.choice(((every,), (renamed,), ())))
+
+
+def _sync(world: World, database: Database, *wanted: ScheduleSettings) -> None:
+    sync(database, world.settings(*wanted), lambda _event: None, host="h", actor="a", allow_removals=True)
+
+
+def runs_by_hand(world: World, database: Database) -> None:
+    """``cronjobs run``: a job that waits, or a new one of the schedule."""
+    with database.read() as connection:
+        waiting = connection.execute(select(jobs.c.id).where(jobs.c.finished_at.is_(None))).scalars().all()
+    settings = world.settings(world.schedule)
+    if waiting and world.chance.random() < 0.7:
+        job = begin_existing(database, world.chance.choice(waiting), settings, KNOWN, locked_by=HERE)
+    else:
+        new = replace(job_for(world.schedule, SYSTEM.now()), run_at=None)
+        job = begin_new(database, new, settings, KNOWN, locked_by=HERE, alone=not world.overlaps)
+    world.seen.claimed.append((job.id, job.attempt))
+    world.seen.by_hand.add(job.id)
+
+
+KNOWN = JobTypes({"t.work": JobType("t.work", timedelta(seconds=20), RetryPolicy(), command=("true",))})
+
+
 CLAIMS = (claim, claim_warily, claim_many_queues)
 ACTS: tuple[Callable[[World, Database], None], ...] = (
     *(*CLAIMS, finish, pause_and_wait, resume, enqueues, enqueues, enqueues),
     *(cancels, reschedules, operates, prunes, materialises, begins_effect, begins_effect),
+    *(recovers, recovers, misfits_end, ticks_elsewhere, triggers, triggers, backfills, backfills),
+    *(syncs, syncs_timing, runs_by_hand, runs_by_hand),
 )
+# Those that decide over several statements, each beside what may change a job meanwhile.
+DECIDE = (recovers, misfits_end, triggers, backfills, syncs, syncs_timing, runs_by_hand, materialises)
+CHANGE = (*CLAIMS, finish, cancels, operates, recovers, materialises)
 
 
 # --- the promise ------------------------------------------------------------------------------------------------------
@@ -304,22 +457,28 @@ def judge_rows(world: World, ended: Sequence[Any]) -> None:
     by_id = {row.id: row for row in rows}
     for error in ended:
         busy = isinstance(error, OperationalError) and "locked" in str(error)  # the app's own SQLite driver
-        assert error is None or busy or isinstance(error, TOLD), f"{error!r}"
+        told = isinstance(error, TOLD) or any(words in str(error) for words in AT_WORK)
+        assert error is None or busy or told, f"{error!r}"
     assert max(Counter(seen.claimed).values(), default=0) <= 1, "an attempt was claimed twice"
+    assert max(Counter(seen.ended).values(), default=0) <= 1, "an attempt ended twice"
+    for job_id, attempt in seen.succeeded:
+        row = by_id.get(job_id)
+        assert row is None or (row.status, row.attempts) == ("succeeded", attempt), "a success is undone"
     running = [row for row in rows if row.status == "running"]
     assert sum(row.concurrency_key == "k:1" for row in running) <= 1, "more than the limit run"
     if not world.overlaps:
-        assert sum(row.schedule == "s" for row in running) <= 1, "a schedule's jobs run beside each other"
+        assert sum(row.schedule == "s" and not row.meta for row in running) <= 1, "a schedule's jobs run side by side"
     made = Counter(row.scheduled_for for row in rows if row.scheduled_for is not None)
     assert max(made.values(), default=0) <= 1, "an occurrence made two jobs"
-    if "finish" not in seen.acts:  # nobody's attempt is over
+    judge_schedule(world, rows)
+    if not {"finish", "recovers", "misfits_end"} & {*seen.acts}:  # nobody's attempt is over
         assert len(seen.effects) <= 1, "an effect was begun twice"
     if "operates" not in seen.acts:  # a retry is never refused
         waiting = [row for row in rows if row.queue == "capped" and row.status in ("queued", "failed")]
         assert len(waiting) <= MOST, "more jobs wait than the cap admits"
     if "resume" not in seen.acts:
         for attempts in seen.quiet:
-            begun = {row.id for row in rows if row.attempts > attempts.get(row.id, 0)}
+            begun = {row.id for row in rows if row.attempts > attempts.get(row.id, 0)} - seen.by_hand
             assert not begun, f"{begun} began after pause --wait said quiet"
     calls = [row.payload.get("call") for row in rows]
     for call in seen.refused:
@@ -336,11 +495,38 @@ def judge_rows(world: World, ended: Sequence[Any]) -> None:
             assert (row.payload["call"] == call) is mine, "not what the call returned"
 
 
+def judge_schedule(world: World, rows: Sequence[Any]) -> None:
+    """Each occurrence is settled once, and what a person triggers obeys the overlap."""
+    acts = {*world.seen.acts}
+    with world.one.read() as connection:
+        ledger = connection.execute(select(occurrences).order_by(occurrences.c.first_for)).all()
+        stored = connection.execute(select(stored_schedules)).all()
+    for before, after in pairwise(ledger):
+        assert before.last_for < after.first_for, "an occurrence is in the ledger twice"
+    if "prunes" not in acts:
+        by_id = {row.id: row for row in rows}
+        for row in ledger:
+            assert row.outcome != "enqueued" or row.job_id in by_id, "an occurrence's job is lost"
+        enqueued = {row.job_id for row in ledger if row.outcome == "enqueued"}
+        for row in rows:
+            made = str(row.enqueued_by).startswith(("schedule ", "backfill ")) and row.id not in world.seen.by_hand
+            assert not made or row.id in enqueued, "a job of no occurrence"
+        if "syncs_timing" not in acts:
+            [schedule] = stored
+            due = [row for row in ledger if row.first_for > world.due]
+            minutes = (schedule.seen_until - EPOCH) // MINUTE - (world.due - EPOCH) // MINUTE
+            assert sum(row._mapping["count"] for row in due) == minutes, "occurrences are lost"
+    if world.schedule.overlap == "skip" and not {"operates", "runs_by_hand", "backfills"} & acts:
+        unfinished = {row.id for row in rows if row.schedule == "s" and row.finished_at is None and not row.meta}
+        if unfinished & {*world.seen.triggered}:
+            assert len(unfinished) == 1, "a trigger did not see an unfinished job of the schedule, or was not seen"
+
+
 @pytest.fixture
 def interleaving(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     for module in (sqlite_turns, retrying):
         monkeypatch.setattr(module, "sleep", interleaved.poll)
-    for waits in (enqueueing, insertion):
+    for waits in (enqueueing, insertion, syncing, materialising):
         monkeypatch.setattr(waits, "sleep", interleaved.step)
     with (
         opened(database_url) as one,
@@ -358,9 +544,11 @@ def test_no_order_of_two_sessions_breaks_a_promise(interleaving: World, database
     def case(chance: random.Random) -> None:
         world.begin(chance)
         acts = [chance.choice(ACTS) for _ in range(chance.choice((2, 2, 3)))]
-        match chance.choice(("a claim", "a claim", "itself", "any")):  # what most races are with
+        match chance.choice(("a claim", "a claim", "a decision", "a decision", "itself", "any")):
             case "a claim":
                 acts[0] = chance.choice(CLAIMS)
+            case "a decision":
+                acts[:2] = [chance.choice(DECIDE), chance.choice(CHANGE)]
             case "itself":
                 acts[0] = acts[1]
         world.seen.acts = [act.__name__ for act in acts]

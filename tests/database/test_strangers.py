@@ -174,7 +174,10 @@ def judge(url: str, project: Project, random: random.Random) -> None:
         began = SYSTEM.monotonic()
         answer = project.call(*words.split())
         assert SYSTEM.monotonic() - began < READER_S, words
-        assert answer.code in (0, 1, 2, 3), f"{words}: {answer.code} {answer.err[-500:]}"
+        # On SQLite who may write the file writes columns that only commands write; the value is named.
+        assert answer.code in (0, 1, 2, 3) or "correct it with SQL" in answer.err, (
+            f"{words}: {answer.code} {answer.err[-500:]}"
+        )
         page = (project.folder / "night.html").read_text() if "night.html" in words else ""
         raw = CONTROL.search(answer.out + answer.err + page)
         assert raw is None, f"{words}: {raw and raw.string[max(0, raw.start() - 60) : raw.end() + 20]!r}"
